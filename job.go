@@ -1,0 +1,68 @@
+package lowkiq
+
+import (
+	"fmt"
+	"hash/crc32"
+	"time"
+)
+
+// Queue is a name and a shard count. The rules for its jobs (retries, batch size
+// and so on) belong to the node that handles them.
+type Queue struct {
+	Name   string
+	Shards int // number of shards, 1 to MaxShards; fixed once the queue is registered in Redis
+}
+
+// Limits of what a push may carry. A job beyond a limit is refused by itself; the
+// other jobs of the same push are not affected.
+const (
+	MaxIDBytes      = 512       // longest job id, bytes
+	MaxPayloadBytes = 1 << 20   // longest payload, bytes (default; queue.Config.PayloadBytes)
+	MaxPayloads     = 10_000    // payloads waiting for one id (default)
+	MaxIDPayload    = 16 << 20  // bytes of payloads waiting for one id (default)
+	MaxShards       = 1_000_000 // shards of one queue
+	MaxQueueName    = 128       // longest queue or cluster name, bytes
+)
+
+// Push is a job on its way in.
+type Push struct {
+	ID      string // what the job is about; 1 to MaxIDBytes bytes of any value
+	Payload []byte // may be empty; equal payloads of one id waiting together are one
+	// Score orders the payloads of an id, lowest first; equal scores keep push
+	// order. nil means the time of the push by Redis's clock in unix seconds, made
+	// strictly increasing per shard, so that payloads arrive in push order.
+	Score *float64
+	// PerformAt is the earliest time at which the job may run. Zero means now. It
+	// counts for an id that is not waiting yet; an id that is keeps its due time.
+	PerformAt time.Time
+}
+
+// Payload is one pushed value of a job.
+type Payload struct {
+	Score float64
+	Data  []byte
+}
+
+// Job is an id with the payloads that wait for it.
+type Job struct {
+	ID         string
+	Payloads   []Payload // lowest score first; equal scores in push order (I3)
+	PerformAt  time.Time // when it became, or becomes, due
+	RetryCount int       // -1 for a job that never failed
+	Error      string    // what the last failure said, for people
+}
+
+// Shard is the unit of ownership: one part of a queue.
+type Shard struct {
+	Queue string
+	Index int
+}
+
+// String returns "queue/index".
+func (s Shard) String() string { return fmt.Sprintf("%s/%d", s.Queue, s.Index) }
+
+// ShardOf returns the index of the shard that holds id: crc32 (IEEE) of the id
+// modulo the number of shards, as in Ruby's Lowkiq. It panics if shards < 1.
+func ShardOf(id string, shards int) int {
+	return int(crc32.ChecksumIEEE([]byte(id)) % uint32(shards))
+}
