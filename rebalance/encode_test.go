@@ -1,0 +1,122 @@
+package rebalance
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestAssignmentRoundTrip(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		nodes, queues := drawCluster(t, false)
+		want := Plan(drawAssignment(t, queues), nodes, queues).Next
+		want.Generation = Generation{rapid.Uint64().Draw(t, "record"), rapid.Uint64().Draw(t, "index")}
+		data, err := want.MarshalBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Assignment
+		if err := got.UnmarshalBinary(data); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(&got, want) {
+			t.Fatalf("got %+v, want %+v", &got, want)
+		}
+	})
+}
+
+func TestAssignmentIsCompact(t *testing.T) {
+	t.Parallel()
+	nodes, queues := cluster(1000, 10, 10_000)
+	data, err := Plan(empty, nodes, queues).Next.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limit := 210_000; len(data) > limit {
+		t.Errorf("100,000 shards on 1,000 nodes: got %d bytes, want at most %d", len(data), limit)
+	}
+}
+
+func TestUnmarshalRefuses(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, data, want string }{
+		{"nothing", "", "version"},
+		{"other version", "\x02\x00\x00\x00\x00", "version"},
+		{"cut", "\x01\x00\x00", "too early"},
+		{"too long", "\x01\x00\x00\x00\x00!", "too many"},
+		{"huge count", "\x01\x00\x00\xff\xff\xff\xff\x0f", "too early"},
+		{"unknown owner", "\x01\x00\x00\x01\x01a\x01\x01q\x01\x02", "owner 2 of 1"},
+		{"node order", "\x01\x00\x00\x02\x01b\x01a\x00", "ascending"},
+		{"queue order", "\x01\x00\x00\x00\x02\x01b\x00\x01a\x00", "ascending"},
+	}
+	for _, tt := range tests {
+		got := Assignment{Nodes: []string{"kept"}}
+		err := got.UnmarshalBinary([]byte(tt.data))
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want an error with %q", tt.name, err, tt.want)
+		}
+		if len(got.Nodes) != 1 {
+			t.Errorf("%s: the assignment changed", tt.name)
+		}
+	}
+}
+
+func FuzzAssignment(f *testing.F) {
+	nodes, queues := cluster(3, 2, 4)
+	seed, err := Plan(empty, nodes, queues).Next.MarshalBinary()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Add([]byte("\x01\x00\x00\x01\x01a\x01\x01q\x01\x02"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var a, b Assignment
+		if a.UnmarshalBinary(data) != nil {
+			return
+		}
+		first, _ := a.MarshalBinary()
+		if err := b.UnmarshalBinary(first); err != nil {
+			t.Fatalf("own encoding refused: %v", err)
+		}
+		if second, _ := b.MarshalBinary(); !bytes.Equal(first, second) {
+			t.Fatalf("got %x, want %x", second, first)
+		}
+	})
+}
+
+func TestGenerationOrder(t *testing.T) {
+	t.Parallel()
+	ascending := []Generation{{}, {0, 9}, {1, 1}, {1, 2}, {2, 0}}
+	for i, a := range ascending {
+		for j, b := range ascending {
+			if got, want := a.Compare(b), min(1, max(-1, i-j)); got != want {
+				t.Errorf("%s against %s: got %d, want %d", a, b, got, want)
+			}
+		}
+	}
+}
+
+func TestDiff(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		nodes, queues := drawCluster(t, false)
+		current := drawAssignment(t, queues)
+		for i, q := range queues { // of the right size: Plan lists no moves of shards that are gone
+			current.Queues[i].Owners = current.Queues[i].Owners[:min(q.Shards, len(current.Queues[i].Owners))]
+		}
+		got := Plan(current, nodes, queues)
+		changes := current.Diff(got.Next)
+		if len(changes) != len(got.Moves) {
+			t.Fatalf("got %d changes, want %d", len(changes), len(got.Moves))
+		}
+		for i, c := range changes {
+			if c != got.Moves[i].Change {
+				t.Fatalf("got %v, want %v", c, got.Moves[i].Change)
+			}
+		}
+	})
+}
