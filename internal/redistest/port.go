@@ -1,0 +1,67 @@
+package redistest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+)
+
+// Servers live below the range that systems hand out to outgoing connections
+// (32768 and up on Linux), so that a server may stop and come back to its port.
+// A cluster's bus port is its port + busOffset, so both ranges must stay apart.
+const (
+	firstPort  = 14000
+	ports      = 5000
+	lockOffset = 5000
+	busOffset  = 10000
+)
+
+// port is a TCP port of 127.0.0.1 that belongs to this process, whether something
+// listens on it or not. Listening on the port lockOffset above is what makes it so:
+// the lock ends with the process, whatever way the process ends.
+type port struct {
+	number int
+	lock   net.Listener
+}
+
+// reserve picks a port at random: tests of other packages do so at the same time.
+func reserve() (*port, error) {
+	var last error
+	for range 100 {
+		p, err := reserveNumber(firstPort + rand.IntN(ports))
+		if err == nil {
+			return p, nil
+		}
+		last = err
+	}
+	return nil, fmt.Errorf("no free port in %d to %d after 100 tries: %w", firstPort, firstPort+ports-1, last)
+}
+
+func reserveNumber(number int) (*port, error) {
+	lock, err := net.Listen("tcp", address(number+lockOffset))
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range []int{number, number + busOffset} {
+		if err := checkFree(n); err != nil {
+			_ = lock.Close()
+			return nil, err
+		}
+	}
+	return &port{number: number, lock: lock}, nil
+}
+
+func (p *port) addr() string { return address(p.number) }
+
+func (p *port) release() { _ = p.lock.Close() }
+
+func checkFree(number int) error {
+	l, err := net.Listen("tcp", address(number))
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func address(number int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(number)) }

@@ -1,0 +1,80 @@
+package redistest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+)
+
+// process is one run of redis-server.
+type process struct {
+	cmd     *exec.Cmd
+	logPath string
+	done    chan struct{} // closed when the process has ended
+	err     error         // how it ended; read after done
+}
+
+// launch runs redis-server in dir, its output appended to dir/redis.log.
+func launch(binary, dir string, argv []string) (*process, error) {
+	p := &process{logPath: filepath.Join(dir, "redis.log"), done: make(chan struct{})}
+	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	p.cmd = exec.Command(binary, argv...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
+	p.cmd.SysProcAttr = attributes()
+	started := make(chan error)
+	go p.run(log, started)
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", binary, err)
+	}
+	return p, nil
+}
+
+// run starts the process and waits for it on one locked thread: the parent of
+// Pdeathsig is the thread that forked, and it must not end before the process.
+func (p *process) run(log *os.File, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(p.done)
+	defer func() { _ = log.Close() }()
+	err := p.cmd.Start()
+	started <- err
+	if err == nil {
+		p.err = p.cmd.Wait()
+	}
+}
+
+// signal is a no-op for a process that has ended: its id is still unclaimed until
+// Wait has returned, and refused by os.Process afterwards.
+func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+func (p *process) kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// ended reports whether the process is gone.
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// logTail returns the last lines that the server wrote.
+func (p *process) logTail() string {
+	text, err := os.ReadFile(p.logPath)
+	if err != nil {
+		return fmt.Sprintf("(no log: %v)", err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+}

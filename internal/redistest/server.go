@@ -1,0 +1,204 @@
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// patience is how long a server, a cluster or a failover may take. It is for a
+// machine that runs all packages' tests at once: it never delays a test that passes.
+const patience = 60 * time.Second
+
+// Server is a redis-server of one test. Its faults (Stop, Kill, Restart, Pause,
+// Resume) may be called from any goroutine, one at a time.
+type Server struct {
+	t      testing.TB
+	binary string
+	dir    string
+	port   *port
+	argv   []string
+
+	mu      sync.Mutex // guards process
+	process *process
+}
+
+// errPortTaken says that another program got hold of the port first.
+var errPortTaken = errors.New("port is taken")
+
+// Start runs one server without persistence and waits until it answers. args are
+// added to its command line, as in Start(t, "--maxmemory", "10mb"); a later
+// setting wins over an earlier one.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	return startServer(t, func(p *port, dir string) ([]string, error) {
+		return append(serverArgs(p, dir), args...), nil
+	})
+}
+
+func serverArgs(p *port, dir string) []string {
+	return []string{
+		"--port", strconv.Itoa(p.number), "--bind", "127.0.0.1", "--dir", dir,
+		"--save", "", "--appendonly", "no", "--daemonize", "no",
+	}
+}
+
+// startServer tries ports until one is really free. argv makes the command line;
+// it may write files to dir.
+func startServer(t testing.TB, argv func(*port, string) ([]string, error)) *Server {
+	t.Helper()
+	binary := binary(t)
+	var err error
+	for range 10 {
+		s := &Server{t: t, binary: binary, dir: t.TempDir()}
+		if s.port, err = reserve(); err != nil {
+			t.Fatalf("start redis-server: %v", err)
+		}
+		t.Cleanup(s.close)
+		if s.argv, err = argv(s.port, s.dir); err != nil {
+			t.Fatalf("configure redis-server: %v", err)
+		}
+		if err = s.launch(); err == nil {
+			return s
+		}
+		if !errors.Is(err, errPortTaken) {
+			break
+		}
+	}
+	t.Fatalf("start redis-server: %v", err)
+	return nil
+}
+
+// launch starts the process and waits for its first answer.
+func (s *Server) launch() error {
+	p, err := launch(s.binary, s.dir, s.argv)
+	if err != nil {
+		return err
+	}
+	if err := s.awaitPing(p); err != nil {
+		p.kill()
+		return fmt.Errorf("redis-server on %s: %w; the end of its log:\n%s", s.Addr(), err, p.logTail())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.process = p
+	return nil
+}
+
+func (s *Server) awaitPing(p *process) error {
+	client := connect(s.Addr())
+	defer func() { _ = client.Close() }()
+	var last error
+	err := await(p.done, func() bool {
+		last = client.Ping(s.t.Context()).Err()
+		return last == nil || strings.HasPrefix(last.Error(), "NOAUTH")
+	})
+	switch {
+	case err == nil && !p.ended():
+		return nil
+	case p.ended() && strings.Contains(p.logTail(), "Address already in use"):
+		return errPortTaken
+	case p.ended():
+		return fmt.Errorf("died at its start: %v", p.err)
+	}
+	return fmt.Errorf("no answer to PING: %w: %v", err, last)
+}
+
+// Addr returns host:port, the same for all runs of the server.
+func (s *Server) Addr() string { return s.port.addr() }
+
+// URL returns the address as a Redis URL, database 0.
+func (s *Server) URL() string {
+	return (&url.URL{Scheme: "redis", Host: s.Addr(), Path: "/0"}).String()
+}
+
+// PID returns the process id of the last run.
+func (s *Server) PID() int { return s.current().cmd.Process.Pid }
+
+// Stop ends the server as an operator would: SIGTERM. It is a no-op for a server
+// that has ended.
+func (s *Server) Stop() {
+	s.t.Helper()
+	p := s.current()
+	p.signal(syscall.SIGCONT)
+	p.signal(syscall.SIGTERM)
+	if await(nil, p.ended) != nil {
+		p.kill()
+		s.t.Errorf("redis-server on %s did not stop within %s of SIGTERM", s.Addr(), patience)
+	}
+}
+
+// Kill ends the server with SIGKILL.
+func (s *Server) Kill() { s.current().kill() }
+
+// Restart runs the server again on its port, with its files, and waits until it
+// answers. A server that still runs is killed first.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Kill()
+	if err := s.launch(); err != nil {
+		s.t.Errorf("restart: %v", err)
+	}
+}
+
+// Pause freezes the server with SIGSTOP: connections stay, answers do not come.
+func (s *Server) Pause() { s.current().signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (s *Server) Resume() { s.current().signal(syscall.SIGCONT) }
+
+func (s *Server) current() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process
+}
+
+// close ends what is left, and shows the log of a failed test.
+func (s *Server) close() {
+	defer s.port.release()
+	p := s.current()
+	if p == nil {
+		return
+	}
+	p.kill()
+	if s.t.Failed() {
+		s.t.Logf("end of the log of redis-server on %s:\n%s", s.Addr(), p.logTail())
+	}
+}
+
+// connect returns a client that shows every error at once: no retries.
+func connect(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: addr, Protocol: 2, DisableIdentity: true,
+		MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second,
+		ReadTimeout: 5 * time.Second, PoolSize: 2,
+	})
+}
+
+// errPatience is how await ends when the condition never held.
+var errPatience = fmt.Errorf("not within %s", patience)
+
+// await asks until the condition holds, stop is closed, or patience is over.
+func await(stop <-chan struct{}, condition func() bool) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-stop:
+			return errors.New("it ended")
+		case <-deadline:
+			return errPatience
+		}
+	}
+	return nil
+}
