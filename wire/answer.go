@@ -1,0 +1,163 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// answer is what a handler said, as read.
+type answer struct {
+	ok     *bool
+	reason *string
+	failed lowkiq.Failed
+}
+
+// ParseAnswer reads a handler's answer to batch, and returns what a Go handler
+// would have returned: nil when every job is done, [lowkiq.Failed] when some
+// failed, else the failure of the whole batch. An [*Error] means that text is no
+// answer at all. An answer that names an id which is not in the batch is a failure
+// of the whole batch, because nobody can tell what the handler meant.
+func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
+	if string(text) == `{"ok":true}` {
+		return nil
+	}
+	d := decoder{lexer: lexer{src: text}}
+	a, err := d.answer()
+	if err != nil {
+		return d.located(err)
+	}
+	switch {
+	case a.ok != nil && a.failed != nil:
+		return errorAt(text, 0, "", `answer has both "ok" and "failed", want one of them`)
+	case a.failed != nil:
+		return a.perID(batch)
+	case a.ok == nil:
+		return errorAt(text, 0, "", `answer has neither "ok" nor "failed"`)
+	case *a.ok && a.reason != nil:
+		return errorAt(text, 0, "error", `given although "ok" is true`)
+	case *a.ok:
+		return nil
+	case a.reason == nil || *a.reason == "":
+		return errors.New("handler answered ok: false, without an error")
+	}
+	return errors.New(*a.reason)
+}
+
+// perID is the answer per id, if the ids are those of the batch.
+func (a *answer) perID(batch *lowkiq.Batch) error {
+	if len(a.failed) == 0 {
+		return nil
+	}
+	known := 0
+	for i := range batch.Jobs {
+		if _, ok := a.failed[batch.Jobs[i].ID]; ok {
+			known++
+		}
+	}
+	if known == len(a.failed) {
+		return a.failed
+	}
+	ids := make(map[string]bool, len(batch.Jobs))
+	for i := range batch.Jobs {
+		ids[batch.Jobs[i].ID] = true
+	}
+	for id := range a.failed {
+		if !ids[id] {
+			return fmt.Errorf("handler named %q as failed, which is not in the batch: all of it counts as failed", id)
+		}
+	}
+	return a.failed // the batch named an id twice
+}
+
+func (d *decoder) answer() (a answer, err *fault) {
+	if d.space(); d.peek() != '{' {
+		return a, d.unexpected(`an answer such as {"ok":true}`)
+	}
+	err = d.object(0, func(key []byte) *fault {
+		at := d.pos
+		d.field = string(key[1 : len(key)-1])
+		if err := d.answerField(key, &a); err != nil {
+			err.pos = max(err.pos, at)
+			return err
+		}
+		d.field = ""
+		return nil
+	})
+	if err != nil {
+		return a, err
+	}
+	if d.space(); d.pos < len(d.src) {
+		return a, d.unexpected("the end after the answer")
+	}
+	return a, nil
+}
+
+func (d *decoder) answerField(key []byte, a *answer) *fault {
+	switch string(key) {
+	case `"ok"`:
+		return d.boolean(&a.ok)
+	case `"error"`:
+		reason, err := d.text()
+		a.reason = &reason
+		return err
+	case `"failed"`:
+		return d.failures(a, d.decodeKey)
+	case `"failed_base64"`:
+		return d.failures(a, d.decodeKey64)
+	}
+	d.field = ""
+	return d.fault("unknown field %s in an answer (known: ok, error, failed, failed_base64)", key)
+}
+
+func (d *decoder) boolean(into **bool) *fault {
+	start := d.pos
+	if err := d.value(1); err != nil {
+		return err
+	}
+	switch string(d.src[start:d.pos]) {
+	case "true":
+		*into = new(true)
+	case "false":
+		*into = new(false)
+	default:
+		return &fault{reason: "must be true or false"}
+	}
+	return nil
+}
+
+// failures reads an object of ids and errors.
+func (d *decoder) failures(a *answer, decodeKey func([]byte) (string, *fault)) *fault {
+	if d.peek() != '{' {
+		return d.wrongKind(`must be an object of ids and errors, such as {"a":"no such account"}`)
+	}
+	if a.failed == nil {
+		a.failed = lowkiq.Failed{}
+	}
+	return d.object(1, func(key []byte) *fault {
+		id, err := decodeKey(key)
+		if err != nil {
+			return err
+		}
+		reason, err := d.text()
+		if err != nil {
+			return err
+		}
+		a.failed[id] = errors.New(reason)
+		return nil
+	})
+}
+
+func (d *decoder) decodeKey(raw []byte) (string, *fault) {
+	id, ok := decode(raw)
+	if !ok {
+		return "", &fault{reason: `half of a surrogate pair (\ud800 to \udfff) is no text`}
+	}
+	return id, nil
+}
+
+func (d *decoder) decodeKey64(raw []byte) (string, *fault) {
+	l := decoder{lexer: lexer{src: raw}}
+	return l.base64Text()
+}

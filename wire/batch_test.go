@@ -1,0 +1,188 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+func TestAppendBatch(t *testing.T) {
+	t.Parallel()
+	want := `{"queue":"history","shard":3,"fence":1763600000123,"flight":17,"jobs":[{"id":"a","retry_count":-1,"payloads":[{"score":1,"payload":{"b":1}}]}]}`
+	if got := string(AppendBatch(nil, one(`{"b":1}`))); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	b := one("x")
+	b.Jobs = append(b.Jobs, lowkiq.Job{ID: "\xff", RetryCount: 2, Payloads: []lowkiq.Payload{{Score: 0.5}, {Score: 1763600000.123456, Data: []byte("1")}}})
+	want = `"jobs":[{"id":"a","retry_count":-1,"payloads":[{"score":1,"payload":{"$base64":"eA=="}}]},` +
+		`{"id_base64":"/w==","retry_count":2,"payloads":[{"score":0.5,"payload":""},{"score":1763600000.123456,"payload":1}]}]}`
+	if got := string(AppendBatch(nil, b)); !strings.HasSuffix(got, want) {
+		t.Errorf("got  %s\nwant …%s", got, want)
+	}
+}
+
+func TestAppendPayload(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ data, want string }{
+		"zero bytes":          {"", `""`},
+		"JSON":                {`{"b":[1.0,"<>"]}`, `{"b":[1.0,"<>"]}`},
+		"JSON on two lines":   {"{\n\"b\": 1}\n", `{"b":1}`},
+		"text":                {"hello", `{"$base64":"aGVsbG8="}`},
+		"quotes only":         {`""`, `{"$base64":"IiI="}`},
+		"looks like raw":      {`{"$base64":"eA=="}`, `{"$base64":"eyIkYmFzZTY0IjoiZUE9PSJ9"}`},
+		"looks like raw, \\u": {`{"\u0024base64":1}`, `{"$base64":"eyJcdTAwMjRiYXNlNjQiOjF9"}`},
+		"JSON and more":       {`1 2`, `{"$base64":"MSAy"}`},
+		"not UTF-8":           {"\"\xff\"", `{"$base64":"Iv8i"}`},
+	} {
+		if got := string(AppendPayload(nil, []byte(c.data))); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// roundTrip checks that a payload comes back from its wire form as it was, up to
+// white space of JSON, and keeps to one line.
+func roundTrip(t *testing.T, data []byte) {
+	t.Helper()
+	text := AppendPayload(nil, data)
+	if bytes.ContainsAny(text, "\n\r") || !json.Valid(text) {
+		t.Fatalf("%q: got %q, want one line of JSON", data, text)
+	}
+	p, err := ParseJob(append(append([]byte(`{"id":"a","payload":`), text...), '}'))
+	want := data
+	if !bytes.HasPrefix(text, []byte(`{"$base64":`)) && len(data) > 0 {
+		var compacted bytes.Buffer
+		if err := json.Compact(&compacted, data); err != nil {
+			t.Fatalf("%q is no JSON, but was written as %q", data, text)
+		}
+		want = compacted.Bytes()
+	}
+	if err != nil || !bytes.Equal(p.Payload, want) {
+		t.Fatalf("%q: got %q, %v, want it back", data, p.Payload, err)
+	}
+}
+
+func FuzzAppendPayload(f *testing.F) {
+	for _, seed := range []string{"", `""`, `{"a": [1, "\n"]}`, "hello", "\x00\xff", `{"$base64":"eA=="}`, `{ "$base64" : 1 }`, "[\n]", "\"\u2028\""} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(roundTrip)
+}
+
+func FuzzAppendString(f *testing.F) {
+	for _, seed := range []string{"", "a\"\\\n\x00\x1f", "\xff\xfeé\ufffd", "😀\u2028<&>"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		var got string
+		text := appendString(nil, s)
+		if err := json.Unmarshal(text, &got); err != nil || got != string([]rune(s)) {
+			t.Fatalf("%q: got %q from %q, %v", s, got, text, err)
+		}
+	})
+}
+
+func TestAppendJob(t *testing.T) {
+	t.Parallel()
+	j := one(`7`).Jobs[0]
+	j.PerformAt, j.Error = time.UnixMicro(1763600000_123456), "bad \"thing\"\n\x01\xff"
+	want := `{"id":"a","payloads":[{"score":1,"payload":7}],"perform_in":1763600000.123456,"retry_count":-1,"error":"bad \"thing\"\n\u0001` + "\ufffd" + `"}`
+	if got := string(AppendJob(nil, &j)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	j = lowkiq.Job{ID: "b", Payloads: []lowkiq.Payload{{Score: math.Inf(1)}, {Score: 1e-7}, {Score: 1e300}}}
+	want = `{"id":"b","payloads":[{"score":null,"payload":""},{"score":1e-07,"payload":""},{"score":1e+300,"payload":""}],"perform_in":null,"retry_count":0,"error":""}`
+	if got := string(AppendJob(nil, &j)); got != want || !json.Valid([]byte(got)) {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestParseAnswer(t *testing.T) {
+	t.Parallel()
+	b := one("1")
+	b.Jobs = append(b.Jobs, lowkiq.Job{ID: "\xff"})
+	for text, want := range map[string]string{
+		`{"ok":true}`:                     ``,
+		` { "ok" : true } `:               ``,
+		`{"failed":{}}`:                   ``,
+		`{"ok":false,"error":"no luck"}`:  `no luck`,
+		`{"ok":false}`:                    `handler answered ok: false, without an error`,
+		`{"failed":{"a":"x"}}`:            `a: x`,
+		`{"failed_base64":{"/w==":"y"}}`:  "\xff: y",
+		`{"failed":{"c":"x"}}`:            `handler named "c" as failed, which is not in the batch`,
+		``:                                `line 1, column 1: unexpected end of JSON, want an answer`,
+		`hello`:                           `unexpected character 'h', want an answer such as {"ok":true}`,
+		`{}`:                              `neither "ok" nor "failed"`,
+		`{"error":"x"}`:                   `neither "ok" nor "failed"`,
+		`{"ok":true,"error":"x"}`:         `error: given although "ok" is true`,
+		`{"ok":true,"failed":{"a":"x"}}`:  `both "ok" and "failed"`,
+		`{"ok":1}`:                        `line 1, column 7: ok: must be true or false`,
+		`{"ok":false,"error":1}`:          `error: must be a string`,
+		`{"failed":["a"]}`:                `failed: must be an object`,
+		`{"failed":{"a":null}}`:           `failed: must be a string`,
+		`{"failed":{"\ud800":"x"}}`:       `failed: half of a surrogate pair`,
+		`{"failed_base64":{"!":"x"}}`:     `failed_base64: must be standard base64`,
+		`{"status":"ok"}`:                 `unknown field "status" in an answer`,
+		`{"ok":true}{"ok":true}`:          `column 12: unexpected character '{', want the end after the answer`,
+		`{"ok":true`:                      `want ',' or '}'`,
+		`{"failed":{"a":"x"},"fail":true`: `unknown field "fail"`,
+	} {
+		err := ParseAnswer([]byte(text), b)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+// The kinds matter to callers: a refusal keeps the connection or child, nonsense
+// does not.
+func TestParseAnswerKinds(t *testing.T) {
+	t.Parallel()
+	var failed lowkiq.Failed
+	if err := ParseAnswer([]byte(`{"failed":{"a":"x"}}`), one("1")); !errors.As(err, &failed) || failed["a"].Error() != "x" {
+		t.Errorf("got %v, want lowkiq.Failed with a", err)
+	}
+	for text, want := range map[string]bool{`{"ok":false,"error":"x"}`: false, `{"failed":{"c":"x"}}`: false, `x`: true, `{}`: true} {
+		var bad *Error
+		if got := errors.As(ParseAnswer([]byte(text), one("1")), &bad); got != want {
+			t.Errorf("%s: got *Error %t, want %t", text, got, want)
+		}
+	}
+}
+
+func FuzzParseAnswer(f *testing.F) {
+	for _, seed := range []string{`{"ok":true}`, `{"ok":false,"error":"x"}`, `{"failed":{"a":"x"}}`, `{"failed_base64":{"YQ==":"x"}}`, `[`, `{"ok":`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var bad *Error
+		if err := ParseAnswer(text, one("1")); !errors.As(err, &bad) && !json.Valid(text) {
+			t.Fatalf("%q: got %v for what is no JSON", text, err)
+		}
+	})
+}
+
+func BenchmarkAppendBatch(b *testing.B) {
+	batch := one(`{"commit":"0123456789abcdef","added":12,"removed":3,"author":"someone"}`)
+	var buf []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = AppendBatch(buf[:0], batch)
+	}
+}
+
+func BenchmarkParseAnswer(b *testing.B) {
+	batch := one("1")
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := ParseAnswer([]byte(`{"ok": true}`), batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// maxUnix is the last second of the year 9999, the latest perform_in.
+const maxUnix = 253402300799
+
+// ParseJob reads one job: an object of the package's first form with nothing but
+// white space around it. The job keeps no reference to text.
+func ParseJob(text []byte) (lowkiq.Push, error) {
+	d := decoder{lexer: lexer{src: text}}
+	d.space()
+	p, err := d.push()
+	if err != nil {
+		return lowkiq.Push{}, d.located(err)
+	}
+	if d.space(); d.pos < len(text) {
+		return lowkiq.Push{}, d.located(d.unexpected("the end after one job"))
+	}
+	return p, nil
+}
+
+// ParseJobs reads the body of a bulk push: an object, an array of objects, or
+// NDJSON (objects, each ended by a newline). It is all or nothing: the first fault
+// is the error, with its line and column in body. The jobs keep no reference to
+// body; their payloads share one allocation.
+func ParseJobs(body []byte) ([]lowkiq.Push, error) {
+	d := decoder{lexer: lexer{src: body}, arena: make([]byte, 0, len(body))}
+	var err *fault
+	if d.space(); d.peek() == '[' {
+		err = d.elements()
+	} else {
+		err = d.lines()
+	}
+	if err != nil {
+		return nil, d.located(err)
+	}
+	return d.jobs, nil
+}
+
+// decoder reads jobs.
+type decoder struct {
+	lexer
+	jobs  []lowkiq.Push
+	arena []byte // payloads of a bulk push are cut from here; nil for a single one
+	path  string // "[2]" within an array
+	field string // where the last fault was
+}
+
+func (d *decoder) located(f *fault) error {
+	field := d.field
+	if d.path != "" && field != "" {
+		field = d.path + "." + field
+	} else if d.path != "" {
+		field = d.path
+	}
+	return errorAt(d.src, f.pos, field, f.reason)
+}
+
+// elements reads an array of jobs.
+func (d *decoder) elements() *fault {
+	err := d.array(0, func(i int) *fault {
+		p, err := d.push()
+		if err != nil {
+			d.path = fmt.Sprintf("[%d]", i)
+			return err
+		}
+		d.jobs = append(d.jobs, p)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if d.space(); d.pos < len(d.src) {
+		return d.unexpected("the end after the array")
+	}
+	return nil
+}
+
+// lines reads one object, or several on lines of their own.
+func (d *decoder) lines() *fault {
+	for {
+		p, err := d.push()
+		if err != nil {
+			return err
+		}
+		d.jobs = append(d.jobs, p)
+		end := d.pos
+		if d.space(); d.pos == len(d.src) {
+			return nil
+		}
+		if bytes.IndexByte(d.src[end:d.pos], '\n') < 0 {
+			return d.unexpected("a newline between two jobs")
+		}
+	}
+}
+
+// push reads one job.
+func (d *decoder) push() (lowkiq.Push, *fault) {
+	var p lowkiq.Push
+	var seen uint8
+	start := d.pos
+	d.field = ""
+	if d.peek() != '{' {
+		return p, d.unexpected(`a job such as {"id":"a","payload":1}`)
+	}
+	err := d.object(0, func(key []byte) *fault {
+		bit, err := d.known(key, seen)
+		if err != nil {
+			return err
+		}
+		seen |= bit
+		d.field = string(key[1 : len(key)-1])
+		at := d.pos
+		if err := d.member(bit, &p); err != nil {
+			// A fault of the grammar has moved on to its place; any other is of the value.
+			if err.pos < at {
+				err.pos = at
+			}
+			return err
+		}
+		d.field = ""
+		return nil
+	})
+	if err == nil && seen&(bitID|bitID64) == 0 {
+		d.field = "id"
+		err = &fault{start, "missing"}
+	}
+	return p, err
+}
+
+// Fields of a job, as bits of the set of those seen.
+const (
+	bitID = 1 << iota
+	bitID64
+	bitPayload
+	bitScore
+	bitPerformIn
+)
+
+// known returns the bit of a field that may come now.
+func (d *decoder) known(key []byte, seen uint8) (uint8, *fault) {
+	var bit, conflict uint8
+	switch string(key) {
+	case `"id"`:
+		bit, conflict = bitID, bitID|bitID64
+	case `"id_base64"`:
+		bit, conflict = bitID64, bitID|bitID64
+	case `"payload"`:
+		bit, conflict = bitPayload, bitPayload
+	case `"score"`:
+		bit, conflict = bitScore, bitScore
+	case `"perform_in"`:
+		bit, conflict = bitPerformIn, bitPerformIn
+	default:
+		return 0, &fault{d.keyPos, fmt.Sprintf("unknown field %s (known: id, id_base64, payload, score, perform_in)", key)}
+	}
+	if seen&conflict != 0 {
+		return 0, &fault{d.keyPos, fmt.Sprintf("field %s given twice", key)}
+	}
+	return bit, nil
+}
+
+// member reads the value of one field into p.
+func (d *decoder) member(bit uint8, p *lowkiq.Push) (err *fault) {
+	switch bit {
+	case bitID:
+		p.ID, err = d.text()
+	case bitID64:
+		p.ID, err = d.base64Text()
+	case bitPayload:
+		p.Payload, err = d.payload()
+		return err
+	case bitScore:
+		var score float64
+		if score, err = d.float(); err == nil {
+			p.Score = &score
+		}
+		return err
+	case bitPerformIn:
+		p.PerformAt, err = d.unixTime()
+		return err
+	}
+	if err == nil && (p.ID == "" || len(p.ID) > lowkiq.MaxIDBytes) {
+		err = &fault{reason: fmt.Sprintf("is %d bytes long, want 1 to %d", len(p.ID), lowkiq.MaxIDBytes)}
+	}
+	return err
+}
+
+// text reads a string.
+func (d *decoder) text() (string, *fault) {
+	if d.peek() != '"' {
+		return "", d.wrongKind("must be a string")
+	}
+	raw, err := d.str()
+	if err != nil {
+		return "", err
+	}
+	s, ok := decode(raw)
+	if !ok {
+		return "", &fault{reason: `half of a surrogate pair (\ud800 to \udfff) is no text`}
+	}
+	return s, nil
+}
+
+// wrongKind is the fault of a value of another kind; a value that is no JSON at all
+// is faulted as such.
+func (d *decoder) wrongKind(reason string) *fault {
+	if err := d.value(0); err != nil {
+		return err
+	}
+	return &fault{reason: reason}
+}
+
+func (d *decoder) base64Text() (string, *fault) {
+	s, err := d.text()
+	if err != nil {
+		return "", err
+	}
+	raw, bad := base64.StdEncoding.DecodeString(s)
+	if bad != nil {
+		return "", &fault{reason: "must be standard base64 with padding"}
+	}
+	return string(raw), nil
+}
+
+func (d *decoder) float() (float64, *fault) {
+	start := d.pos
+	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
+		return 0, d.wrongKind("must be a number")
+	}
+	if err := d.number(); err != nil {
+		return 0, err
+	}
+	f, err := strconv.ParseFloat(string(d.src[start:d.pos]), 64)
+	if err != nil {
+		return 0, &fault{reason: "is too large for a 64-bit floating point number"}
+	}
+	return f, nil
+}
+
+// unixTime reads a time in unix seconds, rounded to the microsecond.
+func (d *decoder) unixTime() (time.Time, *fault) {
+	f, err := d.float()
+	if err != nil {
+		return time.Time{}, err
+	}
+	if f < 0 || f > maxUnix {
+		return time.Time{}, &fault{reason: fmt.Sprintf("must be an absolute time in unix seconds, 0 to %d", maxUnix)}
+	}
+	sec, frac := math.Modf(f)
+	return time.Unix(int64(sec), int64(math.Round(frac*1e6))*1000), nil
+}
