@@ -1,0 +1,11 @@
+-- ack: the ids named are done.
+--
+-- KEYS  1 claim  2 jobs  3 ready  4 due  5 flight  6 parked  7 crashes  8 count
+-- ARGV  1 instance  2 fence  then groups: flight, count, ids
+-- Returns the number of ids that were in their flight until now; the others are no-ops,
+-- so a repeated or late ack cannot touch a newer flight of the same id (I1).
+-- Errors: FENCED holder fence
+--#include claimed
+--#include settle
+--#include finish
+return finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], 3, #ARGV)

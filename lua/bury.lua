@@ -1,0 +1,83 @@
+-- bury: ids of flights ran out of retries.
+--
+-- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
+--       10 morgue  11 dead  12 count  13 blocked
+-- ARGV  1 instance  2 fence  then per id: flight, id, policy, retry count, error
+--       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
+--       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person)
+-- Returns the number of ids that were in their flight until now.
+-- Errors: FENCED holder fence
+-- Keeps I2. What was pushed meanwhile stays; it was never tried.
+--#include claimed
+--#include settle
+--#include record
+--#include spill
+--#include recover
+--#include morgue
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+local function inter(id, data, score, retry, err)
+  entomb(KEYS[10], KEYS[11], KEYS[12], KEYS[8], KEYS[9], id, data, score, retry, err, now)
+end
+
+-- renew stores what is left of a job as a fresh one, due now.
+local function renew(id, job)
+  local record = false
+  if job.n > 0 then
+    job.retry, job.at, job.err = -1, now, ''
+    record = reunite(id, pack(job))
+  else
+    record = redis.call('HGET', KEYS[5], id)
+    redis.call('HDEL', KEYS[5], id)
+  end
+  if not record then
+    redis.call('HDEL', KEYS[2], id)
+    return
+  end
+  redis.call('HSET', KEYS[2], id, record)
+  redis.call('RPUSH', KEYS[3], id)
+end
+
+-- oldest takes the payload with the smallest score out of a job, the first of equals.
+local function oldest(job)
+  local k = 1
+  for i = 2, job.n do
+    if tonumber(job.score[i]) < tonumber(job.score[k]) then k = i end
+  end
+  job.n = job.n - 1
+  local data, score = table.remove(job.data, k), table.remove(job.score, k)
+  job.bytes = job.bytes - #data
+  return data, score
+end
+
+local verdict = {}
+
+function verdict.skip(id, job, retry, err)
+  local data, score = oldest(job)
+  inter(id, {data}, {score}, retry, err)
+  renew(id, job)
+end
+
+function verdict.bury(id, job, retry, err)
+  inter(id, job.data, job.score, retry, err)
+  renew(id, {n = 0})
+end
+
+function verdict.block(id, job, retry, err)
+  job.retry, job.err, job.at = retry, err, now
+  redis.call('HSET', KEYS[2], id, reunite(id, pack(job)))
+  redis.call('ZADD', KEYS[13], string.format('%.0f', now), id)
+end
+
+local count = 0
+for p = 3, #ARGV, 5 do
+  local ids = settle(KEYS[4], KEYS[6], ARGV[p], {ARGV[p + 1]})
+  if ids[1] then
+    count = count + 1
+    local record = redis.call('HGET', KEYS[2], ids[1])
+    if record then verdict[ARGV[p + 2]](ids[1], parse(record), tonumber(ARGV[p + 3]), ARGV[p + 4]) end
+  end
+end
+if count > 0 then redis.call('HINCRBY', KEYS[12], 'failed', count) end
+return count

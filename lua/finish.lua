@@ -1,0 +1,34 @@
+-- Included after settle.lua: acks.
+
+-- finish deletes handled jobs; what was pushed to them meanwhile becomes due at
+-- max(its due time, now). ARGV from p: groups of flight, count, ids. Returns how many
+-- ids were done.
+local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, crashes_key, count_key, p, stop)
+  local done = 0
+  local time
+  while p <= stop do
+    local number, k = ARGV[p], tonumber(ARGV[p + 1])
+    local ids = {}
+    for i = 1, k do ids[i] = ARGV[p + 1 + i] end
+    p = p + 2 + k
+    ids = settle(flight_key, crashes_key, number, ids)
+    if #ids > 0 then
+      done = done + #ids
+      redis.call('HDEL', jobs_key, unpack(ids))
+      if redis.call('EXISTS', parked_key) == 1 then
+        local later = redis.call('HMGET', parked_key, unpack(ids))
+        for i = 1, #ids do
+          if later[i] then
+            if not time then time = redis.call('TIME') end
+            redis.call('HDEL', parked_key, ids[i])
+            redis.call('HSET', jobs_key, ids[i], later[i])
+            local at = tonumber(string.match(later[i], '^.%S+ (%d+)'))
+            enqueue(ready_key, due_key, ids[i], at, time[1] * 1000000 + time[2])
+          end
+        end
+      end
+    end
+  end
+  if done > 0 then redis.call('HINCRBY', count_key, 'processed', done) end
+  return done
+end

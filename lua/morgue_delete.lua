@@ -1,0 +1,20 @@
+-- morgue_delete: forget what the morgue holds of these ids.
+--
+-- KEYS  1 morgue  2 dead  3 count  4 spill  5 spillx
+-- ARGV  ids (at most 1,000)
+-- Returns the number of ids that were there.
+--#include record
+--#include spill
+local count = 0
+for i = 1, #ARGV do
+  local id = ARGV[i]
+  local record = redis.call('HGET', KEYS[1], id)
+  if record then
+    redis.call('HINCRBY', KEYS[3], 'morgue', -parse(record).n)
+    spill_drop(KEYS[4], KEYS[5], 'm', id, record)
+    redis.call('HDEL', KEYS[1], id)
+    redis.call('ZREM', KEYS[2], id)
+    count = count + 1
+  end
+end
+return count

@@ -1,0 +1,185 @@
+-- pop: acknowledge what is done and take the next flight, in one round trip.
+--
+-- KEYS  1 claim  2 jobs  3 ready  4 due  5 flight  6 parked  7 crashes  8 count
+--       9 retry  10 suspects  11 spill  12 spillx
+-- ARGV  1 instance  2 fence  3 number of this pop  4 most ids  5 most bytes of records
+--       6 max_crashes  7 '1' if the node's probation slot is held  8 arguments of acks that follow
+--       then acks as in ack.lua
+-- Returns {now us, open flights "n n …", due time of the next scheduled job or '', ids still
+--       ready, probation, id, record, …}
+--       probation: ''; 'taken' the one id is on probation; 'wait' an id on probation waits for
+--       the open flights to end; 'slot' it waits for the node's slot.
+-- A number that was answered already gives the ids of that flight that are still open; a lower
+-- one gives none, a higher one than the next is an error. So a repeated request pops nothing twice.
+-- Errors: FENCED holder fence; NUMBER last
+-- Keeps I1 (a record in flight is in no list), I2 (the record stays until its ack).
+--#include claimed
+local number, most, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local last = tonumber(claim.pop or 0)
+if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
+
+--#include settle
+--#include finish
+--#include record
+--#include spill
+
+if tonumber(ARGV[8]) > 0 then
+  finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], 9, 8 + tonumber(ARGV[8]))
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local answer = {0, '', '', 0, ''}
+-- Most shards have nothing scheduled and nobody on probation: one question instead of five.
+local plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10]) == 0
+
+local function open_flights()
+  local open = {}
+  for field in pairs(claim) do
+    if string.byte(field) == 35 then open[#open + 1] = string.sub(field, 2) end
+  end
+  return open
+end
+
+local function reply()
+  answer[1] = string.format('%.0f', now)
+  answer[2] = table.concat(open_flights(), ' ')
+  answer[4] = redis.call('LLEN', KEYS[3])
+  if plain then return answer end
+  local first
+  for _, key in ipairs({KEYS[4], KEYS[9]}) do
+    local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if at and (not first or at < first) then first = at end
+  end
+  if first then answer[3] = string.format('%.0f', first) end
+  return answer
+end
+
+if number <= last then
+  if number < last or not claim['#' .. ARGV[3]] then return reply() end
+  local flat = redis.call('HGETALL', KEYS[5])
+  for i = 1, #flat, 2 do
+    if flat[i + 1] == ARGV[3] then
+      answer[#answer + 1] = flat[i]
+      answer[#answer + 1] = redis.call('HGET', KEYS[2], flat[i])
+    end
+  end
+  return reply()
+end
+
+-- promote moves jobs that became due to the end of the ready list, in order of their due times.
+local function promote()
+  local found = {}
+  for _, key in ipairs({KEYS[4], KEYS[9]}) do
+    local flat = redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, most)
+    for i = 1, #flat, 2 do found[#found + 1] = {key = key, id = flat[i], at = tonumber(flat[i + 1])} end
+  end
+  if #found == 0 then return end
+  table.sort(found, function(x, y)
+    if x.at ~= y.at then return x.at < y.at end
+    return x.id < y.id
+  end)
+  local moved = {[KEYS[4]] = {}, [KEYS[9]] = {}}
+  local all = {}
+  for i = 1, math.min(#found, most) do
+    local list = moved[found[i].key]
+    list[#list + 1] = found[i].id
+    all[i] = found[i].id
+  end
+  for key, list in pairs(moved) do
+    if #list > 0 then redis.call('ZREM', key, unpack(list)) end
+  end
+  redis.call('RPUSH', KEYS[3], unpack(all))
+end
+
+-- suspect takes the first id on probation, alone. It says whether the pop ends with it.
+local function suspect()
+  local id = redis.call('LINDEX', KEYS[10], 0)
+  if not id then return false end
+  local crashes = tonumber(redis.call('HGET', KEYS[7], id) or 0)
+  if crashes > 0 and ARGV[7] ~= '1' then
+    answer[5] = 'slot'
+    return false
+  end
+  if open_flights()[1] then
+    answer[5] = 'wait'
+    return true
+  end
+  answer[5] = 'taken'
+  redis.call('LPOP', KEYS[10])
+  return true, id
+end
+
+-- fly writes down that an id is in this flight. A crowded record leaves the spill, so that
+-- what is pushed from now on is parked apart.
+local flown = {}
+local function fly(id, record)
+  if string.byte(record) == 115 then
+    local job = spill_load(KEYS[11], KEYS[12], 'w', id, record)
+    spill_drop(KEYS[11], KEYS[12], 'w', id, record)
+    record = pack(job)
+    redis.call('HSET', KEYS[2], id, record)
+  end
+  answer[#answer + 1] = id
+  answer[#answer + 1] = record
+  flown[#flown + 1] = id
+  flown[#flown + 1] = ARGV[3]
+  return #record
+end
+
+local function take()
+  local ids = redis.call('LPOP', KEYS[3], most)
+  if not ids then return end
+  local records = redis.call('HMGET', KEYS[2], unpack(ids))
+  local size, a = 0, #answer
+  for i = 1, #ids do
+    local record = records[i]
+    local form = record and string.byte(record)
+    local big = form == 115 and head_of(record).bytes or record and #record or 0
+    if size > 0 and size + big > room then
+      for k = #ids, i, -1 do redis.call('LPUSH', KEYS[3], ids[k]) end
+      break
+    end
+    if form == 120 then
+      redis.call('HDEL', KEYS[2], ids[i])
+      redis.call('HINCRBY', KEYS[8], 'tombs', -1)
+    elseif form == 115 then
+      size = size + fly(ids[i], record)
+      a = #answer
+    elseif record then
+      size = size + #record
+      answer[a + 1], answer[a + 2] = ids[i], record
+      flown[a - 4], flown[a - 3] = ids[i], ARGV[3]
+      a = a + 2
+    end
+  end
+end
+
+local ends, id = false, nil
+if not plain then
+  promote()
+  ends, id = suspect()
+end
+if id then
+  local record = redis.call('HGET', KEYS[2], id)
+  if record == 'x' then
+    redis.call('HDEL', KEYS[2], id)
+    redis.call('HDEL', KEYS[7], id)
+    redis.call('HINCRBY', KEYS[8], 'tombs', -1)
+  elseif record then
+    fly(id, record)
+  end
+elseif not ends then
+  take()
+end
+local fields = {'pop', ARGV[3]}
+if #flown > 0 then
+  redis.call('HSET', KEYS[5], unpack(flown))
+  claim['#' .. ARGV[3]] = #flown / 2
+  fields[3], fields[4] = '#' .. ARGV[3], #flown / 2
+end
+if claim.max_crashes ~= ARGV[6] then
+  fields[#fields + 1] = 'max_crashes'
+  fields[#fields + 1] = ARGV[6]
+end
+redis.call('HSET', KEYS[1], unpack(fields))
+return reply()

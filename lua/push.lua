@@ -1,0 +1,122 @@
+-- push: put payloads into one shard, all of them in one step (I6, I7).
+--
+-- KEYS  1 jobs  2 ready  3 count  4 due  5 flight  6 parked  7 retry  8 spill  9 spillx
+-- ARGV  1 mode  2 most payloads waiting per id  3 most bytes waiting per id  4 channel to wake the owner
+--       then per job, by mode:
+--         a  id, tail                            tail = 2 bytes place in this push + payload
+--         e  id, tail                            tail = 8 bytes score (IEEE 754, big endian) + payload
+--         m  id, payload, score, perform_in      score and perform_in (us) may be empty
+-- Returns the number of jobs when all were fresh ids; else one character per job:
+--         0 stored  1 merged into an equal payload  2 too many payloads  3 too many bytes
+-- Keeps I2 (stored before the answer) and I3 (default scores rise strictly within a shard).
+--
+-- The common push, fresh ids that are due now, is a handful of bulk commands and one
+-- concatenation per job. Anything else takes the second half of the script.
+local mode = ARGV[1]
+local width = mode == 'm' and 4 or 2
+local n = (#ARGV - 4) / width
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local last = tonumber(redis.call('HGET', KEYS[3], 'last') or 0)
+local base = now
+if last >= base then base = last + 1 end
+
+local function b7(us)
+  local high = math.floor(us / 16777216)
+  local low = us - high * 16777216
+  local h = math.floor(high / 16777216)
+  local m = high - h * 16777216
+  return string.char(h % 256, math.floor(m / 65536), math.floor(m / 256) % 256, m % 256,
+    math.floor(low / 65536), math.floor(low / 256) % 256, low % 256)
+end
+
+local ids = {}
+for i = 1, n do ids[i] = ARGV[5 + (i - 1) * width] end
+local old = redis.call('HMGET', KEYS[1], unpack(ids))
+local fresh = mode ~= 'm'
+if fresh then
+  for i = 1, n do
+    if old[i] then fresh = false break end
+  end
+end
+
+if fresh then
+  local head = mode .. b7(mode == 'a' and base or now)
+  for i = 6, #ARGV, 2 do ARGV[i] = head .. ARGV[i] end
+  local added = redis.call('HSET', KEYS[1], unpack(ARGV, 5))
+  if added == n then
+    if mode == 'a' then redis.call('HSET', KEYS[3], 'last', string.format('%.0f', base + n - 1)) end
+    if redis.call('RPUSH', KEYS[2], unpack(ids)) == n then redis.call('PUBLISH', ARGV[4], '0') end
+    return n
+  end
+  -- An id came twice in this push. Its last record overwrote the first; the loop
+  -- below writes every id of the push again.
+  for i = 6, #ARGV, 2 do ARGV[i] = string.sub(ARGV[i], 9) end
+end
+
+--#include record
+--#include spill
+
+local most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
+local in_flight = redis.call('HMGET', KEYS[5], unpack(ids))
+local waiting, parked = {}, {}
+local answer, ready, wake = {}, {}, false
+
+-- entry gives payload, score text and due time (us) of job i.
+local function entry(i)
+  local p = 5 + (i - 1) * width
+  if mode == 'm' then
+    local at = ARGV[p + 3] == '' and now or tonumber(ARGV[p + 3])
+    return ARGV[p + 1], ARGV[p + 2], at
+  end
+  local tail = ARGV[p + 1]
+  if mode == 'e' then return string.sub(tail, 9), f17(ieee(tail, 1)), now end
+  return string.sub(tail, 3), '', now
+end
+
+-- place enqueues an id that was not waiting.
+local function place(id, at, entombed)
+  if at <= now then
+    -- A tombstone's entry in the ready list serves the new job.
+    if not entombed then ready[#ready + 1] = id end
+    return
+  end
+  if entombed then redis.call('LREM', KEYS[2], 1, id) end
+  local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+  if not first[2] or tonumber(first[2]) > at then wake = string.format('%.0f', at) end
+  redis.call('ZADD', KEYS[4], string.format('%.0f', at), id)
+end
+
+for i = 1, n do
+  local id = ids[i]
+  local payload, score, at = entry(i)
+  if score == '' then
+    score = f17(base / 1000000)
+    last, base = base, base + 1
+  end
+  local busy = in_flight[i]
+  local seen, hash = waiting, KEYS[1]
+  if busy then seen, hash = parked, KEYS[6] end
+  local record = seen[id]
+  if record == nil then
+    if busy then record = redis.call('HGET', KEYS[6], id) else record = old[i] end
+  end
+  local entombed = record == 'x'
+  if entombed then record = false end
+  local code, changed = spill_add(KEYS[8], KEYS[9], 'w', id, record, payload, score, at, most, most_bytes)
+  answer[i] = code
+  if changed then
+    redis.call('HSET', hash, id, changed)
+    seen[id] = changed
+    if not record and not busy then
+      place(id, at, entombed)
+      if entombed then redis.call('HINCRBY', KEYS[3], 'tombs', -1) end
+    end
+  elseif record then
+    seen[id] = record
+  end
+end
+redis.call('HSET', KEYS[3], 'last', string.format('%.0f', last))
+if #ready > 0 and redis.call('RPUSH', KEYS[2], unpack(ready)) == #ready then wake = '0' end
+if wake then redis.call('PUBLISH', ARGV[4], wake) end
+return table.concat(answer)

@@ -1,0 +1,60 @@
+-- Included after spill.lua: put what is in flight back to the head (I2).
+-- Expects `claim` (fields of the claim), KEYS[1] claim, KEYS[2] jobs, KEYS[3] ready, KEYS[4] flight,
+-- KEYS[5] parked, KEYS[6] crashes, KEYS[7] suspects, KEYS[8] spill, KEYS[9] spillx.
+
+-- reunite merges what was parked during a flight into the record that was in flight, whose
+-- retry count, error and due time win. It returns the record to store.
+local function reunite(id, record)
+  local parked = redis.call('HGET', KEYS[5], id)
+  if not parked then return record end
+  local job = merge(parse(record), spill_load(KEYS[8], KEYS[9], 'w', id, parked))
+  spill_drop(KEYS[8], KEYS[9], 'w', id, parked)
+  redis.call('HDEL', KEYS[5], id)
+  return spill_pack(KEYS[8], KEYS[9], 'w', id, job)
+end
+
+local function due_of(record)
+  local form = string.sub(record, 1, 1)
+  if form == 'a' or form == 'e' then return us7(record, 2) end
+  return tonumber(string.match(record, '^.%S+ (%d+)'))
+end
+
+-- in_flight lists ids in flight in the order of their pops, then of their due times.
+local function in_flight()
+  local flat = redis.call('HGETALL', KEYS[4])
+  local list = {}
+  for i = 1, #flat, 2 do
+    local record = redis.call('HGET', KEYS[2], flat[i])
+    if record then
+      list[#list + 1] = {id = flat[i], number = tonumber(flat[i + 1]), record = record, at = due_of(record)}
+    end
+  end
+  table.sort(list, function(x, y)
+    if x.number ~= y.number then return x.number < y.number end
+    if x.at ~= y.at then return x.at < y.at end
+    return x.id < y.id
+  end)
+  return list
+end
+
+-- recover empties all flights: ids on probation go to the head of suspects, the others to
+-- the head of the ready list. `judge`, if given, sees every id first and may take it away.
+local function recover(judge)
+  local list = in_flight()
+  local flights = {}
+  for field in pairs(claim) do
+    if string.byte(field) == 35 then flights[#flights + 1] = field end
+  end
+  if #flights > 0 then redis.call('HDEL', KEYS[1], unpack(flights)) end
+  redis.call('DEL', KEYS[4])
+  for i = #list, 1, -1 do
+    local job = list[i]
+    if not judge or not judge(job, #list) then
+      local record = reunite(job.id, job.record)
+      if record ~= job.record then redis.call('HSET', KEYS[2], job.id, record) end
+      local suspect = redis.call('HEXISTS', KEYS[6], job.id) == 1
+      redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], job.id)
+    end
+  end
+  return #list
+end

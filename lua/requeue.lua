@@ -1,0 +1,53 @@
+-- requeue: payloads leave the morgue for the queue, or blocked ids wait no longer.
+--
+-- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
+--       10 count  11 spill  12 spillx  13 morgue  14 dead
+-- ARGV  1 from: morgue or blocked  2 channel that wakes the owner  then ids (at most 1,000)
+-- Returns the number of ids that were there.
+-- They are fresh and due now, with what waits already: equal payloads are one, with the smallest
+-- score. Merging drops nothing, so an id may exceed its limits here (I2).
+--#include record
+--#include spill
+--#include waiting
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local count = 0
+
+-- revive makes the id's waiting job fresh and due now.
+local function revive(id, job, record, busy)
+  spill_drop(KEYS[11], KEYS[12], 'w', id, record)
+  job.retry, job.at, job.err = -1, now, ''
+  local entombed = not busy and redis.call('HGET', KEYS[1], id) == 'x'
+  redis.call('HSET', busy and KEYS[7] or KEYS[1], id, spill_pack(KEYS[11], KEYS[12], 'w', id, job))
+  if busy then return end
+  if entombed then
+    redis.call('HINCRBY', KEYS[10], 'tombs', -1)
+  elseif not record or unplace(id) ~= 'ready' then
+    redis.call('RPUSH', KEYS[2], id)
+  end
+end
+
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local record, busy = waiting(id)
+  if ARGV[1] == 'blocked' then
+    if record and redis.call('ZSCORE', KEYS[5], id) then
+      count = count + 1
+      revive(id, spill_load(KEYS[11], KEYS[12], 'w', id, record), record, busy)
+    end
+  else
+    local dead = redis.call('HGET', KEYS[13], id)
+    if dead then
+      count = count + 1
+      local job = spill_load(KEYS[11], KEYS[12], 'm', id, dead)
+      redis.call('HINCRBY', KEYS[10], 'morgue', -job.n)
+      spill_drop(KEYS[11], KEYS[12], 'm', id, dead)
+      redis.call('HDEL', KEYS[13], id)
+      redis.call('ZREM', KEYS[14], id)
+      if record then job = merge(spill_load(KEYS[11], KEYS[12], 'w', id, record), job) end
+      revive(id, job, record, busy)
+    end
+  end
+end
+if count > 0 then redis.call('PUBLISH', ARGV[2], '0') end
+return count

@@ -1,0 +1,36 @@
+-- Included after spill.lua by what people do to waiting jobs. It leaves flights alone: of an id
+-- in flight, what was parked is what waits.
+-- Expects KEYS[1] jobs, KEYS[2] ready, KEYS[3] due, KEYS[4] retry, KEYS[5] blocked, KEYS[6] flight,
+-- KEYS[7] parked, KEYS[8] crashes, KEYS[9] suspects, KEYS[10] count, KEYS[11] spill, KEYS[12] spillx.
+
+-- waiting finds what waits for an id: its record (or false) and whether the id is in flight.
+local function waiting(id)
+  local busy = redis.call('HEXISTS', KEYS[6], id) == 1
+  local record = redis.call('HGET', busy and KEYS[7] or KEYS[1], id)
+  if record == 'x' then record = false end
+  return record, busy
+end
+
+-- unplace takes an id out of where it waits. It returns the place: due, retry, blocked,
+-- suspects or ready; in the ready list its entry stays.
+local function unplace(id)
+  if redis.call('ZREM', KEYS[3], id) == 1 then return 'due' end
+  if redis.call('ZREM', KEYS[4], id) == 1 then return 'retry' end
+  if redis.call('ZREM', KEYS[5], id) == 1 then return 'blocked' end
+  if redis.call('HDEL', KEYS[8], id) == 1 and redis.call('LREM', KEYS[9], 1, id) == 1 then return 'suspects' end
+  return 'ready'
+end
+
+-- remove deletes what waits for an id. A list cannot lose an entry from its middle cheaply, so
+-- a tombstone tells the pop to skip it.
+local function remove(id, record, busy)
+  spill_drop(KEYS[11], KEYS[12], 'w', id, record)
+  if busy then
+    redis.call('HDEL', KEYS[7], id)
+  elseif unplace(id) == 'ready' then
+    redis.call('HSET', KEYS[1], id, 'x')
+    redis.call('HINCRBY', KEYS[10], 'tombs', 1)
+  else
+    redis.call('HDEL', KEYS[1], id)
+  end
+end

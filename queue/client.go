@@ -1,0 +1,213 @@
+package queue
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// Config says which Redis and which cluster of nodes. The zero value of a field is
+// its default.
+type Config struct {
+	// Redis is where the jobs live. Default redis://127.0.0.1:6379/0.
+	//
+	//	redis://[user:password@]host:port/db            rediss:// with TLS
+	//	redis+sentinel://[user:password@]host:port,host:port/master[/db]
+	//	redis+cluster://[user:password@]host:port,host:port
+	Redis string
+	// Cluster separates the keys of clusters that share a Redis. Default "default".
+	Cluster string
+	// TLS overrides the TLS settings of a rediss:// URL.
+	TLS *tls.Config
+	// Timeout of one command, also of dialling. Default 5 s.
+	Timeout time.Duration
+	// PoolSize is the number of connections per Redis node. Default 10 per CPU.
+	PoolSize int
+
+	PayloadBytes int // longest payload, bytes. Default 1 MiB
+	Payloads     int // most payloads waiting for one id. Default 10,000
+	IDPayload    int // most bytes of payloads waiting for one id. Default 16 MiB
+}
+
+func (cfg Config) withDefaults() Config {
+	set := func(field *int, value int) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	if cfg.Redis == "" {
+		cfg.Redis = "redis://127.0.0.1:6379/0"
+	}
+	if cfg.Cluster == "" {
+		cfg.Cluster = "default"
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 5 * time.Second
+	}
+	set(&cfg.PayloadBytes, lowkiq.MaxPayloadBytes)
+	set(&cfg.Payloads, lowkiq.MaxPayloads)
+	set(&cfg.IDPayload, lowkiq.MaxIDPayload)
+	return cfg
+}
+
+// Client talks to the Redis of one cluster. It is safe for concurrent use.
+type Client struct {
+	cfg     Config
+	rdb     redis.UniversalClient
+	address string // for people: hosts without credentials
+	scripts *scripts
+
+	mu     sync.Mutex
+	queues map[string]*Queue // by name, as registered; guarded by mu
+}
+
+// Open validates cfg and builds a client. It does not connect; [Client.Check] does.
+func Open(cfg Config) (*Client, error) {
+	cfg = cfg.withDefaults()
+	if err := CheckName("cluster", cfg.Cluster); err != nil {
+		return nil, err
+	}
+	if cfg.PayloadBytes < 0 || cfg.Payloads < 1 || cfg.IDPayload < 1 {
+		return nil, errors.New("payload limits must be positive")
+	}
+	opts, err := options(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("redis address %q: %w", MaskURL(cfg.Redis), err)
+	}
+	return &Client{
+		cfg: cfg, rdb: redis.NewUniversalClient(opts), address: strings.Join(opts.Addrs, ","),
+		scripts: newScripts(), queues: map[string]*Queue{},
+	}, nil
+}
+
+// Close gives the connections back. It may be called twice.
+func (c *Client) Close() error {
+	if err := c.rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
+		return fmt.Errorf("close redis %s: %w", c.address, err)
+	}
+	return nil
+}
+
+// Cluster is the name of the cluster whose keys the client uses.
+func (c *Client) Cluster() string { return c.cfg.Cluster }
+
+// Redis is the address for people: hosts, no credentials.
+func (c *Client) Redis() string { return c.address }
+
+// MaskURL hides the password of a Redis URL.
+func MaskURL(raw string) string {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	at := strings.LastIndex(rest, "@")
+	if !ok || at < 0 {
+		return raw
+	}
+	user, _, _ := strings.Cut(rest[:at], ":")
+	return scheme + "://" + user + ":***@" + rest[at+1:]
+}
+
+// options turns the URL into go-redis's options. go-redis must not retry by itself:
+// the callers repeat by the rules of each script (design, section 5).
+func options(cfg Config) (*redis.UniversalOptions, error) {
+	opts := &redis.UniversalOptions{
+		MaxRetries: -1, ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		Protocol: 2, DisableIdentity: true,
+		DialTimeout: cfg.Timeout, ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout, PoolTimeout: cfg.Timeout,
+		PoolSize: cfg.PoolSize, DialerRetries: 1, TLSConfig: cfg.TLS,
+	}
+	scheme, rest, ok := strings.Cut(cfg.Redis, "://")
+	if !ok {
+		return nil, errors.New("want redis://, rediss://, redis+sentinel:// or redis+cluster://")
+	}
+	authority, path, _ := strings.Cut(rest, "/")
+	if at := strings.LastIndex(authority, "@"); at >= 0 {
+		user, password, _ := strings.Cut(authority[:at], ":")
+		var err1, err2 error
+		opts.Username, err1 = url.PathUnescape(user)
+		opts.Password, err2 = url.PathUnescape(password)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, errors.New("user or password is not URL-encoded")
+		}
+		authority = authority[at+1:]
+	}
+	for host := range strings.SplitSeq(authority, ",") {
+		addr, err := hostPort(host, scheme)
+		if err != nil {
+			return nil, err
+		}
+		opts.Addrs = append(opts.Addrs, addr)
+	}
+	return opts, kind(opts, strings.TrimSuffix(scheme, "+tls"), path)
+}
+
+// kind sets what differs between single Redis, Sentinel and Cluster.
+func kind(opts *redis.UniversalOptions, scheme, path string) error {
+	path = strings.Trim(path, "/")
+	switch scheme {
+	case "rediss":
+		if opts.TLSConfig == nil {
+			host, _, _ := net.SplitHostPort(opts.Addrs[0])
+			opts.TLSConfig = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+		}
+		fallthrough
+	case "redis":
+		if len(opts.Addrs) > 1 {
+			return errors.New("several hosts: want redis+sentinel:// or redis+cluster://")
+		}
+	case "redis+sentinel":
+		master, db, _ := strings.Cut(path, "/")
+		if master == "" {
+			return errors.New("name the master: redis+sentinel://host:port/master")
+		}
+		opts.MasterName, path = master, db
+	case "redis+cluster":
+		opts.IsClusterMode = true
+		if path != "" && path != "0" {
+			return errors.New("a Redis Cluster has database 0 only")
+		}
+	default:
+		return fmt.Errorf("scheme %q: want redis, rediss, redis+sentinel or redis+cluster", scheme)
+	}
+	if path == "" {
+		return nil
+	}
+	db, err := strconv.Atoi(path)
+	if err != nil || db < 0 {
+		return fmt.Errorf("database %q: want a number", path)
+	}
+	opts.DB = db
+	return nil
+}
+
+func hostPort(host, scheme string) (string, error) {
+	if host == "" {
+		return "", errors.New("host is missing")
+	}
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host, nil
+	}
+	port := "6379"
+	if strings.HasPrefix(scheme, "redis+sentinel") {
+		port = "26379"
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), port), nil
+}
+
+// eachMaster calls fn for every master; for a single Redis, for that one.
+func (c *Client) eachMaster(ctx context.Context, fn func(context.Context, redis.UniversalClient) error) error {
+	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return fn(ctx, node) })
+	}
+	return fn(ctx, c.rdb)
+}

@@ -1,0 +1,86 @@
+package queue
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// All keys of a shard share one hash tag with the cluster's name, the queue's layout
+// number and the shard's index in it: a script's keys are in one slot of a Redis
+// Cluster, clusters cannot meet, and a later change of the shard count is a new layout
+// instead of a rewrite of keys. No other file spells a Redis key.
+
+// nameRule keeps the delimiters of keys out of names.
+var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// CheckName says what is wrong with the name of a cluster, a queue or a node.
+func CheckName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%s name is empty", what)
+	case len(name) > lowkiq.MaxQueueName:
+		return fmt.Errorf("%s name is %d bytes long, at most %d are allowed", what, len(name), lowkiq.MaxQueueName)
+	case !nameRule.MatchString(name):
+		return fmt.Errorf("%s name %q: use letters, digits, '.', '_' and '-', beginning with a letter or digit", what, name)
+	}
+	return nil
+}
+
+// shardKeys are the names of a shard's keys.
+type shardKeys struct {
+	jobs, ready, due, retry, blocked string // where ids wait, and their records
+	claim, flight, parked            string // who owns the shard, what is being handled
+	suspects, crashes                string // probation
+	morgue, dead                     string // payloads out of retries
+	count, spill, spillx             string // counters; payloads of crowded ids
+	wake                             string // channel that wakes the owner
+}
+
+func newShardKeys(cluster, queue string, layout, index int) shardKeys {
+	tag := "lk:{" + cluster + "/" + queue + "/" + strconv.Itoa(layout) + "/" + strconv.Itoa(index) + "}:"
+	return shardKeys{
+		jobs: tag + "jobs", ready: tag + "ready", due: tag + "due", retry: tag + "retry", blocked: tag + "blocked",
+		claim: tag + "claim", flight: tag + "flight", parked: tag + "parked",
+		suspects: tag + "suspects", crashes: tag + "crashes",
+		morgue: tag + "morgue", dead: tag + "dead",
+		count: tag + "count", spill: tag + "spill", spillx: tag + "spillx",
+		wake: tag + "wake",
+	}
+}
+
+// The orders below are those of the scripts' headers.
+
+func (k *shardKeys) forPush() []string {
+	return []string{k.jobs, k.ready, k.count, k.due, k.flight, k.parked, k.retry, k.spill, k.spillx}
+}
+
+func (k *shardKeys) forPop() []string {
+	return []string{k.claim, k.jobs, k.ready, k.due, k.flight, k.parked, k.crashes, k.count, k.retry, k.suspects, k.spill, k.spillx}
+}
+
+func (k *shardKeys) forRelease() []string {
+	return []string{k.claim, k.jobs, k.ready, k.flight, k.parked, k.crashes, k.suspects, k.spill, k.spillx}
+}
+
+func (k *shardKeys) forClaim() []string { return append(k.forRelease(), k.morgue, k.dead, k.count) }
+func (k *shardKeys) forNack() []string  { return append(k.forRelease(), k.due, k.retry, k.count) }
+func (k *shardKeys) forBury() []string  { return append(k.forClaim(), k.blocked) }
+
+func (k *shardKeys) forWaiting() []string {
+	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.parked, k.crashes, k.suspects, k.count, k.spill, k.spillx}
+}
+
+func (k *shardKeys) forMorgue() []string { return append(k.forWaiting(), k.morgue, k.dead) }
+
+func (k *shardKeys) forForget() []string {
+	return []string{k.morgue, k.dead, k.count, k.spill, k.spillx}
+}
+
+func (k *shardKeys) forStats() []string {
+	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.suspects, k.count, k.dead, k.claim}
+}
+
+func clusterKey(cluster, name string) string { return "lk:{" + cluster + "}:" + name }

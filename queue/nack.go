@@ -1,0 +1,111 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// NackKind is what happens to a job that was not done.
+type NackKind string
+
+// The kinds of a nack.
+const (
+	Retry    NackKind = "retry"    // it failed: due again after Delay, with this retry count and error
+	Postpone NackKind = "postpone" // its handler asked for a delay: no retry is spent
+	Return   NackKind = "return"   // no handler saw it: back to the head, unchanged
+)
+
+// Nack puts one job of a flight back.
+type Nack struct {
+	Flight     int64
+	ID         string
+	Kind       NackKind
+	RetryCount int           // for Retry
+	Delay      time.Duration // for Retry and Postpone
+	Error      string        // for Retry; cut to maxError bytes
+}
+
+// Policy is what happens to a job that ran out of retries.
+type Policy string
+
+// The policies.
+const (
+	Skip  Policy = "skip"  // the payload with the smallest score to the morgue, the rest goes on
+	Bury  Policy = "bury"  // all payloads of the flight to the morgue
+	Block Policy = "block" // the id waits, accumulating, for a person
+)
+
+// Burial is a job of a flight that ran out of retries.
+type Burial struct {
+	Flight     int64
+	ID         string
+	Policy     Policy
+	RetryCount int
+	Error      string // cut to maxError bytes
+}
+
+// maxError bounds the error text kept with a job, bytes.
+const maxError = 4096
+
+func cutError(text string) string {
+	if len(text) <= maxError {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxError-3], "") + "..."
+}
+
+// nackChunk is how many jobs one script puts back.
+const nackChunk = 500
+
+// Nack puts jobs back; to repeat it does nothing. It returns how many were still in
+// their flight.
+func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
+	return inChunks(nacks, nackChunk, func(part []Nack) (int, error) {
+		args := []any{c.Instance, c.fence}
+		for _, n := range part {
+			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, n.Delay.Microseconds(), cutError(n.Error))
+		}
+		return c.count(ctx, c.c.scripts.nack, c.keys.forNack(), args)
+	})
+}
+
+// Bury deals with jobs that ran out of retries; to repeat it does nothing. It returns
+// how many were still in their flight.
+func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
+	return inChunks(burials, nackChunk, func(part []Burial) (int, error) {
+		args := []any{c.Instance, c.fence}
+		for _, b := range part {
+			args = append(args, b.Flight, b.ID, string(b.Policy), b.RetryCount, cutError(b.Error))
+		}
+		return c.count(ctx, c.c.scripts.bury, c.keys.forBury(), args)
+	})
+}
+
+// count runs a script that answers with a number.
+func (s *Shard) count(ctx context.Context, script *script, keys []string, args []any) (int, error) {
+	reply, err := s.c.run(ctx, script, keys, args...)
+	if err != nil {
+		return 0, fmt.Errorf("shard %s: %w", s, err)
+	}
+	n, ok := reply.(int64)
+	if !ok {
+		return 0, fmt.Errorf("shard %s: %s answered %v, want a number", s, script.name, reply)
+	}
+	return int(n), nil
+}
+
+// inChunks calls fn for parts of list and adds up.
+func inChunks[T any](list []T, size int, fn func([]T) (int, error)) (total int, err error) {
+	for len(list) > 0 {
+		part := list[:min(size, len(list))]
+		n, err := fn(part)
+		total += n
+		if err != nil {
+			return total, err
+		}
+		list = list[len(part):]
+	}
+	return total, nil
+}

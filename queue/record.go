@@ -1,0 +1,115 @@
+package queue
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// The packed record of a job; lua/record.lua describes the forms.
+
+var errRecord = errors.New("damaged record")
+
+// bytesOf gives the bytes of a string that came from Redis. go-redis makes each reply
+// string from a buffer of its own and hands it to us alone, so a handler may even
+// change its payload without touching anything else.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+
+// us7 reads a big endian 7-byte integer.
+func us7(s string) int64 {
+	return int64(s[0])<<48 | int64(s[1])<<40 | int64(s[2])<<32 | int64(s[3])<<24 | int64(s[4])<<16 | int64(s[5])<<8 | int64(s[6])
+}
+
+// decodeJob reads a record, appending its payloads to slab, of which the job keeps a
+// part; it returns the slab. Payloads are sorted: lowest score first, equal scores in
+// push order (I3).
+func decodeJob(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.Payload, error) {
+	job := lowkiq.Job{ID: id, RetryCount: -1}
+	first := len(slab)
+	switch {
+	case len(record) >= 10 && record[0] == 'a':
+		us := us7(record[1:])
+		score := us + int64(record[8])<<8 + int64(record[9])
+		job.PerformAt = time.UnixMicro(us)
+		slab = append(slab, lowkiq.Payload{Score: float64(score) / 1e6, Data: bytesOf(record[10:])})
+	case len(record) >= 16 && record[0] == 'e':
+		job.PerformAt = time.UnixMicro(us7(record[1:]))
+		bits := binary.BigEndian.Uint64(bytesOf(record[8:16]))
+		slab = append(slab, lowkiq.Payload{Score: math.Float64frombits(bits), Data: bytesOf(record[16:])})
+	case len(record) > 0 && (record[0] == 'j' || record[0] == 's'):
+		rest, count, err := decodeHead(record, &job)
+		if err != nil {
+			return job, slab, fmt.Errorf("job %q: %w", id, err)
+		}
+		if record[0] == 's' {
+			return job, slab, nil
+		}
+		for range count {
+			var p lowkiq.Payload
+			if p, rest, err = decodePayload(rest); err != nil {
+				return job, slab, fmt.Errorf("job %q: %w", id, err)
+			}
+			slab = append(slab, p)
+		}
+	default:
+		return job, slab, fmt.Errorf("job %q: %w %.20q", id, errRecord, record)
+	}
+	job.Payloads = slab[first:len(slab):len(slab)]
+	if len(job.Payloads) > 1 {
+		sortPayloads(job.Payloads)
+	}
+	return job, slab, nil
+}
+
+func sortPayloads(payloads []lowkiq.Payload) {
+	slices.SortStableFunc(payloads, func(x, y lowkiq.Payload) int {
+		switch {
+		case x.Score < y.Score:
+			return -1
+		case x.Score > y.Score:
+			return 1
+		}
+		return 0
+	})
+}
+
+// decodeHead reads "j<retry> <at> <count> <bytes> <errlen> <next>\n<error>".
+func decodeHead(record string, job *lowkiq.Job) (rest string, count int, err error) {
+	line, rest, ok := strings.Cut(record[1:], "\n")
+	words := strings.Split(line, " ")
+	if !ok || len(words) != 6 {
+		return "", 0, errRecord
+	}
+	var n [6]int64
+	for i, word := range words {
+		if n[i], err = strconv.ParseInt(word, 10, 64); err != nil {
+			return "", 0, errRecord
+		}
+	}
+	if n[4] < 0 || n[4] > int64(len(rest)) {
+		return "", 0, errRecord
+	}
+	job.RetryCount, job.PerformAt, job.Error = int(n[0]), time.UnixMicro(n[1]), rest[:n[4]]
+	return rest[n[4]:], int(n[2]), nil
+}
+
+// decodePayload reads "<score> <len>:<payload>".
+func decodePayload(s string) (p lowkiq.Payload, rest string, err error) {
+	score, s, ok1 := strings.Cut(s, " ")
+	length, s, ok2 := strings.Cut(s, ":")
+	n, err1 := strconv.Atoi(length)
+	p.Score, err = strconv.ParseFloat(score, 64)
+	if !ok1 || !ok2 || err1 != nil || err != nil || n < 0 || n > len(s) {
+		return p, "", errRecord
+	}
+	p.Data = bytesOf(s[:n])
+	return p, s[n:], nil
+}

@@ -1,0 +1,110 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Counts are the jobs of a shard or a queue by state, each id in one of them.
+type Counts struct {
+	Ready     int `json:"ready"`     // due, waiting for a handler
+	Scheduled int `json:"scheduled"` // never failed, not due yet
+	Retry     int `json:"retry"`     // failed, not due yet
+	InFlight  int `json:"in_flight"` // with a handler
+	Blocked   int `json:"blocked"`   // out of retries, waiting for a person
+}
+
+// Total is the number of ids that are not done.
+func (c Counts) Total() int { return c.Ready + c.Scheduled + c.Retry + c.InFlight + c.Blocked }
+
+// Stats are a shard or a queue in figures.
+type Stats struct {
+	Jobs      Counts
+	Morgue    int           // payloads in the morgue
+	MorgueIDs int           // ids in the morgue
+	Processed int64         // ids acked, ever
+	Failed    int64         // failures of ids, ever
+	Lag       time.Duration // age of the oldest due job that waits; 0 if none
+	Now       time.Time     // by Redis's clock
+	Owner     Owner         // of a shard
+}
+
+// Stats reads the figures of shards, in one round trip per 200 of them.
+func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
+	stats := make([]Stats, 0, len(shards))
+	for len(shards) > 0 {
+		part := shards[:min(200, len(shards))]
+		shards = shards[len(part):]
+		calls := make([]*call, len(part))
+		for i, s := range part {
+			calls[i] = &call{script: c.scripts.stats, keys: s.keys.forStats()}
+		}
+		c.runAll(ctx, calls)
+		for i, call := range calls {
+			one, err := decodeStats(call.reply)
+			if call.err != nil {
+				err = call.err
+			}
+			if err != nil {
+				return nil, fmt.Errorf("shard %s: %w", part[i], err)
+			}
+			stats = append(stats, one)
+		}
+	}
+	return stats, nil
+}
+
+// Stats reads the figures of the whole queue.
+func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+	all, err := q.c.Stats(ctx, q.shards...)
+	if err != nil {
+		return Stats{}, fmt.Errorf("queue %q: %w", q.Name, err)
+	}
+	return Sum(all), nil
+}
+
+// Sum adds figures up; the lag is the largest.
+func Sum(all []Stats) Stats {
+	var sum Stats
+	for _, s := range all {
+		sum.Jobs.Ready += s.Jobs.Ready
+		sum.Jobs.Scheduled += s.Jobs.Scheduled
+		sum.Jobs.Retry += s.Jobs.Retry
+		sum.Jobs.InFlight += s.Jobs.InFlight
+		sum.Jobs.Blocked += s.Jobs.Blocked
+		sum.Morgue += s.Morgue
+		sum.MorgueIDs += s.MorgueIDs
+		sum.Processed += s.Processed
+		sum.Failed += s.Failed
+		sum.Lag = max(sum.Lag, s.Lag)
+		if s.Now.After(sum.Now) {
+			sum.Now = s.Now
+		}
+	}
+	return sum
+}
+
+func decodeStats(reply any) (Stats, error) {
+	r, ok := reply.([]any)
+	if !ok || len(r) != 13 {
+		return Stats{}, fmt.Errorf("stats answered %v", reply)
+	}
+	n := func(i int) int {
+		v, _ := r[i].(int64)
+		return int(v)
+	}
+	s := Stats{
+		Now:    microTime(r[0]),
+		Jobs:   Counts{Ready: n(1), Scheduled: n(2), Retry: n(3), InFlight: n(4), Blocked: n(5)},
+		Morgue: n(7), MorgueIDs: n(6), Processed: int64(n(8)), Failed: int64(n(9)),
+	}
+	if oldest := microTime(r[10]); !oldest.IsZero() {
+		s.Lag = max(0, s.Now.Sub(oldest))
+	}
+	s.Owner.Instance, _ = r[11].(string)
+	fence, _ := r[12].(string)
+	s.Owner.Fence, _ = strconv.ParseInt(fence, 10, 64)
+	return s, nil
+}
