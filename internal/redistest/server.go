@@ -3,6 +3,7 @@ package redistest
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
@@ -98,6 +99,9 @@ func (s *Server) awaitPing(p *process) error {
 	defer func() { _ = client.Close() }()
 	var last error
 	err := await(p.done, func() bool {
+		if last = checkListens(s.Addr()); last != nil {
+			return false // go-redis would print a line for every try
+		}
 		last = client.Ping(s.t.Context()).Err()
 		return last == nil || strings.HasPrefix(last.Error(), "NOAUTH")
 	})
@@ -174,13 +178,23 @@ func (s *Server) close() {
 	}
 }
 
+func checkListens(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
 // connect returns a client that shows every error at once: no retries.
-func connect(addr string) *redis.Client {
-	return redis.NewClient(&redis.Options{
+func connect(addr string) *redis.Client { return redis.NewClient(options(addr)) }
+
+func options(addr string) *redis.Options {
+	return &redis.Options{
 		Addr: addr, Protocol: 2, DisableIdentity: true,
 		MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second,
 		ReadTimeout: 5 * time.Second, PoolSize: 2,
-	})
+	}
 }
 
 // errPatience is how await ends when the condition never held.

@@ -1,0 +1,177 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const slots = 16384
+
+// Cluster is a Redis Cluster of masters only. Its methods may be called from any
+// goroutine, one at a time.
+type Cluster struct {
+	Masters []*Server // each can be killed, paused and restarted by itself
+
+	t       testing.TB
+	clients []*redis.Client // one per master, for administration
+	ids     []string        // the masters' names in the cluster
+}
+
+// StartCluster runs a cluster with the slots spread evenly over the masters, and
+// waits until every one of them knows every slot. It takes two to three seconds.
+func StartCluster(t testing.TB, masters int) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t}
+	for range masters {
+		c.add()
+	}
+	if err := c.form(t.Context()); err != nil {
+		t.Fatalf("form a cluster of %d masters: %v", masters, err)
+	}
+	if err := await(nil, func() bool { return c.ready(t.Context()) }); err != nil {
+		t.Fatalf("cluster of %d masters is not ready: %v", masters, err)
+	}
+	return c
+}
+
+func (c *Cluster) add() {
+	c.t.Helper()
+	s := startServer(c.t, func(p *port, dir string) ([]string, error) {
+		return append(serverArgs(p, dir),
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+			"--cluster-node-timeout", "5000"), nil
+	})
+	client := connect(s.Addr())
+	c.t.Cleanup(func() { _ = client.Close() })
+	c.Masters, c.clients = append(c.Masters, s), append(c.clients, client)
+}
+
+// form assigns the slots and introduces everybody to everybody.
+func (c *Cluster) form(ctx context.Context) error {
+	for i, client := range c.clients {
+		id, err := client.Do(ctx, "CLUSTER", "MYID").Text()
+		if err != nil {
+			return err
+		}
+		c.ids = append(c.ids, id)
+		// Distinct epochs, or two masters may hold one slot for good after a move.
+		if err := client.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err(); err != nil {
+			return err
+		}
+		if err := client.ClusterAddSlots(ctx, share(i, len(c.clients))...).Err(); err != nil {
+			return err
+		}
+		for _, other := range c.Masters {
+			host, port := hostPort(other)
+			if err := client.ClusterMeet(ctx, host, port).Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// share returns the slots of the i-th of n masters.
+func share(i, n int) []int {
+	var share []int
+	for slot := i * slots / n; slot < (i+1)*slots/n; slot++ {
+		share = append(share, slot)
+	}
+	return share
+}
+
+func (c *Cluster) ready(ctx context.Context) bool {
+	want := []string{
+		"cluster_state:ok", fmt.Sprintf("cluster_slots_ok:%d", slots),
+		fmt.Sprintf("cluster_known_nodes:%d", len(c.Masters)), fmt.Sprintf("cluster_size:%d", len(c.Masters)),
+	}
+	for _, client := range c.clients {
+		info, err := client.ClusterInfo(ctx).Result()
+		if err != nil || !hasLines(info, want) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasLines reports whether every wanted line is one of a Redis INFO text.
+func hasLines(info string, want []string) bool {
+	lines := make(map[string]bool)
+	for line := range strings.SplitSeq(info, "\r\n") {
+		lines[line] = true
+	}
+	for _, w := range want {
+		if !lines[w] {
+			return false
+		}
+	}
+	return true
+}
+
+// Addrs returns host:port of every master.
+func (c *Cluster) Addrs() []string { return addrs(c.Masters) }
+
+// URL returns redis+cluster://host:port,host:port,…
+func (c *Cluster) URL() string { return "redis+cluster://" + strings.Join(c.Addrs(), ",") }
+
+// SlotOf returns the slot of a key.
+func (c *Cluster) SlotOf(key string) int {
+	c.t.Helper()
+	slot, err := c.clients[0].ClusterKeySlot(c.t.Context(), key).Result()
+	if err != nil {
+		c.t.Errorf("slot of key %q: %v", key, err)
+	}
+	return int(slot)
+}
+
+// OwnerOf returns the index of the master that holds a slot, as that master says;
+// -1 if none does.
+func (c *Cluster) OwnerOf(slot int) int {
+	c.t.Helper()
+	for i, client := range c.clients {
+		nodes, err := client.ClusterNodes(c.t.Context()).Result()
+		if err == nil && holds(nodes, c.ids[i], slot) { // err: killed or paused
+			return i
+		}
+	}
+	return -1
+}
+
+// holds reads the answer of CLUSTER NODES: "id addr flags master ping pong epoch
+// link slot slot-slot [slot->-id] …", a line per master.
+func holds(nodes, id string, slot int) bool {
+	for line := range strings.Lines(nodes) {
+		fields := strings.Fields(line)
+		if len(fields) < 8 || fields[0] != id {
+			continue
+		}
+		for _, text := range fields[8:] {
+			first, last, isRange := strings.Cut(text, "-")
+			if !isRange {
+				last = first
+			}
+			low, errLow := strconv.Atoi(first)
+			high, errHigh := strconv.Atoi(last)
+			if errLow == nil && errHigh == nil && low <= slot && slot <= high {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func addrs(servers []*Server) []string {
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr())
+	}
+	return addrs
+}
+
+// hostPort returns an address as the two arguments that Redis's commands take.
+func hostPort(s *Server) (host, port string) { return "127.0.0.1", strconv.Itoa(s.port.number) }

@@ -1,0 +1,130 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// masterName is what the sentinels call the master they watch.
+const masterName = "mymaster"
+
+// Sentinel is a master with one replica, watched by three sentinels that agree on
+// a dead master after half a second. Its methods may be called from any goroutine,
+// one at a time.
+type Sentinel struct {
+	Data      []*Server // at first: the master, then its replica
+	Sentinels []*Server
+
+	t testing.TB
+}
+
+// StartSentinel runs the five servers and waits until the sentinels know of each
+// other and of the replica: from then on they can fail over.
+func StartSentinel(t testing.TB) *Sentinel {
+	t.Helper()
+	s := &Sentinel{t: t}
+	// A replica would wait 5 s for others that might want the same snapshot.
+	master := Start(t, "--repl-diskless-sync-delay", "0")
+	host, port := hostPort(master)
+	replica := Start(t, "--repl-diskless-sync-delay", "0", "--replicaof", host+" "+port)
+	s.Data = []*Server{master, replica}
+	if err := await(nil, func() bool { return replicates(t.Context(), replica) }); err != nil {
+		t.Fatalf("replica of %s: %v", master.Addr(), err)
+	}
+	for range 3 {
+		s.Sentinels = append(s.Sentinels, startSentinel(t, master))
+	}
+	if err := await(nil, func() bool { return s.ready(t.Context()) }); err != nil {
+		t.Fatalf("sentinels of %s: %v", master.Addr(), err)
+	}
+	return s
+}
+
+func startSentinel(t testing.TB, master *Server) *Server {
+	t.Helper()
+	return startServer(t, func(p *port, dir string) ([]string, error) {
+		// Not an argument list: a sentinel keeps its state in its configuration file.
+		file := filepath.Join(dir, "sentinel.conf")
+		return []string{file, "--sentinel"}, os.WriteFile(file, []byte(sentinelConfig(p, dir, master)), 0o600)
+	})
+}
+
+func sentinelConfig(p *port, dir string, master *Server) string {
+	host, port := hostPort(master)
+	return strings.Join([]string{
+		fmt.Sprintf("port %d", p.number),
+		"bind 127.0.0.1",
+		fmt.Sprintf("dir %q", dir),
+		fmt.Sprintf("sentinel monitor %s %s %s 2", masterName, host, port),
+		fmt.Sprintf("sentinel down-after-milliseconds %s 500", masterName),
+		fmt.Sprintf("sentinel failover-timeout %s 5000", masterName),
+		"",
+	}, "\n")
+}
+
+func replicates(ctx context.Context, replica *Server) bool {
+	client := connect(replica.Addr())
+	defer func() { _ = client.Close() }()
+	info, err := client.Info(ctx, "replication").Result()
+	return err == nil && hasLines(info, []string{"role:slave", "master_link_status:up"})
+}
+
+func (s *Sentinel) ready(ctx context.Context) bool {
+	for _, sentinel := range s.Sentinels {
+		client := sentinelClient(sentinel)
+		master, err := client.Master(ctx, masterName).Result()
+		_ = client.Close()
+		if err != nil || master["num-slaves"] != "1" || master["num-other-sentinels"] != "2" || master["flags"] != "master" {
+			return false
+		}
+	}
+	return true
+}
+
+// URL returns redis+sentinel://host:port,host:port,host:port/mymaster
+func (s *Sentinel) URL() string {
+	return "redis+sentinel://" + strings.Join(addrs(s.Sentinels), ",") + "/" + masterName
+}
+
+// Master returns the server that a majority of the sentinels names as the master;
+// nil while they disagree.
+func (s *Sentinel) Master() *Server {
+	votes := make(map[string]int)
+	for _, sentinel := range s.Sentinels {
+		client := sentinelClient(sentinel)
+		if at, err := client.GetMasterAddrByName(s.t.Context(), masterName).Result(); err == nil {
+			votes[net.JoinHostPort(at[0], at[1])]++
+		}
+		_ = client.Close()
+	}
+	for _, server := range s.Data {
+		if votes[server.Addr()] > len(s.Sentinels)/2 {
+			return server
+		}
+	}
+	return nil
+}
+
+// KillMaster kills the present master and returns it. The replica becomes master
+// about two seconds later; the dead one may be restarted, and becomes a replica.
+func (s *Sentinel) KillMaster() *Server {
+	s.t.Helper()
+	master := s.Master()
+	if master == nil {
+		s.t.Error("kill the master: the sentinels name none")
+		return nil
+	}
+	master.Kill()
+	return master
+}
+
+func sentinelClient(s *Server) *redis.SentinelClient {
+	return redis.NewSentinelClient(options(s.Addr()))
+}
