@@ -1,0 +1,253 @@
+package lowkiq_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/lowkiq/lowkiq"
+
+// imports maps a package to what its non-test files import. The module's path is
+// written as "lowkiq", which keeps its packages apart from the standard library's.
+type imports map[string][]string
+
+// Names that stand in the rules. "x/..." is x and all below it.
+const (
+	stdlib  = "the standard library"
+	goRedis = "github.com/redis/go-redis/v9/..."
+	raft    = "github.com/hashicorp/raft/..."
+	gossip  = "github.com/hashicorp/memberlist/..."
+)
+
+// only says what a package may import and nothing else.
+var only = map[string][]string{
+	"lowkiq":      {stdlib},
+	"lowkiq/wire": {stdlib, "lowkiq"},
+	"lowkiq/lua":  {stdlib},
+}
+
+// never says what packages must not import.
+var never = map[string][]string{
+	"lowkiq/rebalance/...":  {"lowkiq/queue/...", "lowkiq/node/...", "lowkiq/web/...", "net/http/...", goRedis},
+	"lowkiq/queue/...":      {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
+	"lowkiq/membership/...": {raft, goRedis, "lowkiq/rebalance/...", "lowkiq/queue/..."},
+	"lowkiq/metrics/...":    {"lowkiq/node/..."},
+	"lowkiq/web/...":        {"lowkiq/node/..."},
+}
+
+// importers says who alone may import a package; tests always may.
+var importers = map[string][]string{
+	goRedis:                     {"lowkiq/queue/...", "lowkiq/internal/redistest", "lowkiq/internal/embedded", "lowkiq/bench/...", "lowkiq/cmd/..."},
+	"lowkiq/cmd/...":            {"lowkiq/cmd/...", "lowkiq/e2e/..."},
+	"lowkiq/internal/redistest": {"lowkiq/e2e/..."},
+}
+
+// vague names say nothing about what a package answers.
+var vague = []string{"util", "utils", "common", "types", "pkg", "helper", "helpers"}
+
+// objections returns every breach of the rules in a graph of imports, in order.
+func objections(graph imports) []string {
+	var found []string
+	for _, pkg := range slices.Sorted(maps.Keys(graph)) {
+		for part := range strings.SplitSeq(pkg, "/") {
+			if slices.Contains(vague, part) {
+				found = append(found, fmt.Sprintf("%s: %q is no name for a package", pkg, part))
+			}
+		}
+		for _, imported := range graph[pkg] {
+			if why := objection(pkg, imported); why != "" {
+				found = append(found, fmt.Sprintf("%s imports %s: %s", pkg, imported, why))
+			}
+		}
+	}
+	return found
+}
+
+func objection(pkg, imported string) string {
+	if allowed, ok := only[pkg]; ok && !within(imported, allowed) {
+		return "it may import only " + strings.Join(allowed, ", ")
+	}
+	for subject, forbidden := range never {
+		if within(pkg, []string{subject}) && within(imported, forbidden) {
+			return strings.TrimSuffix(subject, "/...") + " must not know it"
+		}
+	}
+	for target, allowed := range importers {
+		if within(imported, []string{target}) && !within(pkg, allowed) {
+			return "only " + strings.Join(allowed, ", ") + " may"
+		}
+	}
+	return ""
+}
+
+// within reports whether a package is in one of the sets.
+func within(pkg string, sets []string) bool {
+	return slices.ContainsFunc(sets, func(set string) bool {
+		prefix, below := strings.CutSuffix(set, "/...")
+		switch {
+		case set == stdlib:
+			return isStandard(pkg)
+		case below:
+			return pkg == prefix || strings.HasPrefix(pkg, prefix+"/")
+		}
+		return pkg == set
+	})
+}
+
+func isStandard(pkg string) bool {
+	first, _, _ := strings.Cut(pkg, "/")
+	return first != "lowkiq" && !strings.Contains(first, ".")
+}
+
+// keySpellers returns the files, named by their path in the module, that spell a
+// Redis key although they are not of package queue.
+func keySpellers(sources map[string]string) []string {
+	var found []string
+	for _, file := range slices.Sorted(maps.Keys(sources)) {
+		if path.Dir(file) != "queue" && strings.Contains(sources[file], "lk:{") {
+			found = append(found, file)
+		}
+	}
+	return found
+}
+
+// walkSources calls visit with every non-test Go file of this module, nested
+// modules and testdata aside.
+func walkSources(t *testing.T, visit func(file string, syntax *ast.File)) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && file != "." && isApart(file):
+			return filepath.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go"):
+			return nil
+		}
+		syntax, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err == nil {
+			visit(filepath.ToSlash(file), syntax)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isApart reports whether go build ./... leaves a directory out.
+func isApart(dir string) bool {
+	name := filepath.Base(dir)
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil || name == "testdata" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")
+}
+
+func TestPackagesImportDownwardsOnly(t *testing.T) {
+	t.Parallel()
+	graph := make(imports)
+	walkSources(t, func(file string, syntax *ast.File) {
+		pkg := path.Join("lowkiq", path.Dir(file))
+		for _, spec := range syntax.Imports {
+			imported, _ := strconv.Unquote(spec.Path.Value)
+			if below, ok := strings.CutPrefix(imported, modulePath); ok {
+				imported = "lowkiq" + below
+			}
+			graph[pkg] = append(graph[pkg], imported)
+		}
+	})
+	if len(graph["lowkiq"]) == 0 {
+		t.Fatal("found no imports of the root package: the test looks in the wrong place")
+	}
+	for _, objection := range objections(graph) {
+		t.Error(objection)
+	}
+}
+
+func TestOnlyQueueSpellsRedisKeys(t *testing.T) {
+	t.Parallel()
+	sources := make(map[string]string)
+	walkSources(t, func(file string, syntax *ast.File) {
+		ast.Inspect(syntax, func(n ast.Node) bool {
+			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				sources[file] += literal.Value + "\n"
+			}
+			return true
+		})
+	})
+	for _, file := range keySpellers(sources) {
+		t.Errorf("%s spells a Redis key; only package queue does", file)
+	}
+}
+
+func TestObjections(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pkg, imported string
+		objected      bool
+	}{
+		{"lowkiq", "fmt", false},
+		{"lowkiq", "lowkiq/wire", true},
+		{"lowkiq", "github.com/oklog/run", true},
+		{"lowkiq/wire", "lowkiq", false},
+		{"lowkiq/wire", "lowkiq/queue", true},
+		{"lowkiq/lua", "embed", false},
+		{"lowkiq/lua", "lowkiq", true},
+		{"lowkiq/rebalance", "github.com/hashicorp/raft", false},
+		{"lowkiq/rebalance", "net/http", true},
+		{"lowkiq/rebalance", "lowkiq/queue", true},
+		{"lowkiq/rebalance", "lowkiq/web", true},
+		{"lowkiq/rebalance/deep", "lowkiq/node/handler", true},
+		{"lowkiq/rebalance", "github.com/redis/go-redis/v9", true},
+		{"lowkiq/queue", "github.com/redis/go-redis/v9", false},
+		{"lowkiq/queue", "github.com/hashicorp/raft", true},
+		{"lowkiq/queue", "github.com/hashicorp/memberlist", true},
+		{"lowkiq/queue", "lowkiq/rebalance", true},
+		{"lowkiq/queue", "lowkiq/membership", true},
+		{"lowkiq/queue", "lowkiq/node/handler", true},
+		{"lowkiq/membership", "github.com/hashicorp/memberlist", false},
+		{"lowkiq/membership", "github.com/hashicorp/raft", true},
+		{"lowkiq/membership", "lowkiq/queue", true},
+		{"lowkiq/membership", "lowkiq/rebalance", true},
+		{"lowkiq/node", "lowkiq/queue", false},
+		{"lowkiq/node", "github.com/redis/go-redis/v9", true},
+		{"lowkiq/node", "lowkiq/cmd/lowkiq-node", true},
+		{"lowkiq/node", "lowkiq/internal/redistest", true},
+		{"lowkiq/metrics", "lowkiq/node", true},
+		{"lowkiq/web", "lowkiq/node", true},
+		{"lowkiq/web", "lowkiq/cmd/lowkiq-node", true},
+		{"lowkiq/cmd/lowkiq-node", "lowkiq/node", false},
+		{"lowkiq/cmd/lowkiq-node", "github.com/redis/go-redis/v9", false},
+		{"lowkiq/e2e", "lowkiq/cmd/lowkiq-node", false},
+		{"lowkiq/internal/embedded", "github.com/redis/go-redis/v9", false},
+		{"lowkiq/node/util", "fmt", true},
+		{"lowkiq/pkg/queue", "fmt", true},
+	} {
+		t.Run(c.pkg+" imports "+c.imported, func(t *testing.T) {
+			got := objections(imports{c.pkg: {c.imported}})
+			if (len(got) > 0) != c.objected {
+				t.Errorf("got %q, want an objection: %t", got, c.objected)
+			}
+		})
+	}
+}
+
+func TestKeySpellersObjects(t *testing.T) {
+	t.Parallel()
+	got := keySpellers(map[string]string{
+		"queue/keys.go": `"lk:{"`, "node/runner.go": `"lk:{" + cluster`, "web/api.go": `"look"`,
+	})
+	if want := []string{"node/runner.go"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
