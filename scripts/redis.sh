@@ -1,0 +1,41 @@
+#!/bin/sh
+# Makes sure that a redis-server >= 6.2 is on PATH: uses the one that is there, else
+# installs one with apt-get when run as root, else says what to install.
+set -eu
+
+# new_enough succeeds if redis-server is there and at least 6.2.
+new_enough() {
+	version=$(redis-server --version 2>/dev/null | sed -n 's/.* v=\([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
+	[ -n "$version" ] || return 1
+	major=${version% *} minor=${version#* }
+	[ "$major" -gt 6 ] || { [ "$major" -eq 6 ] && [ "$minor" -ge 2 ]; }
+}
+
+fail() {
+	echo "redis-server >= 6.2 not found on PATH: $1" >&2
+	exit 1
+}
+
+# install leaves the packaged service off: policy-rc.d is how Debian's packages ask
+# whether they may start one, and a service that ran before is left alone.
+install() {
+	export DEBIAN_FRONTEND=noninteractive
+	policy=/usr/sbin/policy-rc.d
+	if [ ! -e "$policy" ]; then
+		trap 'rm -f "$policy"' EXIT
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod +x "$policy"
+	fi
+	apt-get update -q </dev/null
+	apt-get install -q -y --no-install-recommends redis-server </dev/null
+	# Not at the next boot either.
+	if [ -d /run/systemd/system ]; then
+		systemctl disable --quiet redis-server.service || true
+	fi
+}
+
+if new_enough; then exit 0; fi
+command -v apt-get >/dev/null || fail "install Redis, for example from https://redis.io/docs/latest/operate/oss_and_stack/install/"
+[ "$(id -u)" -eq 0 ] || fail "sudo apt-get install redis-server (and switch its service off), or run make as root"
+install
+new_enough || fail "apt-get installed an older one; install a newer Redis"
