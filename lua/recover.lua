@@ -24,7 +24,7 @@ local function in_flight()
   local flat = redis.call('HGETALL', KEYS[4])
   local list = {}
   for i = 1, #flat, 2 do
-    local record = redis.call('HGET', KEYS[2], flat[i])
+    local record = flat[i] ~= '' and redis.call('HGET', KEYS[2], flat[i])
     if record then
       list[#list + 1] = {id = flat[i], number = tonumber(flat[i + 1]), record = record, at = due_of(record)}
     end

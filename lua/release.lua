@@ -11,5 +11,6 @@
 --#include recover
 local count = recover()
 redis.call('HDEL', KEYS[1], 'instance', 'pop')
+redis.call('HDEL', KEYS[2], '') -- see the end of claim.lua
 redis.call('PUBLISH', ARGV[3], '0')
 return count

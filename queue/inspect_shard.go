@@ -77,7 +77,9 @@ func (s *Shard) scan(ctx context.Context, hash string, see func(field, value str
 			return s.c.explain("scan "+s.String(), err)
 		}
 		for i := 0; i+1 < len(flat); i += 2 {
-			see(flat[i], flat[i+1])
+			if flat[i] != "" { // see the end of lua/claim.lua
+				see(flat[i], flat[i+1])
+			}
 		}
 		if cursor = next; cursor == 0 {
 			return nil
