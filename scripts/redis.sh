@@ -17,19 +17,21 @@ fail() {
 }
 
 # install leaves the packaged service off: policy-rc.d is how Debian's packages ask
-# whether they may start one, and a service that ran before is left alone.
+# whether they may start one. A service that was there before is left alone.
 install() {
 	export DEBIAN_FRONTEND=noninteractive
 	policy=/usr/sbin/policy-rc.d
 	if [ ! -e "$policy" ]; then
 		trap 'rm -f "$policy"' EXIT
+		trap 'exit 130' INT TERM
 		printf '#!/bin/sh\nexit 101\n' >"$policy"
 		chmod +x "$policy"
 	fi
+	had_one=$(command -v redis-server || true)
 	apt-get update -q </dev/null
 	apt-get install -q -y --no-install-recommends redis-server </dev/null
 	# Not at the next boot either.
-	if [ -d /run/systemd/system ]; then
+	if [ -z "$had_one" ] && [ -d /run/systemd/system ]; then
 		systemctl disable --quiet redis-server.service || true
 	fi
 }
