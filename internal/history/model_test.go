@@ -57,8 +57,14 @@ func pushes(id string, scores ...float64) []Pushed {
 	return p
 }
 
+// fataler is a test, a benchmark or a property.
+type fataler interface {
+	Helper()
+	Fatal(args ...any)
+}
+
 // text is the run as its processes would write it.
-func (r *run) text(t testing.TB) []byte {
+func (r *run) text(t fataler) []byte {
 	var out bytes.Buffer
 	var now time.Duration
 	noClose := func() error { return nil }
@@ -88,7 +94,7 @@ func (r *run) text(t testing.TB) []byte {
 	return out.Bytes()
 }
 
-func (r *run) check(t testing.TB, cfg Config) Verdict {
+func (r *run) check(t fataler, cfg Config) Verdict {
 	t.Helper()
 	v, err := CheckReader(cfg, slices.Values(r.pushed), bytes.NewReader(r.text(t)))
 	if err != nil {
