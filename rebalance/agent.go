@@ -1,0 +1,216 @@
+package rebalance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Config says how a process takes part. The zero value of a field means its
+// default, where one is named.
+type Config struct {
+	Boot   string        // the run of this process, unique for ever; required
+	TTL    time.Duration // lease ttl; 0 = 6 s
+	Settle time.Duration // how long joins are collected; 0 = 1 s
+	Record Record        // required
+	Mark   Mark          // required
+	Source Source        // required
+	// Transport opens the process's end of a Raft group for one server id; required.
+	// A [Listener] gives one for TCP.
+	Transport func(server string) (raft.Transport, error)
+	Log       *slog.Logger // nil = discard
+}
+
+// Validate names what is missing or out of range.
+func (c Config) Validate() error {
+	switch {
+	case c.Boot == "":
+		return errors.New("rebalance: Boot is empty; want an id made at start")
+	case c.Record == nil || c.Mark == nil || c.Source == nil || c.Transport == nil:
+		return errors.New("rebalance: Record, Mark, Source and Transport are required")
+	case c.TTL < 0 || c.Settle < 0:
+		return fmt.Errorf("rebalance: TTL %s and Settle %s must not be negative", c.TTL, c.Settle)
+	}
+	return nil
+}
+
+// Agent is a process's seat in the Raft group that agrees on assignments. Its
+// methods may be called from any goroutine, at any time.
+type Agent struct {
+	cfg     Config
+	log     *slog.Logger
+	wake    chan struct{}
+	changed chan struct{}
+	latest  atomic.Pointer[Assignment] // the newest assignment applied, of any record
+	seat    atomic.Pointer[Seat]
+	status  atomic.Pointer[Status]
+
+	// What follows belongs to Run's goroutine.
+	server     *server
+	k          int    // Raft servers started or offered by this process
+	minted     string // the server id last offered to bootstrap
+	raw        []byte // the record as last loaded
+	rec        *record
+	seen       uint64    // the highest record id ever seen
+	recordGone time.Time // since when there has been no record, zero while there is one
+	markGone   time.Time // since when there has been no mark, zero while there is one
+	patience   time.Duration
+	hold       time.Time // nothing moves before, unless every owner is there
+	term       *term     // not nil while this process leads and works
+}
+
+// Status is the process's part in the group, for people.
+type Status struct {
+	Record  uint64   // the cluster record's id, 0 if none is known
+	Server  string   // this process's Raft server
+	Leader  string   // the leader's server id, "" if none is known
+	Leading bool     // this process leads
+	Voters  []string // server ids, from the record
+}
+
+// New checks the configuration and builds an agent.
+func New(cfg Config) (*Agent, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.TTL == 0 {
+		cfg.TTL = 6 * time.Second
+	}
+	if cfg.Settle == 0 {
+		cfg.Settle = time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &Agent{cfg: cfg, log: cfg.Log, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	a.latest.Store(&Assignment{})
+	a.seat.Store(&Seat{})
+	a.status.Store(&Status{})
+	a.patience = a.startPatience()
+	return a, nil
+}
+
+// Assignment returns the newest assignment this process has applied.
+func (a *Agent) Assignment() *Assignment { return a.latest.Load() }
+
+// Seat returns what the process should publish of itself.
+func (a *Agent) Seat() Seat {
+	seat := *a.seat.Load()
+	seat.Applied = a.latest.Load().Generation
+	return seat
+}
+
+// Status returns the process's part in the group.
+func (a *Agent) Status() Status { return *a.status.Load() }
+
+// Changed returns a channel that holds a value after the assignment, the seat or the
+// status changed. It has one slot for one receiver: read, then look.
+func (a *Agent) Changed() <-chan struct{} { return a.changed }
+
+// Wake tells the agent that the view or the record may have changed. It never blocks.
+func (a *Agent) Wake() { notify(a.wake) }
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// publish takes an assignment from the state machine. An older one is ignored: the
+// log of a restarted server is replayed from its beginning.
+func (a *Agent) publish(next *Assignment) {
+	for {
+		was := a.latest.Load()
+		if next.Generation.Compare(was.Generation) <= 0 {
+			return
+		}
+		if a.latest.CompareAndSwap(was, next) {
+			notify(a.changed)
+			return
+		}
+	}
+}
+
+// Run takes part until ctx is done; then it hands over leadership, waits up to
+// leaveTimeout to be let go, and returns nil.
+func (a *Agent) Run(ctx context.Context) error {
+	tick := time.NewTicker(a.cfg.TTL / 6)
+	defer tick.Stop()
+	for {
+		again := a.step(ctx)
+		a.report()
+		var leaderCh <-chan bool
+		if a.server != nil {
+			leaderCh = a.server.raft.LeaderCh()
+		}
+		timer := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		case <-a.wake:
+		case <-leaderCh:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			a.leave(context.WithoutCancel(ctx))
+			return nil
+		}
+	}
+}
+
+// step looks at the record and the cluster once and does what is to be done. It
+// returns after how long it wants to be called again at the latest.
+func (a *Agent) step(ctx context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.TTL/2)
+	defer cancel()
+	view, viewErr := a.cfg.Source.View(ctx)
+	if viewErr != nil {
+		a.log.Warn("cluster view unknown", "err", viewErr)
+		view = View{}
+	}
+	if err := a.adopt(ctx, view); err != nil {
+		a.log.Warn("cluster record unknown", "err", err)
+	}
+	if a.server == nil || a.server.raft.State() != raft.Leader {
+		a.term = nil
+		return a.cfg.TTL
+	}
+	again, err := a.lead(ctx, view, viewErr)
+	if err != nil {
+		a.log.Warn("leader's turn", "err", err)
+		if a.term != nil {
+			a.term.steady.doubt(time.Now())
+		}
+	}
+	return again
+}
+
+// report publishes seat and status if they changed.
+func (a *Agent) report() {
+	var seat Seat
+	var status Status
+	if a.rec != nil {
+		status.Record, status.Voters = a.rec.ID, a.rec.Voters
+	}
+	if a.server != nil {
+		_, leader := a.server.raft.LeaderWithID()
+		seat = Seat{Server: a.server.id, Leader: string(leader)}
+		status.Server, status.Leader, status.Leading = seat.Server, seat.Leader, seat.Server == seat.Leader
+	}
+	was := a.status.Swap(&status)
+	if a.seat.Swap(&seat); was.Server != status.Server || was.Leader != status.Leader || was.Record != status.Record {
+		notify(a.changed)
+	}
+}
+
+func (a *Agent) startPatience() time.Duration {
+	return 2*a.cfg.TTL + rand.N(a.cfg.TTL)
+}

@@ -1,0 +1,225 @@
+package rebalance
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// The first byte of a Raft log entry.
+const (
+	// commandRecord is the first entry of every log: the record id as uvarint, then the
+	// assignment to start from, which is taken as acknowledged by everyone.
+	commandRecord byte = iota + 1
+	commandAssign      // an assignment
+)
+
+// state is what the log says. It is never changed, only replaced.
+type state struct {
+	record     uint64
+	assignment *Assignment
+	since      map[string][]uint64 // by queue and shard index: the Raft index of its last move, 0 if seeded
+}
+
+// machine is Raft's state machine. Raft calls it from its own goroutines, so it only
+// stores the state and publishes the assignment; it never calls back into Raft.
+type machine struct {
+	publish func(*Assignment) // must not block
+	state   atomic.Pointer[state]
+}
+
+var _ raft.FSM = (*machine)(nil)
+
+func newMachine(publish func(*Assignment)) *machine {
+	m := &machine{publish: publish}
+	m.state.Store(&state{assignment: &Assignment{}})
+	return m
+}
+
+// Apply takes a committed entry. It returns an error for an entry that it ignores.
+func (m *machine) Apply(log *raft.Log) any {
+	next, err := m.state.Load().apply(log.Data, log.Index)
+	if err != nil {
+		return fmt.Errorf("apply entry %d: %w", log.Index, err)
+	}
+	m.store(next)
+	return nil
+}
+
+func (m *machine) store(next *state) {
+	m.state.Store(next)
+	if next.record != 0 {
+		m.publish(next.assignment)
+	}
+}
+
+// apply returns the state after a log entry.
+func (s *state) apply(data []byte, index uint64) (*state, error) {
+	if len(data) == 0 {
+		return nil, errShort
+	}
+	switch command, rest := data[0], data[1:]; command {
+	case commandRecord:
+		return s.applyRecord(rest, index)
+	case commandAssign:
+		return s.applyAssignment(rest, index)
+	default:
+		return nil, fmt.Errorf("unknown command %d", command)
+	}
+}
+
+func (s *state) applyRecord(data []byte, index uint64) (*state, error) {
+	id, n := binary.Uvarint(data)
+	switch {
+	case n <= 0 || id == 0:
+		return nil, fmt.Errorf("record entry %.20x has no id", data)
+	case s.record != 0:
+		return nil, fmt.Errorf("record %d in the log of record %d", id, s.record)
+	}
+	return (&state{record: id, assignment: s.assignment}).place(data[n:], index, 0)
+}
+
+func (s *state) applyAssignment(data []byte, index uint64) (*state, error) {
+	if s.record == 0 {
+		return nil, errors.New("assignment before the record id")
+	}
+	return s.place(data, index, index)
+}
+
+// place returns the state with the assignment in data; what it changes has moved at
+// the given index.
+func (s *state) place(data []byte, index, moved uint64) (*state, error) {
+	next := new(Assignment)
+	if err := next.UnmarshalBinary(data); err != nil {
+		return nil, err
+	}
+	next.Generation = Generation{s.record, index}
+	return &state{record: s.record, assignment: next, since: s.moved(next, moved)}, nil
+}
+
+// moved returns since when the shards of next are where they are, if those that
+// differ from s moved at the index.
+func (s *state) moved(next *Assignment, index uint64) map[string][]uint64 {
+	all := make(map[string][]uint64, len(next.Queues))
+	for _, q := range next.Queues {
+		was, since := s.assignment.placement(q.Queue), make([]uint64, len(q.Owners))
+		for i, owner := range q.Owners {
+			since[i] = index
+			if i < len(was) && s.assignment.name(was[i]) == next.name(owner) {
+				since[i] = s.since[q.Queue][i]
+			}
+		}
+		all[q.Queue] = since
+	}
+	return all
+}
+
+// acknowledged returns the assignment without those shards of the deaf nodes that
+// they were given after the generation they have applied.
+func (s *state) acknowledged(applied map[string]Generation) *Assignment {
+	if len(applied) == 0 {
+		return s.assignment
+	}
+	kept := *s.assignment
+	kept.Queues = make([]Placement, len(s.assignment.Queues))
+	for k, q := range s.assignment.Queues {
+		owners := make([]int32, len(q.Owners))
+		for i, owner := range q.Owners {
+			owners[i] = owner
+			generation, deaf := applied[s.assignment.name(owner)]
+			if deaf && generation.Compare(Generation{s.record, s.since[q.Queue][i]}) < 0 && s.since[q.Queue][i] > 0 {
+				owners[i] = None
+			}
+		}
+		kept.Queues[k] = Placement{q.Queue, owners}
+	}
+	return &kept
+}
+
+// recordEntry returns the first entry of a log; a nil seed assigns nothing.
+func recordEntry(id uint64, seed *Assignment) []byte {
+	if seed == nil {
+		seed = &Assignment{}
+	}
+	data, _ := seed.AppendBinary(binary.AppendUvarint([]byte{commandRecord}, id)) // it never fails
+	return data
+}
+
+// assignEntry returns the entry that replaces the assignment.
+func assignEntry(next *Assignment) []byte {
+	data, _ := next.AppendBinary([]byte{commandAssign}) // it never fails
+	return data
+}
+
+// Snapshot returns the state, which nobody changes while it is written.
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return m.state.Load(), nil }
+
+// Restore replaces the state by a snapshot's.
+func (m *machine) Restore(snapshot io.ReadCloser) error {
+	data, err := io.ReadAll(snapshot)
+	if err != nil {
+		return fmt.Errorf("read snapshot: %w", err)
+	}
+	next := new(state)
+	if err := next.decode(data); err != nil {
+		return err
+	}
+	m.store(next)
+	return nil
+}
+
+// Persist writes the state to a snapshot.
+func (s *state) Persist(sink raft.SnapshotSink) error {
+	if _, err := sink.Write(s.encode()); err != nil {
+		_ = sink.Cancel() // the write's error says more
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	return sink.Close()
+}
+
+// Release has nothing to free.
+func (s *state) Release() {}
+
+// encode writes the record id, the assignment with its length, and since when each
+// shard is where it is, in the assignment's order.
+func (s *state) encode() []byte {
+	assignment, _ := s.assignment.MarshalBinary() // it never fails
+	b := binary.AppendUvarint([]byte{assignmentVersion}, s.record)
+	b = appendString(b, string(assignment))
+	for _, q := range s.assignment.Queues {
+		for _, index := range s.since[q.Queue] {
+			b = binary.AppendUvarint(b, index)
+		}
+	}
+	return b
+}
+
+func (s *state) decode(data []byte) error {
+	if len(data) == 0 || data[0] != assignmentVersion {
+		return fmt.Errorf("decode snapshot: unknown version in %d bytes, want version %d", len(data), assignmentVersion)
+	}
+	r := reader{rest: data[1:]}
+	next := state{record: r.uvarint(), assignment: new(Assignment), since: map[string][]uint64{}}
+	if err := next.assignment.UnmarshalBinary([]byte(r.string())); err != nil {
+		return fmt.Errorf("decode snapshot: %w", err)
+	}
+	for _, q := range next.assignment.Queues {
+		since := make([]uint64, len(q.Owners))
+		for i := range since {
+			since[i] = r.uvarint()
+		}
+		next.since[q.Queue] = since
+	}
+	if r.err == nil && len(r.rest) > 0 {
+		r.err = fmt.Errorf("%d bytes too many", len(r.rest))
+	}
+	if r.err != nil {
+		return fmt.Errorf("decode snapshot: %w", r.err)
+	}
+	*s = next
+	return nil
+}

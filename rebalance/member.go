@@ -1,0 +1,172 @@
+package rebalance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// adopt reads the record and the mark and does what decide says.
+func (a *Agent) adopt(ctx context.Context, view View) error {
+	raw, err := a.cfg.Record.Load(ctx)
+	if err != nil {
+		return fmt.Errorf("load record: %w", err)
+	}
+	rec, err := decodeRecord(raw)
+	if err != nil {
+		return err
+	}
+	mark, err := a.cfg.Mark.Load(ctx)
+	if err != nil {
+		return fmt.Errorf("load leader's mark: %w", err)
+	}
+	now := time.Now()
+	a.note(now, raw, rec, mark != nil)
+	switch decide(a.outlook(now, view, mark != nil)) {
+	case join:
+		a.k++
+		return a.start(serverID(a.cfg.Boot, rec.ID, a.k), nil)
+	case resume:
+		return a.bootstrap(rec)
+	case found, rebear:
+		return a.create(ctx)
+	case restore:
+		return a.writeBack(ctx, now)
+	}
+	return nil
+}
+
+// note keeps what was read, and since when things have been missing.
+func (a *Agent) note(now time.Time, raw []byte, rec *record, marked bool) {
+	if rec != nil {
+		a.seen = max(a.seen, rec.ID)
+	}
+	if rec == nil && a.recordGone.IsZero() {
+		a.recordGone = now
+	} else if rec != nil {
+		a.recordGone = time.Time{}
+	}
+	other := rec == nil || a.rec == nil || rec.ID != a.rec.ID
+	switch {
+	case marked:
+		a.markGone, a.patience = time.Time{}, a.startPatience()
+	case a.markGone.IsZero() || other:
+		a.markGone = now
+	}
+	a.raw, a.rec = raw, rec
+}
+
+func (a *Agent) outlook(now time.Time, view View, marked bool) outlook {
+	o := outlook{ttl: a.cfg.TTL, record: a.rec, minted: a.minted, leased: view.Leased, marked: marked, patience: a.patience}
+	if a.server != nil {
+		_, leader := a.server.raft.LeaderWithID()
+		o.server, o.leader, o.leading = a.server.id, leader != "", string(leader) == a.server.id
+	}
+	for _, p := range view.Peers {
+		o.peerLeader = o.peerLeader || p.Boot != a.cfg.Boot && p.Seat.Leader != ""
+	}
+	if a.rec != nil {
+		o.livingVoters = living(a.rec, view.Peers)
+	} else {
+		o.recordGone = now.Sub(a.recordGone)
+	}
+	if !marked {
+		o.markGone = now.Sub(a.markGone)
+	}
+	return o
+}
+
+// create offers a new record with this process as its only voter. If the answer is
+// lost, the next look at the record tells.
+func (a *Agent) create(ctx context.Context) error {
+	now, err := a.cfg.Record.Now(ctx)
+	if err != nil {
+		return fmt.Errorf("create record: %w", err)
+	}
+	id := max(a.seen+1, uint64(max(0, now.UnixMilli())))
+	a.k++
+	a.minted = serverID(a.cfg.Boot, id, a.k)
+	rec := &record{ID: id, Voters: []string{a.minted}}
+	swapped, err := a.cfg.Record.CompareAndSet(ctx, a.raw, rec.encode())
+	if err != nil {
+		return fmt.Errorf("create record %d: %w", id, err)
+	}
+	if !swapped {
+		a.Wake() // another process was first
+		return nil
+	}
+	a.log.Info("cluster record created", "record", id)
+	a.patience *= 2
+	a.raw, a.rec, a.seen, a.markGone, a.recordGone = rec.encode(), rec, id, time.Now(), time.Time{}
+	return a.bootstrap(rec)
+}
+
+// bootstrap starts the first server of a record this process wrote. The id is used
+// up even if the start fails: it must never come back without its log.
+func (a *Agent) bootstrap(rec *record) error {
+	id := a.minted
+	a.minted = ""
+	return a.start(id, rec.Voters)
+}
+
+// writeBack restores a record that was lost while this process leads.
+func (a *Agent) writeBack(ctx context.Context, now time.Time) error {
+	voters, err := a.server.voters()
+	if err != nil {
+		return err
+	}
+	rec := (&record{ID: recordOf(a.server.id)}).with(voters...)
+	swapped, err := a.cfg.Record.CompareAndSet(ctx, nil, rec.encode())
+	if err != nil {
+		return fmt.Errorf("write back record %d: %w", rec.ID, err)
+	}
+	if swapped {
+		a.log.Warn("cluster record was lost, written back", "record", rec.ID)
+		a.raw, a.rec, a.recordGone = rec.encode(), rec, time.Time{}
+		a.hold = now.Add(a.cfg.TTL)
+	}
+	return nil
+}
+
+// setVoters writes voters to the record, unless they are there already.
+func (a *Agent) setVoters(ctx context.Context, voters []string) error {
+	if a.rec == nil || a.rec.ID != recordOf(a.server.id) {
+		return fmt.Errorf("set voters: the record is not of server %s", a.server.id)
+	}
+	next := a.rec.with(voters...)
+	if slices.Equal(next.Voters, a.rec.Voters) {
+		return nil
+	}
+	swapped, err := a.cfg.Record.CompareAndSet(ctx, a.raw, next.encode())
+	if err != nil {
+		return fmt.Errorf("set voters of record %d: %w", next.ID, err)
+	}
+	if !swapped {
+		return fmt.Errorf("set voters of record %d: the record changed meanwhile", next.ID)
+	}
+	a.raw, a.rec = next.encode(), next
+	return nil
+}
+
+// leaveTimeout bounds how long a leaving process waits for the others.
+const leaveTimeout = 3 * time.Second
+
+// leave hands over, waits to be let go by the new leader, and deletes the record if
+// nobody is left. Whatever fails, the others recover by themselves.
+func (a *Agent) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	if a.server != nil {
+		a.server.handOver(ctx)
+		a.drop()
+	}
+	view, err := a.cfg.Source.View(ctx)
+	alone := !slices.ContainsFunc(view.Peers, func(p Peer) bool { return p.Boot != a.cfg.Boot })
+	if err != nil || !alone || a.rec == nil {
+		return
+	}
+	if _, err := a.cfg.Record.CompareAndSet(ctx, a.raw, nil); err != nil {
+		a.log.Warn("cluster record not deleted", "err", err)
+	}
+}

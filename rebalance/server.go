@@ -1,0 +1,171 @@
+package rebalance
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+const (
+	electionTimeout = 2 * time.Second // and heartbeat
+	firstElection   = time.Second     // the same for a server that bootstraps: it has nobody to wait for
+	leaderLease     = time.Second     // a leader cut off from its voters steps down after it
+	applyTimeout    = 2 * time.Second // for an entry to be taken into the log
+	commitTimeout   = 50 * time.Millisecond
+	// Entries are whole assignments, so few of them are kept beside the snapshot.
+	snapshotEvery    = 64
+	snapshotInterval = 30 * time.Second
+	trailingLogs     = 16
+)
+
+// server is one Raft server: one id, one log in memory. It is never restarted; a
+// process that drops it starts another one under another id.
+type server struct {
+	id      string
+	raft    *raft.Raft
+	machine *machine
+}
+
+// start replaces the process's Raft server. With voters it bootstraps the group,
+// else it waits to be added.
+func (a *Agent) start(id string, voters []string) error {
+	a.drop()
+	transport, err := a.cfg.Transport(id)
+	if err != nil {
+		return fmt.Errorf("start raft server %s: %w", id, err)
+	}
+	s, err := newServer(id, voters, transport, a.publish, a.log)
+	if err != nil {
+		return err
+	}
+	a.server = s
+	a.log.Info("raft server started", "server", id, "bootstraps", len(voters) > 0)
+	return nil
+}
+
+// drop stops the process's Raft server for good.
+func (a *Agent) drop() {
+	if a.server == nil {
+		return
+	}
+	if err := a.server.raft.Shutdown().Error(); err != nil {
+		a.log.Warn("raft shutdown", "server", a.server.id, "err", err)
+	}
+	a.server, a.term = nil, nil
+}
+
+func newServer(id string, voters []string, transport raft.Transport, publish func(*Assignment), log *slog.Logger) (*server, error) {
+	conf := raft.DefaultConfig()
+	conf.LocalID = raft.ServerID(id)
+	conf.HeartbeatTimeout, conf.ElectionTimeout = electionTimeout, electionTimeout
+	conf.LeaderLeaseTimeout, conf.CommitTimeout = leaderLease, commitTimeout
+	conf.SnapshotThreshold, conf.SnapshotInterval, conf.TrailingLogs = snapshotEvery, snapshotInterval, trailingLogs
+	conf.ShutdownOnRemove = false // the agent alone stops its server
+	conf.Logger = raftLogger(log)
+	store, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
+	if len(voters) > 0 {
+		conf.HeartbeatTimeout, conf.ElectionTimeout = firstElection, firstElection
+		first := raft.Configuration{Servers: []raft.Server{{ID: conf.LocalID, Address: transport.LocalAddr()}}}
+		if err := raft.BootstrapCluster(conf, store, store, snapshots, transport, first); err != nil {
+			return nil, fmt.Errorf("bootstrap raft server %s: %w", id, err)
+		}
+	}
+	m := newMachine(publish)
+	r, err := raft.NewRaft(conf, m, store, store, snapshots, transport)
+	if err != nil {
+		return nil, fmt.Errorf("start raft server %s: %w", id, err)
+	}
+	return &server{id: id, raft: r, machine: m}, nil
+}
+
+// calm sets the usual timeouts once a bootstrapped server leads.
+func (s *server) calm() error {
+	conf := s.raft.ReloadableConfig()
+	if conf.ElectionTimeout == electionTimeout {
+		return nil
+	}
+	conf.HeartbeatTimeout, conf.ElectionTimeout = electionTimeout, electionTimeout
+	if err := s.raft.ReloadConfig(conf); err != nil {
+		return fmt.Errorf("set raft timeouts: %w", err)
+	}
+	return nil
+}
+
+// servers returns the current configuration.
+func (s *server) servers() ([]raft.Server, error) {
+	f := s.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, fmt.Errorf("read raft configuration: %w", err)
+	}
+	return f.Configuration().Servers, nil
+}
+
+func (s *server) voters() ([]string, error) {
+	servers, err := s.servers()
+	return voterIDs(servers), err
+}
+
+// handOver gives leadership to another voter, if there is one, and waits until this
+// server is no voter any more, so that those who stay keep their quorum.
+func (s *server) handOver(ctx context.Context) {
+	for {
+		voters, err := s.voters()
+		if err != nil || len(voters) < 2 || !slices.Contains(voters, s.id) {
+			return
+		}
+		if s.raft.State() == raft.Leader {
+			_ = s.transfer(ctx) // tried again until the time is up
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// transfer bounds the library's leadership transfer by ctx; the transfer itself
+// ends at the latest when the server is shut down.
+func (s *server) transfer(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- s.raft.LeadershipTransfer().Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Address returns the address under which the group knows a server: its id and
+// where it listens. Two servers of one process then never share an address.
+func Address(server, hostPort string) raft.ServerAddress {
+	return raft.ServerAddress(server + "@" + hostPort)
+}
+
+// splitAddress undoes Address.
+func splitAddress(address raft.ServerAddress) (server, hostPort string, ok bool) {
+	return strings.Cut(string(address), "@")
+}
+
+// raftLogger passes the library's log on at debug level: what an operator would act
+// on is logged by the agent.
+func raftLogger(log *slog.Logger) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Name: "raft", Level: hclog.Debug, DisableTime: true, Output: lineLog{log}})
+}
+
+type lineLog struct{ log *slog.Logger }
+
+var _ io.Writer = lineLog{}
+
+func (l lineLog) Write(line []byte) (int, error) {
+	l.log.Debug("raft", "line", strings.TrimSpace(string(line)))
+	return len(line), nil
+}

@@ -1,0 +1,123 @@
+package rebalance
+
+import (
+	"slices"
+	"time"
+)
+
+// steady says whether the set of nodes can be believed. After a doubt it must stay
+// the same for a while: a new leader, a failed read, and more than half of the
+// nodes vanishing at once are doubts.
+type steady struct {
+	hold  time.Duration // how long a doubted set must stay the same
+	names []string      // the last set seen, ascending
+	since time.Time     // since when it has been the same
+	sure  bool
+}
+
+// doubt makes the next set unsure.
+func (s *steady) doubt(now time.Time) { s.sure, s.since = false, now }
+
+// observe takes the set as it is now, and reports whether to believe it.
+func (s *steady) observe(now time.Time, names []string) bool {
+	vanished := 0
+	for _, name := range s.names {
+		if _, ok := slices.BinarySearch(names, name); !ok {
+			vanished++
+		}
+	}
+	if s.sure && vanished*2 > len(s.names) {
+		s.doubt(now)
+	}
+	if !s.sure && !slices.Equal(s.names, names) {
+		s.since = now
+	}
+	s.names = names
+	if !s.sure && now.Sub(s.since) >= s.hold {
+		s.sure = true
+	}
+	return s.sure
+}
+
+// lobby keeps new nodes waiting until no other has come for the settle time, so
+// that nodes that start together are one rebalance. A wait ends after maxSettles
+// settle times in any case.
+type lobby struct {
+	settle  time.Duration
+	inside  map[string]bool
+	waiting map[string]bool
+	first   time.Time // when the first of those waiting came
+	last    time.Time // when the last of them came
+}
+
+const maxSettles = 5
+
+// admit returns those of names that are in. Nodes that own shards are in at once.
+func (l *lobby) admit(now time.Time, names []string, owners []string) []string {
+	inside, waiting := map[string]bool{}, map[string]bool{}
+	for _, name := range names {
+		switch {
+		case l.inside[name] || slices.Contains(owners, name):
+			inside[name] = true
+		case !l.waiting[name]:
+			if len(l.waiting)+len(waiting) == 0 {
+				l.first = now
+			}
+			l.last = now
+			waiting[name] = true
+		default:
+			waiting[name] = true
+		}
+	}
+	if now.Sub(l.last) >= l.settle || now.Sub(l.first) >= maxSettles*l.settle {
+		for name := range waiting {
+			inside[name] = true
+		}
+		clear(waiting)
+	}
+	l.inside, l.waiting = inside, waiting
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !inside[name] })
+}
+
+// due returns when those waiting may come in, zero if nobody waits.
+func (l *lobby) due() time.Time {
+	if len(l.waiting) == 0 {
+		return time.Time{}
+	}
+	settled, limit := l.last.Add(l.settle), l.first.Add(maxSettles*l.settle)
+	if limit.Before(settled) {
+		return limit
+	}
+	return settled
+}
+
+// lag notices the nodes that have stopped acknowledging assignments.
+type lag struct {
+	patience time.Duration
+	behind   map[string]lagging // by boot
+}
+
+type lagging struct {
+	since   time.Time
+	applied Generation
+}
+
+// deaf returns the boots that have been behind current without progress for the
+// patience.
+func (l *lag) deaf(now time.Time, peers []Peer, current Generation) map[string]bool {
+	behind, deaf := map[string]lagging{}, map[string]bool{}
+	for _, p := range peers {
+		applied := p.Seat.Applied
+		if applied.Compare(current) >= 0 {
+			continue
+		}
+		was, ok := l.behind[p.Boot]
+		if !ok || applied.Compare(was.applied) > 0 {
+			was = lagging{now, applied}
+		}
+		behind[p.Boot] = was
+		deaf[p.Boot] = now.Sub(was.since) >= l.patience
+	}
+	l.behind = behind
+	return deaf
+}

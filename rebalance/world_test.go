@@ -1,0 +1,355 @@
+package rebalance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+const ttl = 6 * time.Second
+
+var errCut = errors.New("cut off")
+
+// world is a cluster in a bubble: a keeper of record, mark and leases, and processes
+// joined by in-memory transports.
+type world struct {
+	t      *testing.T
+	queues []lowkiq.Queue
+
+	mu        sync.Mutex // guards all below
+	raw, mark []byte
+	marked    time.Time // when the mark was last renewed
+	processes []*process
+	seen      map[Generation][]byte // what was agreed at each generation
+}
+
+// process is one node's process.
+type process struct {
+	world  *world
+	node   Node
+	boot   string
+	agent  *Agent
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	// guarded by world.mu
+	transports map[raft.ServerAddress]*raft.InmemTransport
+	killed     bool
+	renewed    time.Time // the last time its lease was alive for sure
+	noKeeper   bool      // it cannot reach the keeper
+	noPeers    bool      // it cannot reach the other processes
+	unleased   bool      // it has lost its lease
+	frozen     bool      // it publishes an old seat
+	lostReply  bool      // its next successful compare-and-set loses its answer
+	seat       Seat
+	claims     *Assignment
+}
+
+func newWorld(t *testing.T, queues ...lowkiq.Queue) *world {
+	if queues == nil {
+		queues = []lowkiq.Queue{{Name: "a", Shards: 40}, {Name: "b", Shards: 40}}
+	}
+	w := &world{t: t, queues: queues, seen: map[Generation][]byte{}}
+	t.Cleanup(w.stop)
+	return w
+}
+
+// inBubble runs a story with a world of n processes that have agreed.
+func inBubble(t *testing.T, n int, story func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for i := range n {
+			w.start(fmt.Sprintf("n%d", i+1))
+		}
+		w.eventually(30*time.Second, "the cluster forms", w.agreed)
+		story(t, w)
+	})
+}
+
+// start starts a process; the options change it before it runs.
+func (w *world) start(name string, options ...func(*process)) *process {
+	p := &process{
+		world: w, boot: fmt.Sprintf("B%d", len(w.processes)), done: make(chan struct{}),
+		node:       Node{Name: name, Weight: 1, Queues: []string{"a", "b"}},
+		transports: map[raft.ServerAddress]*raft.InmemTransport{},
+	}
+	agent, err := New(Config{Boot: p.boot, TTL: ttl, Record: keeperRecord{p}, Mark: keeperMark{p}, Source: p, Transport: p.open})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p.agent = agent
+	for _, option := range options {
+		option(p)
+	}
+	w.with(func() { w.processes = append(w.processes, p) })
+	var ctx context.Context
+	ctx, p.cancel = context.WithCancel(context.Background())
+	go func() {
+		defer close(p.done)
+		if err := agent.Run(ctx); err != nil {
+			w.t.Errorf("%s: Run: %v", p.boot, err)
+		}
+	}()
+	go p.watch(ctx)
+	return p
+}
+
+// watch checks that no two processes know different assignments of one generation.
+func (p *process) watch(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.agent.Changed():
+		}
+		a := p.agent.Assignment()
+		if a.Generation.Record == 0 {
+			continue // only the seat changed
+		}
+		data, err := a.MarshalBinary()
+		if err != nil {
+			p.world.t.Error(err)
+		}
+		p.world.mu.Lock()
+		if was, ok := p.world.seen[a.Generation]; ok && !bytes.Equal(was, data) {
+			p.world.t.Errorf("generation %s: two different assignments", a.Generation)
+		}
+		p.world.seen[a.Generation] = data
+		p.world.mu.Unlock()
+	}
+}
+
+// kill ends the process as a power cut would.
+func (p *process) kill() {
+	p.world.mu.Lock()
+	p.killed, p.noKeeper, p.renewed = true, true, time.Now()
+	p.world.mu.Unlock()
+	p.isolate(true)
+	p.cancel()
+}
+
+// isolate cuts the process off from the others, or heals that.
+func (p *process) isolate(cut bool) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	p.noPeers = cut
+	p.world.wire()
+}
+
+// isolateFromKeeper cuts the process off from record, mark and leases.
+func (p *process) isolateFromKeeper() {
+	p.world.with(func() { p.noKeeper, p.renewed = true, time.Now() })
+}
+
+// wire connects all transports whose processes reach each other. Under mu.
+func (w *world) wire() {
+	for _, p := range w.processes {
+		for _, from := range p.transports {
+			for _, q := range w.processes {
+				for address, to := range q.transports {
+					switch {
+					case p == q:
+					case p.noPeers || q.noPeers:
+						from.Disconnect(address)
+					default:
+						from.Connect(address, to)
+					}
+				}
+			}
+		}
+	}
+}
+
+func (p *process) open(server string) (raft.Transport, error) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	address, transport := raft.NewInmemTransport(Address(server, "mem"))
+	p.transports[address] = transport
+	p.world.wire()
+	return transport, nil
+}
+
+// leased reports whether the process's lease is live. Under mu.
+func (p *process) leased() bool {
+	if p.unleased {
+		return false
+	}
+	return !p.noKeeper || time.Since(p.renewed) < ttl
+}
+
+// View is what the process sees: everyone with a live lease.
+func (p *process) View(context.Context) (View, error) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	if p.noKeeper {
+		return View{}, errCut
+	}
+	v := View{Leased: p.leased(), Queues: p.world.queues}
+	for _, q := range p.world.processes {
+		if q.gone() || !q.leased() && q.killed {
+			continue
+		}
+		if !q.frozen && !q.killed {
+			q.seat = q.agent.Seat()
+		}
+		v.Peers = append(v.Peers, Peer{Node: q.node, Boot: q.boot, Address: "mem", Seat: q.seat, Leased: q.leased()})
+	}
+	return v, nil
+}
+
+func (p *process) Claims(context.Context) (*Assignment, error) { return p.claims, nil }
+
+// gone reports whether the process has left in order. Under mu.
+func (p *process) gone() bool {
+	select {
+	case <-p.done:
+		return !p.killed
+	default:
+		return false
+	}
+}
+
+type keeperRecord struct{ *process }
+
+func (k keeperRecord) Load(context.Context) ([]byte, error) {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.noKeeper {
+		return nil, errCut
+	}
+	return k.world.raw, nil
+}
+
+func (k keeperRecord) CompareAndSet(_ context.Context, old, new []byte) (bool, error) {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.noKeeper {
+		return false, errCut
+	}
+	if !bytes.Equal(k.world.raw, old) {
+		return false, nil
+	}
+	k.world.raw = new
+	if k.lostReply {
+		k.lostReply = false
+		return false, errCut
+	}
+	return true, nil
+}
+
+func (k keeperRecord) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+
+type keeperMark struct{ *process }
+
+func (k keeperMark) Load(context.Context) ([]byte, error) {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.noKeeper {
+		return nil, errCut
+	}
+	if time.Since(k.world.marked) >= ttl {
+		return nil, nil
+	}
+	return k.world.mark, nil
+}
+
+func (k keeperMark) Renew(_ context.Context, record, mark []byte) (bool, error) {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.noKeeper {
+		return false, errCut
+	}
+	if !bytes.Equal(record, k.world.raw) {
+		return false, nil
+	}
+	k.world.mark, k.world.marked = mark, time.Now()
+	return true, nil
+}
+
+// with changes the world under its lock.
+func (w *world) with(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+func (w *world) alive() []*process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(w.processes), func(p *process) bool { return p.killed || p.gone() })
+}
+
+func (w *world) leader() *process {
+	for _, p := range w.alive() {
+		if p.agent.Status().Leading {
+			return p
+		}
+	}
+	return nil
+}
+
+// agreed reports whether all living processes work by one assignment that gives
+// every shard to one of the living.
+func (w *world) agreed() bool {
+	alive := w.alive()
+	var names []string
+	for _, p := range alive {
+		names = append(names, p.node.Name)
+		if p.agent.Assignment().Generation != alive[0].agent.Assignment().Generation {
+			return false
+		}
+	}
+	a := alive[0].agent.Assignment()
+	slices.Sort(names)
+	covered := len(a.Queues) == len(w.queues)
+	for _, q := range a.Queues {
+		covered = covered && !slices.Contains(q.Owners, None)
+	}
+	return covered && slices.Equal(a.Nodes, names)
+}
+
+// eventually waits for a condition in the bubble's time and returns how long it took.
+func (w *world) eventually(limit time.Duration, what string, condition func() bool) time.Duration {
+	w.t.Helper()
+	start := time.Now()
+	for !condition() {
+		if time.Since(start) > limit {
+			for _, p := range w.alive() {
+				w.t.Logf("%s %s: %+v, applied %s", p.boot, p.node.Name, p.agent.Status(), p.agent.Assignment().Generation)
+			}
+			w.t.Fatalf("%s: not within %s; record %s", what, limit, w.raw)
+		}
+		time.Sleep(50 * time.Millisecond) // the bubble's time
+	}
+	return time.Since(start)
+}
+
+func (w *world) record() *record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rec, err := decodeRecord(w.raw)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return rec
+}
+
+func (w *world) stop() {
+	for _, p := range w.processes {
+		p.kill()
+	}
+	for _, p := range w.processes {
+		<-p.done
+	}
+}
