@@ -30,9 +30,12 @@ install() {
 	had_one=$(command -v redis-server || true)
 	apt-get update -q </dev/null
 	apt-get install -q -y --no-install-recommends redis-server </dev/null
-	# Not at the next boot either.
-	if [ -z "$had_one" ] && [ -d /run/systemd/system ]; then
-		systemctl disable --quiet redis-server.service || true
+	[ -z "$had_one" ] || return 0
+	# Not at the next boot either, nor where another policy let it start.
+	if [ -d /run/systemd/system ]; then
+		systemctl disable --quiet --now redis-server.service || true
+	else
+		service redis-server stop >/dev/null 2>&1 || true
 	fi
 }
 
