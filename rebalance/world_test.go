@@ -97,7 +97,7 @@ func (w *world) start(name string, options ...func(*process)) *process {
 	ctx, p.cancel = context.WithCancel(context.Background())
 	go func() {
 		defer close(p.done)
-		if err := agent.Run(ctx); err != nil {
+		if err := p.agent.Run(ctx); err != nil {
 			w.t.Errorf("%s: Run: %v", p.boot, err)
 		}
 	}()
