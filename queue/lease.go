@@ -27,11 +27,12 @@ func (c *Client) leaseKey(instance string) string {
 func (c *Client) instancesKey() string { return clusterKey(c.cfg.Cluster, "instances") }
 
 // TakeLease creates the lease of a new instance and puts it into the index of
-// instances.
-func (c *Client) TakeLease(ctx context.Context, instance string, value []byte, ttl time.Duration) (*Lease, error) {
+// instances, with what identifies its process: that outlives the lease.
+func (c *Client) TakeLease(ctx context.Context, instance string, identity, value []byte, ttl time.Duration) (*Lease, error) {
 	// The index first: an instance in it without a lease is merely dead, a lease
 	// without an entry would be invisible.
-	if err := c.rdb.ZAdd(ctx, c.instancesKey(), redis.Z{Score: 0, Member: instance}).Err(); err != nil && !redis.HasErrorPrefix(err, "OOM") {
+	err := c.rdb.HSet(ctx, c.instancesKey(), instance, identity).Err()
+	if err != nil && !redis.HasErrorPrefix(err, "OOM") {
 		return nil, c.explain("register instance "+instance, err)
 	}
 	l := &Lease{c: c, key: c.leaseKey(instance), Instance: instance}
@@ -65,45 +66,71 @@ func (l *Lease) Drop(ctx context.Context) error { return l.c.DropLease(ctx, l.In
 func (c *Client) DropLease(ctx context.Context, instance string) error {
 	pipe := c.rdb.Pipeline()
 	pipe.Del(ctx, c.leaseKey(instance))
-	pipe.ZRem(ctx, c.instancesKey(), instance)
+	pipe.HDel(ctx, c.instancesKey(), instance)
 	_, err := pipe.Exec(ctx)
 	return c.explain("drop the lease of "+instance, err)
 }
 
-// ReadLease returns what an instance's lease says, nil if there is none.
-func (c *Client) ReadLease(ctx context.Context, instance string) ([]byte, error) {
-	value, err := c.rdb.Get(ctx, c.leaseKey(instance)).Bytes()
-	if errors.Is(err, redis.Nil) {
-		return nil, nil
-	}
-	return value, c.explain("read the lease of "+instance, err)
+// Instance is an entry of the index of instances.
+type Instance struct {
+	Name     string
+	Identity []byte // what TakeLease was given; nil if the instance is not in the index
+	Lease    []byte // what the lease says; nil if it is gone
 }
 
-// Leases returns every instance of the index with what its lease says, nil for those
-// whose lease is gone.
-func (c *Client) Leases(ctx context.Context) (map[string][]byte, error) {
-	instances, err := c.rdb.ZRange(ctx, c.instancesKey(), 0, -1).Result()
+// Instance reads one entry.
+func (c *Client) Instance(ctx context.Context, name string) (Instance, error) {
+	pipe := c.rdb.Pipeline()
+	identity := pipe.HGet(ctx, c.instancesKey(), name)
+	lease := pipe.Get(ctx, c.leaseKey(name))
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return Instance{}, c.explain("read instance "+name, err)
+	}
+	return instanceOf(name, identity, lease)
+}
+
+// instanceOf reads the commands' answers, nil for what is not there.
+func instanceOf(name string, identity, lease *redis.StringCmd) (Instance, error) {
+	i := Instance{Name: name}
+	for _, part := range []struct {
+		cmd  *redis.StringCmd
+		into *[]byte
+	}{{identity, &i.Identity}, {lease, &i.Lease}} {
+		value, err := part.cmd.Bytes()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return i, fmt.Errorf("read instance %s: %w", name, err)
+		}
+		*part.into = value
+	}
+	return i, nil
+}
+
+// Instances reads the index.
+func (c *Client) Instances(ctx context.Context) ([]Instance, error) {
+	index, err := c.rdb.HGetAll(ctx, c.instancesKey()).Result()
 	if err != nil {
 		return nil, c.explain("list instances", err)
 	}
-	leases := make(map[string][]byte, len(instances))
-	if len(instances) == 0 {
-		return leases, nil
+	instances := make([]Instance, 0, len(index))
+	if len(index) == 0 {
+		return instances, nil
 	}
 	pipe := c.rdb.Pipeline()
-	cmds := make([]*redis.StringCmd, len(instances))
-	for i, instance := range instances {
-		cmds[i] = pipe.Get(ctx, c.leaseKey(instance))
+	leases := make(map[string]*redis.StringCmd, len(index))
+	for name := range index {
+		leases[name] = pipe.Get(ctx, c.leaseKey(name))
 	}
-	pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
-	for i, instance := range instances {
-		value, err := cmds[i].Bytes()
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, c.explain("read leases", err)
+	}
+	for name, identity := range index {
+		value, err := leases[name].Bytes()
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return nil, c.explain("read the lease of "+instance, err)
+			return nil, c.explain("read the lease of "+name, err)
 		}
-		leases[instance] = value
+		instances = append(instances, Instance{Name: name, Identity: []byte(identity), Lease: value})
 	}
-	return leases, nil
+	return instances, nil
 }
 
 // Time is Redis's clock.
