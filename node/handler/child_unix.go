@@ -1,0 +1,210 @@
+//go:build unix
+
+package handler
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/wire"
+)
+
+// errGone means that the child ended before it was given the batch.
+var errGone = errors.New("process ended before it got the batch")
+
+// How long the end of a child may take. Each is far from what a healthy machine
+// needs; they bound Handle on a sick one.
+const (
+	guardPatience = 2 * time.Second        // from asking the guard to kill, to killing the guard
+	exitPatience  = 500 * time.Millisecond // from the end of stdout to the exit
+	drainPatience = 100 * time.Millisecond // for pipes that an escaped process keeps open
+)
+
+// child is one process with its guard. Its slot owns it, a Handle has it while it is
+// lent; only exited and kill are for both.
+type child struct {
+	name     string
+	in       *os.File // its stdin
+	out      *os.File // its stdout
+	answers  *bufio.Reader
+	max      int // longest answer, bytes
+	line     []byte
+	answered bool      // it has given a good answer
+	back     chan bool // the borrower gives it back: true = still good
+
+	kill   func()        // asks the guard to kill all; exited is closed soon after
+	exited chan struct{} // closed when all processes are reaped and stderr is read
+	status string        // how it ended; set before exited is closed
+	tail   tail          // the end of its stderr
+}
+
+// exchange gives the batch to the child and returns its verdict. When it returns,
+// either the child waits for the next batch or nothing of it is left.
+func (c *child) exchange(ctx context.Context, b *lowkiq.Batch) error {
+	unhook := context.AfterFunc(ctx, c.kill)
+	broken, verdict := c.roundTrip(b)
+	cancelled := !unhook()
+	if broken != nil && !cancelled {
+		broken = c.explain(broken)
+		c.kill()
+	}
+	if broken != nil || cancelled {
+		<-c.exited
+	}
+	c.answered = c.answered || broken == nil
+	// Output after the answer would be taken for the answer to the next batch.
+	good := broken == nil && !cancelled && c.answers.Buffered() == 0
+	if !good {
+		c.kill()
+		<-c.exited
+	}
+	c.back <- good
+	switch {
+	case broken != nil && cancelled:
+		return fmt.Errorf("%s: killed: %w", c.name, context.Cause(ctx))
+	case errors.Is(broken, errGone):
+		return fmt.Errorf("%s: %w: %s%s", c.name, errGone, c.status, c.tail.quote())
+	case broken != nil:
+		return fmt.Errorf("%s: %w%s", c.name, broken, c.tail.quote())
+	}
+	return verdict
+}
+
+// roundTrip returns what broke the exchange, or else the child's verdict.
+func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
+	if err := c.quiet(); err != nil {
+		return err, nil
+	}
+	c.line = append(wire.AppendBatch(c.line[:0], b), '\n')
+	_, writeErr := c.in.Write(c.line)
+	if cap(c.line) > 1<<20 {
+		c.line = nil // one huge batch must not stay for ever
+	}
+	// It may have answered, or said why not, without reading everything.
+	answer, err := readLine(c.answers, c.max)
+	if err != nil {
+		return errors.Join(err, writeErr), nil
+	}
+	if writeErr != nil {
+		return fmt.Errorf("answered %s without reading its batch", excerpt(answer, 200)), nil
+	}
+	verdict = wire.ParseAnswer(answer, b)
+	var nonsense *wire.Error
+	if errors.As(verdict, &nonsense) {
+		return fmt.Errorf("wrote %s to stdout instead of an answer (%w); stdout carries answers only, write logs to stderr", excerpt(answer, 200), verdict), nil
+	}
+	return nil, verdict
+}
+
+// quiet checks that the child has written nothing since its last answer, and has not
+// ended.
+func (c *child) quiet() error {
+	readable, ended, err := pollRead(c.out)
+	if err != nil {
+		return err
+	}
+	if readable {
+		_ = c.out.SetReadDeadline(time.Now().Add(drainPatience))
+		text, _ := c.answers.Peek(1)
+		text, _ = c.answers.Peek(max(len(text), c.answers.Buffered()))
+		return fmt.Errorf("wrote %s to stdout while it had no batch; stdout carries answers only, write logs to stderr", excerpt(bytes.TrimSpace(text), 200))
+	}
+	if ended {
+		return errGone
+	}
+	return nil
+}
+
+// pollRead reports whether a pipe has data, and whether its writers are gone.
+func pollRead(f *os.File) (readable, ended bool, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return false, false, err
+	}
+	fds := []unix.PollFd{{Events: unix.POLLIN}}
+	err = conn.Control(func(fd uintptr) {
+		fds[0].Fd = int32(fd)
+		for _, err = unix.Poll(fds, 0); err == unix.EINTR; {
+			_, err = unix.Poll(fds, 0)
+		}
+	})
+	return fds[0].Revents&unix.POLLIN != 0, fds[0].Revents&unix.POLLHUP != 0, err
+}
+
+// explain adds the exit status to the end of stdout.
+func (c *child) explain(broken error) error {
+	if !errors.Is(broken, io.EOF) && !errors.Is(broken, io.ErrUnexpectedEOF) && !errors.Is(broken, syscall.EPIPE) {
+		return broken
+	}
+	timer := time.NewTimer(exitPatience)
+	defer timer.Stop()
+	select {
+	case <-c.exited:
+		return fmt.Errorf("ended before it answered: %s", c.status)
+	case <-timer.C:
+		return errors.New("closed its stdout before it answered")
+	}
+}
+
+// dismiss ends an idle child: by the end of its stdin, or else by killing it.
+func (c *child) dismiss(patience time.Duration) {
+	c.in.Close()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-c.exited:
+	case <-timer.C:
+	}
+}
+
+// close leaves nothing of the child.
+func (c *child) close() {
+	c.kill()
+	<-c.exited
+	c.in.Close()
+	c.out.Close()
+}
+
+// watch waits for the guard's end, which comes after the child's.
+func (c *child) watch(guard *exec.Cmd, pid int, status *bufio.Reader, stderr *os.File, stderrRead <-chan struct{}) {
+	text, _ := status.ReadString('\n')
+	_, _ = io.Copy(io.Discard, status) // until the guard is gone
+	err := guard.Wait()
+	if exit, ok := bytes.CutPrefix([]byte(text), []byte("exit ")); ok {
+		c.status = string(bytes.TrimSpace(exit))
+	} else {
+		c.status = fmt.Sprintf("its guard process died (%v)", err)
+		endGroup(pid)
+	}
+	// Processes that got away, possible only elsewhere than on Linux or without the
+	// guard, may keep the pipes open.
+	soon := time.Now().Add(drainPatience)
+	_ = stderr.SetReadDeadline(soon)
+	_ = c.out.SetReadDeadline(soon)
+	_ = c.in.SetWriteDeadline(soon)
+	<-stderrRead
+	c.kill() // closes the pipe to the guard
+	close(c.exited)
+}
+
+// endGroup kills the child's group and waits until it is gone. It is not ours to
+// reap: where init is slow to, the dead still count, and the wait is cut short.
+func endGroup(pid int) {
+	killGroup(pid)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); pid > 1 && time.Since(began) < drainPatience && syscall.Kill(-pid, 0) == nil; {
+		<-tick.C
+	}
+}

@@ -1,0 +1,26 @@
+// Package handler answers one question: how does a batch reach user code that is
+// not a Go function, and how does its answer come back? [HTTP] posts it to an
+// endpoint, [Exec] gives it to a long-lived child process; both are
+// lowkiq.Handlers and speak the JSON of package wire.
+//
+// Of an HTTP endpoint it promises only that the request is aborted before Handle
+// returns: the endpoint may still be working on it (the limit of I1).
+//
+// Of exec children it promises more (I1). When Handle returns because its context
+// was cancelled, or because the child misbehaved, the child and everything it
+// started have been killed and reaped. When the node itself dies, even by kill -9,
+// they are gone within a second. A guard process per child sees to that: it is the
+// node's own binary started again, holds the read end of a pipe whose write end only
+// the node has, and kills the child's process group when the pipe ends. On Linux it
+// also adopts every process that the child leaves behind (a subreaper), so that one
+// that made its own session does not get away. On other Unixes such a process does.
+// If somebody kills the guard itself, the child dies with it, and its group is
+// killed by the node.
+//
+// A program that uses Exec must call [Guard] as the first thing in main (and in
+// TestMain); [NewExec] says so if it did not.
+//
+// HTTP has no goroutines. [Exec.Run] has one per child, which starts it, lends it to
+// one Handle at a time and starts the next; besides, each child has one that reads
+// its stderr and one that waits for its end.
+package handler

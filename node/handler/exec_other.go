@@ -1,0 +1,27 @@
+//go:build !unix
+
+package handler
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+var errNoUnix = errors.New("exec handlers need a Unix: process groups and pipes that pass to children")
+
+// Guard does nothing here.
+func Guard() {}
+
+// Exec is a handler that needs a Unix.
+type Exec struct{}
+
+// NewExec returns an error: exec handlers need a Unix.
+func NewExec(ExecConfig) (*Exec, error) { return nil, errNoUnix }
+
+// Run returns an error.
+func (*Exec) Run(context.Context) error { return errNoUnix }
+
+// Handle returns an error.
+func (*Exec) Handle(context.Context, *lowkiq.Batch) error { return errNoUnix }

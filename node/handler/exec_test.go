@@ -1,0 +1,320 @@
+//go:build linux
+
+package handler
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// sh is a child in shell; $line is the batch it has just read.
+func sh(script string) []string { return []string{"sh", "-c", script} }
+
+// loop is a child that runs script for every batch.
+func loop(script string) []string {
+	return sh("while IFS= read -r line; do " + script + "; done")
+}
+
+// running runs an Exec until the test ends.
+func running(t testing.TB, cfg ExecConfig) *Exec {
+	t.Helper()
+	e, err := NewExec(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: got %v, want nil", err)
+		}
+	})
+	return e
+}
+
+func TestExecAnswers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ answer, want string }{
+		"ok":        {`{"ok":true}`, ""},
+		"refused":   {`{"ok":false,"error":"no luck"}`, "no luck"},
+		"failed id": {`{"failed":{"a":"gone"}}`, "a: gone"},
+		"long":      {`{"ok":false,"error":"` + strings.Repeat("x", 100_000) + `"}`, strings.Repeat("x", 100_000)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := running(t, ExecConfig{Argv: append(loop(`printf '%s\n' "$ANSWER"; n=$((n+1))`), "child"), Env: []string{"ANSWER=" + c.answer}})
+			for range 3 { // the same child goes on after a failure
+				err := e.Handle(t.Context(), batch())
+				if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
+					t.Errorf("got %.200v, want %.200q", err, c.want)
+				}
+			}
+		})
+	}
+}
+
+func TestExecChildSeesTheBatch(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e := running(t, ExecConfig{Argv: loop(`printf '%s\n' "$line" >>batches; echo '{"ok":true}'`), Dir: dir})
+	want := strings.Repeat("x", 300_000) // far beyond a pipe's buffer
+	for i := range 2 {
+		b := batch()
+		b.Flight = int64(i)
+		b.Jobs[0].Payloads[0].Data = fmt.Appendf(nil, "%q", want)
+		if err := e.Handle(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "batches"))
+	got := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	if err != nil || len(got) != 2 {
+		t.Fatalf("got %d lines, %v, want 2", len(got), err)
+	}
+	for i, line := range got {
+		if d := decode(t, line); d.Flight != int64(i) || string(d.Jobs[0].Payloads[0].Payload) != `"`+want+`"` {
+			t.Errorf("got flight %d, want %d with the payload", d.Flight, i)
+		}
+	}
+}
+
+func TestExecMisbehaviour(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		argv []string
+		want string
+	}{
+		"exits":           {loop(`echo oh dear >&2; exit 3`), "ended before it answered: exit status 3; stderr: oh dear"},
+		"killed":          {loop(`kill -9 $$`), "ended before it answered: killed by SIGKILL"},
+		"half an answer":  {loop(`printf '{"ok"'; exit 1`), "ended before it answered: exit status 1"},
+		"nonsense":        {loop(`echo debug; echo '{"ok":true}'`), `wrote "debug" to stdout instead of an answer`},
+		"too long":        {loop(`head -c 3000 /dev/zero | tr '\0' x; echo`), "longer than 1000 bytes"},
+		"closes stdout":   {loop(`exec >/dev/null`), "closed its stdout before it answered"},
+		"exits at once":   {sh(`exit 4`), "exit status 4"},
+		"speaks first":    {sh(`echo ready; sleep 60`), `"ready" to stdout`},
+		"does not read":   {sh(`exec <&-; echo '{"ok":true}'; sleep 60`), "batch"},
+		"unknown answer":  {loop(`echo '{"done":1}'`), `unknown field "done"`},
+		"grandchild left": {loop(`sleep 60 & exit 5`), "ended before it answered: exit status 5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := running(t, ExecConfig{Argv: c.argv, MaxAnswer: 1000})
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			b := batch()
+			if name == "does not read" {
+				b.Jobs[0].Payloads[0].Data = bytes.Repeat([]byte{' ', 'x'}, 200_000)
+			}
+			if err := e.Handle(ctx, b); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// A second answer must never be taken for the answer to the next batch (I2).
+func TestExecExtraAnswerIsNotTheNextOne(t *testing.T) {
+	t.Parallel()
+	e := running(t, ExecConfig{Argv: loop(`n=$((n+1)); if [ $n = 1 ]; then printf '{"ok":true}\n{"ok":true}\n'; else echo '{"ok":false,"error":"second"}'; fi`)})
+	if err := e.Handle(t.Context(), batch()); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // each gets a child's first answer, or the complaint; none gets a stale one with a state of two
+		if err := e.Handle(t.Context(), batch()); err != nil && !strings.Contains(err.Error(), "while it had no batch") {
+			t.Errorf("got %v, want a fresh child's answer", err)
+		}
+	}
+}
+
+func TestExecRestartsAfterAFailure(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e := running(t, ExecConfig{Argv: loop(`if mkdir once 2>/dev/null; then exit 1; fi; echo '{"ok":true}'`), Dir: dir})
+	if err := e.Handle(t.Context(), batch()); err == nil {
+		t.Fatal("got nil, want the first batch to fail")
+	}
+	if err := e.Handle(t.Context(), batch()); err != nil {
+		t.Errorf("got %v, want the next child to answer", err)
+	}
+}
+
+func TestExecRecyclingChildFailsNothing(t *testing.T) {
+	t.Parallel()
+	e := running(t, ExecConfig{Argv: sh(`read -r line; echo '{"ok":true}'`)})
+	for range 3 {
+		if err := e.Handle(t.Context(), batch()); err != nil && !strings.Contains(err.Error(), "exit status 0") {
+			t.Errorf("got %v, want an answer (or a batch lost to the exit)", err)
+		}
+	}
+}
+
+func TestExecCancelKills(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e := running(t, ExecConfig{Argv: loop(`sleep 600 & setsid sleep 600 & echo $$ $! >pids.tmp; mv pids.tmp pids; wait`), Dir: dir})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		eventually(t, "the child to start", func() bool { _, err := os.Stat(filepath.Join(dir, "pids")); return err == nil })
+		cancel(lowkiq.ErrTimeout)
+	}()
+	if err := e.Handle(ctx, batch()); !errors.Is(err, lowkiq.ErrTimeout) {
+		t.Errorf("got %v, want the cause of the cancel", err)
+	}
+	// Not eventually: when Handle has returned, they are gone.
+	for _, pid := range pidsIn(t, filepath.Join(dir, "pids")) {
+		if alive(pid) {
+			t.Errorf("process %d lives after Handle returned", pid)
+		}
+	}
+}
+
+func TestExecCancelWhileWaiting(t *testing.T) {
+	t.Parallel()
+	e := running(t, ExecConfig{Argv: loop(`sleep 600`)})
+	busy, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = e.Handle(busy, batch()) })
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, lowkiq.ErrLeaseLost)
+	defer cancel()
+	_ = e.Handle(ctx, batch())
+	err := e.Handle(ctx, batch())
+	stop()
+	wg.Wait()
+	if !errors.Is(err, lowkiq.ErrLeaseLost) {
+		t.Errorf("got %v, want the cause of the cancel", err)
+	}
+}
+
+func TestExecConcurrentHandles(t *testing.T) {
+	t.Parallel()
+	e := running(t, ExecConfig{Argv: echoChild(), Processes: 4, Env: []string{"HANDLER_TEST_ROLE=echo"}})
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 50 {
+				if err := e.Handle(t.Context(), batch()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func echoChild() []string { return []string{os.Args[0]} }
+
+func TestExecStderrIsLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	e, err := NewExec(ExecConfig{Argv: loop(`echo one >&2; printf two >&2; echo '{"ok":true}'`), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	if err := e.Handle(ctx, batch()); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-done
+	if got := log.String(); !strings.Contains(got, `command=sh line=one`) || !strings.Contains(got, `command=sh line=two`) {
+		t.Errorf("got log %q, want the lines one and two", got)
+	}
+}
+
+func TestExecPostponesWhileItCannotStart(t *testing.T) {
+	t.Parallel()
+	bad := filepath.Join(t.TempDir(), "bad")
+	if err := os.WriteFile(bad, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	e := running(t, ExecConfig{Argv: []string{bad}})
+	var got lowkiq.Postpone
+	if err := e.Handle(t.Context(), batch()); !errors.As(err, &got) || got.After < time.Second || !strings.Contains(got.Reason, "no such file") {
+		t.Errorf("got %v, want to be postponed with the reason", err)
+	}
+}
+
+func TestExecAfterRun(t *testing.T) {
+	t.Parallel()
+	e, err := NewExec(ExecConfig{Argv: loop(`echo '{"ok":true}'`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := e.Run(ctx); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+	if err := e.Handle(t.Context(), batch()); !errors.Is(err, lowkiq.ErrShutdown) {
+		t.Errorf("got %v, want ErrShutdown", err)
+	}
+	if err := e.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("got %v, want an error of the second Run", err)
+	}
+}
+
+func TestExecConfigErrors(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cfg  ExecConfig
+		want string
+	}{
+		"no command":      {ExecConfig{}, "exec: empty"},
+		"missing command": {ExecConfig{Argv: []string{"no-such-command"}}, `"no-such-command": executable file not found`},
+		"missing file":    {ExecConfig{Argv: []string{"./handler"}, Dir: "/tmp"}, "/tmp/handler"},
+		"zero byte":       {ExecConfig{Argv: []string{"a\x00"}}, "zero byte"},
+		"env":             {ExecConfig{Argv: []string{"sh"}, Env: []string{"A"}}, "KEY=value"},
+		"processes":       {ExecConfig{Argv: []string{"sh"}, Processes: -1}, "processes: -1"},
+		"max answer":      {ExecConfig{Argv: []string{"sh"}, MaxAnswer: -1}, "max_answer: -1"},
+		"kill after":      {ExecConfig{Argv: []string{"sh"}, KillAfter: -1}, "kill_after"},
+	} {
+		if _, err := NewExec(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestExecNeedsGuard(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "HANDLER_TEST_ROLE=unguarded")
+	if got, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(got), "call handler.Guard()") {
+		t.Errorf("got %q, %v, want to be told to call Guard", got, err)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+	for inARow, want := range map[int]time.Duration{0: 100 * time.Millisecond, 1: 200 * time.Millisecond, 6: 6400 * time.Millisecond, 7: 10 * time.Second, 1000: 10 * time.Second} {
+		if low, high := backoff(inARow, 0), backoff(inARow, 1); low != want/2 || high != want {
+			t.Errorf("%d in a row: got %s to %s, want %s to %s", inARow, low, high, want/2, want)
+		}
+	}
+}
+
+func BenchmarkExec(b *testing.B) {
+	e := running(b, ExecConfig{Argv: echoChild(), Env: []string{"HANDLER_TEST_ROLE=echo"}})
+	one := batch()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := e.Handle(b.Context(), one); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package handler
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// self names the running binary even after it was replaced or deleted on disk.
+func self() (string, error) { return "/proc/self/exe", nil }
+
+// adoptOrphans makes descendants whose parent died children of this process.
+func adoptOrphans() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+func childAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// sweep kills and reaps every process below this one. It gives up after 5 s on those
+// that may not be killed (a setuid program).
+func sweep() {
+	for began := time.Now(); time.Since(began) < 5*time.Second; {
+		got, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		if errors.Is(err, syscall.ECHILD) {
+			return
+		}
+		if got > 0 || err != nil {
+			continue
+		}
+		killDescendants()
+		time.Sleep(time.Millisecond) // death is not immediate; SIGCHLD of a grandchild goes elsewhere
+	}
+}
+
+// killDescendants kills the processes whose chain of parents leads here.
+func killDescendants() {
+	children := processTree()
+	for queue := children[os.Getpid()]; len(queue) > 0; queue = queue[1:] {
+		_ = syscall.Kill(queue[0], syscall.SIGKILL)
+		queue = append(queue, children[queue[0]]...)
+	}
+}
+
+// processTree returns the children of each process, as /proc tells.
+func processTree() map[int][]int {
+	tree := map[int][]int{}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return tree
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if stat, err := os.ReadFile("/proc/" + name + "/stat"); err == nil {
+			parent := parentOf(stat)
+			tree[parent] = append(tree[parent], pid)
+		}
+	}
+	return tree
+}
+
+// parentOf reads the fourth field of proc_pid_stat(5); the second is a name in
+// parentheses, which may contain anything.
+func parentOf(stat []byte) int {
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 2 {
+		return -1
+	}
+	pid, err := strconv.Atoi(string(fields[1]))
+	if err != nil {
+		return -1
+	}
+	return pid
+}

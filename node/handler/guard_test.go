@@ -1,0 +1,308 @@
+//go:build linux
+
+package handler
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// roles are the mains of the processes that tests start.
+func roles() map[string]func() {
+	return map[string]func(){"echo": echo, "node": nodeToKill, "unguarded": unguarded, "show": show}
+}
+
+// unguarded is a main that forgot to call Guard.
+func unguarded() {
+	guardCalled.Store(false)
+	_, err := NewExec(ExecConfig{Argv: []string{"sh"}})
+	fmt.Print(err)
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for began := time.Now(); !condition(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Errorf("waited 20 s for %s", what)
+			return
+		}
+	}
+}
+
+// alive reports whether a process exists and is not a zombie.
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" Z"))
+}
+
+func pidsIn(t testing.TB, file string) []int {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for field := range strings.FieldsSeq(string(text)) {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// family is a child with a grandchild, one in a session of its own, and one whose
+// parent is gone; it writes their pids to the file "pids", one line.
+const family = `sleep 600 & a=$!; setsid sleep 600 & b=$!; (setsid sh -c 'echo $$ >c.tmp; mv c.tmp c; exec sleep 600' &)
+while [ ! -f c ]; do sleep 0.01; done; echo $$ $a $b $(cat c) >pids.tmp; mv pids.tmp pids; wait`
+
+// nodeToKill works on one batch that never ends.
+func nodeToKill() {
+	e, err := NewExec(ExecConfig{Argv: []string{"sh", "-c", "read -r line; " + family}, Env: []string{"HANDLER_TEST_ROLE="}, Stderr: os.Stderr})
+	if err != nil {
+		panic(err)
+	}
+	go func() { _ = e.Run(context.Background()) }()
+	panic(e.Handle(context.Background(), batch()))
+}
+
+// TestNodeKilled: no exec child, nor anything that it started, outlives its node by
+// one second (I1).
+func TestNodeKilled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	node := exec.Command(os.Args[0])
+	node.Dir, node.Env = dir, append(os.Environ(), "HANDLER_TEST_ROLE=node")
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pids := filepath.Join(dir, "pids")
+	eventually(t, "the children to start", func() bool { _, err := os.Stat(pids); return err == nil })
+	all := append(pidsIn(t, pids), guardsOf(node.Process.Pid)...)
+	if len(all) != 5 {
+		t.Errorf("got %d processes, want child, three grandchildren and the guard", len(all))
+	}
+	for _, pid := range all {
+		if !alive(pid) {
+			t.Errorf("process %d does not run before the kill: the test would show nothing", pid)
+		}
+	}
+	_ = node.Process.Kill()
+	killed := time.Now()
+	_ = node.Wait()
+	eventually(t, "the node's processes to end", func() bool {
+		for _, pid := range all {
+			if alive(pid) {
+				return false
+			}
+		}
+		return true
+	})
+	if took := time.Since(killed); took > time.Second {
+		t.Errorf("got %s until all were gone, want at most 1 s", took)
+	}
+}
+
+// guardsOf returns the children of a process.
+func guardsOf(pid int) []int { return processTree()[pid] }
+
+// Negative test: without a guard the same family outlives its parent.
+func TestWithoutAGuardTheFamilyLives(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cmd := exec.Command("sh", "-c", family)
+	cmd.Dir = dir
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pids := filepath.Join(dir, "pids")
+	eventually(t, "the children to start", func() bool { _, err := os.Stat(pids); return err == nil })
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	living := 0
+	for _, pid := range pidsIn(t, pids)[1:] {
+		if alive(pid) {
+			living++
+		}
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	if living != 3 {
+		t.Errorf("got %d living grandchildren, want 3", living)
+	}
+}
+
+// A guard that is killed takes its child along, and the batch fails.
+func TestGuardKilled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e := running(t, ExecConfig{Argv: loop(`sleep 600 & echo $$ $! $PPID >pids.tmp; mv pids.tmp pids; wait`), Dir: dir})
+	failed := make(chan error, 1)
+	go func() { failed <- e.Handle(t.Context(), batch()) }()
+	eventually(t, "the child to start", func() bool { _, err := os.Stat(filepath.Join(dir, "pids")); return err == nil })
+	pids := pidsIn(t, filepath.Join(dir, "pids"))
+	_ = syscall.Kill(pids[2], syscall.SIGKILL)
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "its guard process died") {
+		t.Errorf("got %v, want the guard's death named", err)
+	}
+	for _, pid := range pids {
+		if alive(pid) {
+			t.Errorf("process %d lives after its guard and the failure of its batch", pid)
+		}
+	}
+}
+
+// The child gets plain, blocking pipes, nothing of the guard's or the node's, and no
+// marker; and it leads a session.
+func TestChildInheritsOnlyItsPipes(t *testing.T) {
+	t.Parallel()
+	var stderr syncBuffer
+	e := running(t, ExecConfig{Stderr: &stderr, Argv: echoChild(), Env: []string{"HANDLER_TEST_ROLE=show"}})
+	if err := e.Handle(t.Context(), batch()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child's stderr", func() bool { return strings.HasSuffix(stderr.String(), "\n") })
+	want := fmt.Sprintf("files %v blocking true marker false leader true\n", inheritable(t))
+	if got := stderr.String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// show writes what it has inherited to stderr, and then works as echo does.
+func show() {
+	var files []int
+	for fd := range 1024 {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			files = append(files, fd) // what the Go runtime opens itself is closed on exec
+		}
+	}
+	blocking := true
+	for fd := range 3 {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		blocking = blocking && err == nil && flags&unix.O_NONBLOCK == 0
+	}
+	_, marker := os.LookupEnv(guardEnv)
+	session, _ := unix.Getsid(0)
+	fmt.Fprintf(os.Stderr, "files %v blocking %t marker %t leader %t\n", files, blocking, marker, session == os.Getpid())
+	echo()
+}
+
+// inheritable lists 0, 1, 2 and what whoever started this test leaks to all below.
+func inheritable(t *testing.T) []int {
+	t.Helper()
+	files := []int{0, 1, 2}
+	for fd := 3; fd < 1024; fd++ {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			files = append(files, fd)
+		}
+	}
+	return files
+}
+
+// Start, failure and end leave neither process nor descriptor.
+func TestExecLeavesNothing(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestLeftovers$", "-test.v")
+	cmd.Env = append(os.Environ(), "HANDLER_TEST_LEFTOVERS=1")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "counted") {
+		t.Errorf("got %v:\n%s", err, out)
+	}
+}
+
+// TestLeftovers runs in a process of its own, where nothing else opens files.
+func TestLeftovers(t *testing.T) {
+	if os.Getenv("HANDLER_TEST_LEFTOVERS") == "" {
+		return // TestExecLeavesNothing runs it
+	}
+	round := func() {
+		for _, argv := range [][]string{loop(`echo '{"ok":true}'`), loop(`exit 1`), loop(`echo x`), sh(`exit 1`)} {
+			e, err := NewExec(ExecConfig{Argv: argv, Processes: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- e.Run(ctx) }()
+			_ = e.Handle(ctx, batch())
+			cancel()
+			<-done
+		}
+	}
+	round() // whatever the runtime opens once
+	before := descriptors(t)
+	for range 5 {
+		round()
+	}
+	if after := descriptors(t); after > before {
+		t.Errorf("got %d open files, want at most the %d of before", after, before)
+	}
+	if left := guardsOf(os.Getpid()); len(left) > 0 {
+		t.Errorf("got children %v, want none", left)
+	}
+	t.Log("counted")
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestParentOf(t *testing.T) {
+	t.Parallel()
+	for stat, want := range map[string]int{"12 (sh) S 7 12": 7, "12 (a) b) (c) R 8 1": 8, "": -1, "12 (sh)": -1, "1 (x) S y 1": -1} {
+		if got := parentOf([]byte(stat)); got != want {
+			t.Errorf("%q: got %d, want %d", stat, got, want)
+		}
+	}
+}
+
+func TestReadLine(t *testing.T) {
+	t.Parallel()
+	r := bufio.NewReaderSize(strings.NewReader("ab\n\n"+strings.Repeat("x", 40)+"\n"+strings.Repeat("y", 41)+"\n"), 16)
+	for _, want := range []string{"ab", "", strings.Repeat("x", 40)} {
+		if got, err := readLine(r, 40); err != nil || string(got) != want {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	}
+	if _, err := readLine(r, 40); err == nil || !strings.Contains(err.Error(), "longer than 40") {
+		t.Errorf("got %v, want the line refused", err)
+	}
+	if _, err := readLine(bufio.NewReader(strings.NewReader("abc")), 40); err != io.EOF {
+		t.Errorf("got %v, want EOF for half a line", err)
+	}
+}
+
+// syncBuffer is a buffer for a reader and a writer.
+type syncBuffer struct {
+	lockedWriter
+	buf bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}

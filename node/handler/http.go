@@ -1,0 +1,205 @@
+package handler
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/wire"
+)
+
+const (
+	maxBody       = 1 << 20        // longest response read, bytes
+	quoted        = 512            // bytes of a response that an error quotes
+	maxRetryAfter = 24 * time.Hour // an endpoint cannot put a job off for longer
+)
+
+// HTTPConfig says where to post batches.
+type HTTPConfig struct {
+	URL     string        // http:// or https://
+	Timeout time.Duration // of one request, its body included; 0 = only the context's
+	Token   string        // sent as "Authorization: Bearer …" unless empty
+	Header  http.Header   // sent with every request
+	Client  *http.Client  // nil = one that keeps connections and follows no redirect
+}
+
+// Validate names the field that is wrong.
+func (c HTTPConfig) Validate() error {
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		return errors.New("url: not a URL")
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("url: %q, want http://host/path or https://host/path", u.Redacted())
+	}
+	if c.Timeout < 0 {
+		return fmt.Errorf("timeout: %s, want 0 or more", c.Timeout)
+	}
+	return nil
+}
+
+// HTTP is a handler that posts each batch to an endpoint, with the headers
+// Lowkiq-Queue, Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. A 2xx response means
+// done; its body may be an answer of package wire, and is read as one if it looks
+// like JSON. 429 and 503 with Retry-After postpone the batch. Anything else is a
+// failure.
+type HTTP struct {
+	cfg HTTPConfig
+	url string // without user and password, for errors
+}
+
+// NewHTTP validates cfg. Nothing is sent yet.
+func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("http handler: %w", err)
+	}
+	if cfg.Client == nil {
+		cfg.Client = newClient()
+	}
+	u, _ := url.Parse(cfg.URL)
+	u.User = nil
+	return &HTTP{cfg: cfg, url: u.String()}, nil
+}
+
+// newClient keeps a connection per batch that may run at once. It follows no
+// redirect: a POST that becomes a GET would lose its batch.
+func newClient() *http.Client {
+	transport := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		MaxIdleConnsPerHost: 256,
+		IdleConnTimeout:     90 * time.Second,
+		TLSHandshakeTimeout: 10 * time.Second,
+		ForceAttemptHTTP2:   true,
+	}
+	return &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Close closes idle connections.
+func (h *HTTP) Close() error {
+	h.cfg.Client.CloseIdleConnections()
+	return nil
+}
+
+// Handle posts the batch. A cancelled ctx aborts the request; the error then wraps
+// its cause.
+func (h *HTTP) Handle(ctx context.Context, b *lowkiq.Batch) error {
+	if h.cfg.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, h.cfg.Timeout, fmt.Errorf("no answer within %s", h.cfg.Timeout))
+		defer cancel()
+	}
+	res, err := h.post(ctx, b)
+	if err != nil {
+		return h.failure(ctx, err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
+	if err != nil {
+		return h.failure(ctx, fmt.Errorf("read response: %w", err))
+	}
+	return h.verdict(res, body, b)
+}
+
+func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error) {
+	body := bytes.NewReader(wire.AppendBatch(nil, b))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.cfg.URL, body)
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range h.cfg.Header {
+		req.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	if h.cfg.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+h.cfg.Token)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Lowkiq-Queue", b.Shard.Queue)
+	req.Header.Set("Lowkiq-Shard", strconv.Itoa(b.Shard.Index))
+	req.Header.Set("Lowkiq-Fence", strconv.FormatInt(b.Fence, 10))
+	req.Header.Set("Lowkiq-Flight", strconv.FormatInt(b.Flight, 10))
+	return h.cfg.Client.Do(req)
+}
+
+// failure names the endpoint and the cause: the context's if it is over, else err.
+func (h *HTTP) failure(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	var bad *url.Error
+	if errors.As(err, &bad) {
+		err = bad.Err
+	}
+	return fmt.Errorf("post %s: %w", h.url, err)
+}
+
+// verdict turns a response into the handler's error.
+func (h *HTTP) verdict(res *http.Response, body []byte, b *lowkiq.Batch) error {
+	busy := res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable
+	if after, ok := retryAfter(res.Header, time.Now()); busy && ok {
+		return lowkiq.Postpone{After: after, Reason: fmt.Sprintf("%s answered %s", h.url, res.Status)}
+	}
+	if res.StatusCode < 200 || res.StatusCode > 299 {
+		return fmt.Errorf("post %s: %s: %s", h.url, res.Status, excerpt(body, quoted))
+	}
+	if len(body) > maxBody {
+		return fmt.Errorf("post %s: %s, but the response is longer than %d bytes", h.url, res.Status, maxBody)
+	}
+	body = bytes.TrimSpace(body)
+	if !looksLikeJSON(res.Header, body) {
+		return nil
+	}
+	err := wire.ParseAnswer(body, b)
+	var nonsense *wire.Error
+	if errors.As(err, &nonsense) {
+		return fmt.Errorf("post %s: %s, but the response is no answer: %w: %s", h.url, res.Status, err, excerpt(body, quoted))
+	}
+	return err
+}
+
+// looksLikeJSON reports whether a 2xx response was meant to say something: an
+// endpoint of a framework that says "OK" or shows a page was not.
+func looksLikeJSON(header http.Header, body []byte) bool {
+	if len(body) == 0 {
+		return false
+	}
+	return body[0] == '{' || body[0] == '[' || strings.Contains(header.Get("Content-Type"), "json")
+}
+
+// retryAfter reads the header of that name (RFC 9110, section 10.2.3): seconds, or
+// a date, which is compared with the endpoint's own clock if it sent its date.
+func retryAfter(header http.Header, now time.Time) (time.Duration, bool) {
+	text := header.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter), true
+	}
+	date, err := http.ParseTime(text)
+	if err != nil {
+		return 0, false
+	}
+	if theirs, err := http.ParseTime(header.Get("Date")); err == nil {
+		now = theirs
+	}
+	return min(max(date.Sub(now), 0), maxRetryAfter), true
+}
+
+// excerpt quotes the first n bytes of text for an error.
+func excerpt(text []byte, n int) string {
+	if len(text) == 0 {
+		return "(nothing)"
+	}
+	if len(text) > n {
+		return strconv.Quote(string(text[:n])) + "…"
+	}
+	return strconv.Quote(string(text))
+}
