@@ -14,8 +14,13 @@
 // the node has, and kills the child's process group when the pipe ends. On Linux it
 // also adopts every process that the child leaves behind (a subreaper), so that one
 // that made its own session does not get away. On other Unixes such a process does.
+// A node that is frozen (SIGSTOP) can kill nothing: for that the guards kill when the
+// time that [Exec.Grant] granted is over.
 // If somebody kills the guard itself, the child dies with it, and its group is
 // killed by the node.
+//
+// A terminal's ^C reaches the node only, as children have sessions of their own. systemd signals
+// all processes of a unit unless told otherwise: use KillMode=mixed.
 //
 // A program that uses Exec must call [Guard] as the first thing in main (and in
 // TestMain); [NewExec] says so if it did not.

@@ -5,6 +5,7 @@ package handler
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -25,3 +26,6 @@ func (*Exec) Run(context.Context) error { return errNoUnix }
 
 // Handle returns an error.
 func (*Exec) Handle(context.Context, *lowkiq.Batch) error { return errNoUnix }
+
+// Grant does nothing.
+func (*Exec) Grant(time.Duration) {}

@@ -152,6 +152,21 @@ func TestExecRestartsAfterAFailure(t *testing.T) {
 	}
 }
 
+func TestExecCrashLoopBacksOff(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	began := time.Now()
+	running(t, ExecConfig{Argv: sh(`echo >>starts; exit 1`), Dir: dir})
+	eventually(t, "four starts", func() bool {
+		text, _ := os.ReadFile(filepath.Join(dir, "starts"))
+		return len(text) >= 4
+	})
+	// At least a half of 100, 200 and 400 ms.
+	if took := time.Since(began); took < 350*time.Millisecond {
+		t.Errorf("got four starts within %s, want at least 350ms", took)
+	}
+}
+
 func TestExecRecyclingChildFailsNothing(t *testing.T) {
 	t.Parallel()
 	e := running(t, ExecConfig{Argv: sh(`read -r line; echo '{"ok":true}'`)})

@@ -30,6 +30,7 @@ type Exec struct {
 	stopped chan struct{}
 	running atomic.Bool
 	stderr  io.Writer // of all children, locked
+	grants  grants
 }
 
 // NewExec validates cfg and finds the command; Run starts the children. It is an

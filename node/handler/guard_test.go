@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -78,6 +79,13 @@ func nodeToKill() {
 		panic(err)
 	}
 	go func() { _ = e.Run(context.Background()) }()
+	if os.Getenv("HANDLER_TEST_GRANT") != "" {
+		go func() {
+			for range time.Tick(20 * time.Millisecond) {
+				e.Grant(time.Second)
+			}
+		}()
+	}
 	panic(e.Handle(context.Background(), batch()))
 }
 
@@ -115,6 +123,48 @@ func TestNodeKilled(t *testing.T) {
 	})
 	if took := time.Since(killed); took > time.Second {
 		t.Errorf("got %s until all were gone, want at most 1 s", took)
+	}
+}
+
+// TestNodeFrozen: a node that is stopped for longer than its lease kills nothing
+// itself, but its guards do, when what it granted is over (I1). While it grants, or
+// if it never did, they do not.
+func TestNodeFrozen(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		grant string
+		lives bool
+	}{"granting": {"yes", false}, "never granted": {"", true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			node := exec.Command(os.Args[0])
+			node.Dir, node.Env = dir, append(os.Environ(), "HANDLER_TEST_ROLE=node", "HANDLER_TEST_GRANT="+c.grant)
+			if err := node.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pids := filepath.Join(dir, "pids")
+			eventually(t, "the children to start", func() bool { _, err := os.Stat(pids); return err == nil })
+			all := pidsIn(t, pids)
+			anyAlive := func() bool { return slices.ContainsFunc(all, alive) }
+			// Far longer than one grant: it is the stop that ends them, not the time.
+			for began := time.Now(); time.Since(began) < 1300*time.Millisecond; time.Sleep(10 * time.Millisecond) {
+				if !alive(all[0]) {
+					t.Fatal("the child died although the node works")
+				}
+			}
+			_ = node.Process.Signal(syscall.SIGSTOP)
+			stopped := time.Now()
+			for anyAlive() && time.Since(stopped) < 2500*time.Millisecond {
+				time.Sleep(time.Millisecond)
+			}
+			if got := anyAlive(); got != c.lives {
+				t.Errorf("got alive %t after %s, want %t", got, time.Since(stopped), c.lives)
+			}
+			_ = node.Process.Kill()
+			_ = node.Wait()
+			eventually(t, "the node's processes to end", func() bool { return !anyAlive() })
+		})
 	}
 }
 

@@ -3,6 +3,7 @@
 package handler
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +22,7 @@ import (
 const (
 	guardName = "lowkiq-guard"
 	guardEnv  = "LOWKIQ_GUARD"
-	lifeFD    = 3 // ends when the node dies or wants the child killed; only the node writes
+	lifeFD    = 3 // ends when the node dies or wants the child killed; carries grants of 8 bytes
 	statusFD  = 4 // "started PID", then "exit TEXT"; or "error TEXT"
 )
 
@@ -85,13 +87,30 @@ func childEnv() []string {
 	return env
 }
 
-// awaitEnd blocks until the pipe has no writer.
+// awaitEnd blocks until the pipe has no writer, or until the time that the node has
+// granted last is over. A node that is frozen closes nothing, but grants nothing.
 func awaitEnd(fd int) {
-	var b [1]byte
+	var until time.Time // zero = nothing was granted yet: for ever
 	for {
-		n, err := unix.Read(fd, b[:])
-		if n <= 0 && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+		timeout := -1
+		if !until.IsZero() {
+			left := time.Until(until)
+			if left <= 0 {
+				return
+			}
+			timeout = int(left/time.Millisecond) + 1
+		}
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, timeout)
+		if ready == 0 || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		var left [8]byte
+		switch n, err := unix.Read(fd, left[:]); {
+		case errors.Is(err, unix.EINTR):
+		case n != len(left):
 			return
+		default:
+			until = time.Now().Add(time.Duration(binary.LittleEndian.Uint64(left[:])))
 		}
 	}
 }

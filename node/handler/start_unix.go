@@ -95,6 +95,7 @@ func (e *Exec) greet(guard *exec.Cmd, p *pipes) (*child, error) {
 		back: make(chan bool, 1), exited: make(chan struct{}),
 	}
 	c.kill = sync.OnceFunc(func() {
+		e.grants.remove(p.life.w)
 		p.life.w.Close()
 		time.AfterFunc(guardPatience, func() { _ = guard.Process.Kill() })
 	})
@@ -108,6 +109,8 @@ func (e *Exec) greet(guard *exec.Cmd, p *pipes) (*child, error) {
 	pid, err := started(status)
 	if err != nil {
 		c.kill()
+	} else {
+		e.grants.add(p.life.w)
 	}
 	_ = p.status.r.SetReadDeadline(time.Time{})
 	go func() {
