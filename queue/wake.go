@@ -67,7 +67,11 @@ func (w *Wakes) Remove(ctx context.Context, shards ...*Shard) error {
 		channels = append(channels, s.keys.wake)
 	}
 	w.mu.Unlock()
-	return w.c.explain("unsubscribe", w.pubsub.Unsubscribe(ctx, channels...))
+	err := w.pubsub.Unsubscribe(ctx, channels...)
+	if errors.Is(err, redis.ErrClosed) {
+		return nil // Run has ended, and all subscriptions with it
+	}
+	return w.c.explain("unsubscribe", err)
 }
 
 // Silence after which the connection is tested, and pause between attempts to get a

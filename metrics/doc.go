@@ -1,0 +1,7 @@
+// Package metrics answers: what does a node tell Prometheus?
+//
+// [Metrics] holds the counters and histograms that a node moves while it works;
+// [Shards] is a collector that reads the figures of the owned shards from Redis when
+// Prometheus asks. Each node exports only what it owns, so that a released shard's
+// share vanishes: over the nodes, lags aggregate with max, everything else with sum.
+package metrics

@@ -1,0 +1,56 @@
+package metrics
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Figures are a queue's share on this node.
+type Figures struct {
+	Lag    time.Duration  // age of the oldest due job; 0 if none
+	Jobs   map[string]int // by state: ready, scheduled, retry, in_flight, blocked
+	Morgue int            // payloads in the morgue
+}
+
+// Shards exports the figures of the owned shards. Read is called for every scrape.
+type Shards struct {
+	Read    func(ctx context.Context) (map[string]Figures, error) // by queue
+	Timeout time.Duration                                         // of one read
+	Failed  func(error)                                           // told when a read failed; the series are left out then
+}
+
+var (
+	lagDesc    = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job; 0 if none.", []string{"queue"}, nil)
+	jobsDesc   = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs by state.", []string{"queue", "state"}, nil)
+	morgueDesc = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads that ran out of retries.", []string{"queue"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (s *Shards) Describe(ch chan<- *prometheus.Desc) {
+	ch <- lagDesc
+	ch <- jobsDesc
+	ch <- morgueDesc
+}
+
+// Collect implements prometheus.Collector.
+func (s *Shards) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
+	defer cancel()
+	queues, err := s.Read(ctx)
+	if err != nil {
+		s.Failed(err)
+		return
+	}
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	}
+	for name, f := range queues {
+		gauge(lagDesc, f.Lag.Seconds(), name)
+		gauge(morgueDesc, float64(f.Morgue), name)
+		for state, n := range f.Jobs {
+			gauge(jobsDesc, float64(n), name, state)
+		}
+	}
+}

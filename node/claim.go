@@ -1,0 +1,51 @@
+package node
+
+import (
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Who may claim a shard: the decision, apart from its I/O (design, section 6).
+
+// holderState is what is known of the instance that holds a claim.
+type holderState struct {
+	leased      bool          // its lease exists
+	proven      bool          // its process is proven to exist no more
+	missingFor  time.Duration // how long this process has seen its lease missing, by its own clock
+	missingEver bool
+}
+
+// claimStep is what to do about a shard that this instance wants.
+type claimStep string
+
+const (
+	claimFresh claimStep = "fresh" // nobody owns it
+	claimSelf  claimStep = "self"  // an earlier instance of this boot owned it
+	claimSeize claimStep = "seize" // its owner is dead
+	claimAdopt claimStep = "adopt" // this instance owns it: the answer to its claim was lost
+	claimWait  claimStep = "wait"  // somebody else may be working on it
+)
+
+// decideClaim says what to do about a shard with this owner.
+//
+// absentHeld: Redis lost data lately, so an absent claim says nothing yet; ranLast: this
+// process was the shard's last owner.
+func decideClaim(owner queue.Owner, me string, holder holderState, ttl time.Duration, absentHeld, ranLast bool) claimStep {
+	switch {
+	case owner.Instance == "":
+		if owner.Fence == 0 && absentHeld && !ranLast {
+			return claimWait
+		}
+		return claimFresh
+	case owner.Instance == me:
+		return claimAdopt
+	case sameBoot(owner.Instance, me):
+		return claimSelf
+	case holder.proven:
+		return claimSeize
+	case !holder.leased && holder.missingEver && holder.missingFor >= ttl:
+		return claimSeize
+	}
+	return claimWait
+}

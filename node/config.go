@@ -1,0 +1,217 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Config describes a node. The zero value of a field is its default.
+type Config struct {
+	Name    string // stable name of the node. Default: the host's name
+	Redis   string // see queue.Config.Redis
+	Cluster string // nodes of one cluster share it. Default "default"
+
+	// Concurrency bounds the handler calls of the node. Default GOMAXPROCS x 4.
+	Concurrency int
+	// TTL of the lease, 3 s to 120 s. Default 6 s. Renewal every TTL/6; handlers are
+	// cancelled 0.7 TTL after the last good renewal; one that still runs at 0.9 TTL
+	// leads to OnOverrun. After a crash without witnesses, shards stand still for a TTL.
+	TTL time.Duration
+	// PollInterval is how often a busy shard, or one without a confirmed subscription,
+	// is looked at. Default 1 s; idle shards are polled less and less, down to every 60 s.
+	PollInterval time.Duration
+	// ShutdownTimeout is the patience with handlers at shutdown. Default 25 s.
+	ShutdownTimeout time.Duration
+	// AllowEviction accepts a Redis that may evict keys.
+	AllowEviction bool
+
+	// HTTP is the address of the API and the metrics. Default: none is served.
+	HTTP string
+	// Token is asked of API callers ("Authorization: Bearer …"). Required to listen
+	// beyond loopback, unless Insecure.
+	Token    string
+	Insecure bool
+
+	Version  string // shown in the lease and by status
+	Log      *slog.Logger
+	Registry *prometheus.Registry // default: a new one
+
+	// FormatError makes the text kept with a failed job. Default: err.Error().
+	FormatError func(error) string
+	// OnStart is called before the first claim; an error ends Run.
+	OnStart func() error
+	// LastWords is called when Run ends with an error.
+	LastWords func(error)
+	// OnOverrun is called when a handler ignores its cancelled context for so long that
+	// another node may get its shard. Default: log all stacks, exit with status 75. It
+	// must not return with the handler still running.
+	OnOverrun func(stacks []byte)
+}
+
+// QueueConfig are the rules for the jobs of a queue on this node.
+type QueueConfig struct {
+	Name   string
+	Shards int // default 16; fixed once the queue is registered
+
+	BatchSize        int           // ids per handler call. Default 1
+	ShardConcurrency int           // batches of different ids of a shard at once. Default 1
+	Prefetch         int           // most ids popped at once. Default 100
+	HandlerTimeout   time.Duration // default 30 m; negative = none
+	MaxRetryCount    int           // default 25; negative = none
+	MaxCrashes       int           // default 3; negative = never bury
+	Exhausted        queue.Policy  // default queue.Skip
+	// RetryIn is the delay before attempt number count+1. Default: Lowkiq's
+	// count^4 + 15 + rand(30) * (count+1) seconds.
+	RetryIn func(count int) time.Duration
+	// Scheduler says which shard's batch goes next when the node is at its concurrency:
+	// Lag (oldest due job first, default) or Seq (in turn).
+	Scheduler Scheduler
+	// Middlewares wrap the handler, the first one outermost.
+	Middlewares []Middleware
+	// Decode turns stored payloads into what the handler gets; see queue.Config.Encode.
+	Decode func([]byte) ([]byte, error)
+	// RetriesExhausted is called after payloads ran out of retries.
+	RetriesExhausted func(job lowkiq.Job, err error)
+}
+
+// Middleware wraps a handler.
+type Middleware func(lowkiq.Handler) lowkiq.Handler
+
+// Scheduler orders the shards that wait for one of the node's handler slots.
+type Scheduler string
+
+// The schedulers.
+const (
+	Lag Scheduler = "lag" // the shard with the oldest due job first
+	Seq Scheduler = "seq" // the shard that waits longest first
+)
+
+func orInt(v *int, value int) {
+	if *v == 0 {
+		*v = value
+	}
+}
+
+func orTime(v *time.Duration, value time.Duration) {
+	if *v == 0 {
+		*v = value
+	}
+}
+
+func (cfg Config) withDefaults() (Config, error) {
+	if cfg.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return cfg, fmt.Errorf("node name: %w; configure one", err)
+		}
+		cfg.Name = host
+	}
+	if cfg.Cluster == "" {
+		cfg.Cluster = "default"
+	}
+	orInt(&cfg.Concurrency, runtime.GOMAXPROCS(0)*4)
+	orTime(&cfg.TTL, 6*time.Second)
+	orTime(&cfg.PollInterval, time.Second)
+	orTime(&cfg.ShutdownTimeout, 25*time.Second)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Registry == nil {
+		cfg.Registry = prometheus.NewRegistry()
+	}
+	if cfg.FormatError == nil {
+		cfg.FormatError = func(err error) string { return err.Error() }
+	}
+	if cfg.OnOverrun == nil {
+		cfg.OnOverrun = exitOverrun
+	}
+	return cfg, cfg.Validate()
+}
+
+// Validate says what is wrong with the configuration.
+func (cfg Config) Validate() error {
+	var errs []error
+	check := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	if cfg.Name != "" {
+		errs = append(errs, queue.CheckName("node", cfg.Name))
+	}
+	check(cfg.Concurrency < 0, "concurrency is %d, want at least 1", cfg.Concurrency)
+	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, want 3s to 2m", cfg.TTL)
+	check(cfg.PollInterval < 0, "poll_interval is %s, want more than 0", cfg.PollInterval)
+	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, want more than 0", cfg.ShutdownTimeout)
+	check(cfg.HTTP != "" && cfg.Token == "" && !cfg.Insecure && !loopback(cfg.HTTP),
+		"http %s is reachable from other hosts: set a token, listen on 127.0.0.1, or say --insecure", cfg.HTTP)
+	return errors.Join(errs...)
+}
+
+// loopback reports whether only this host can reach an address.
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func (cfg QueueConfig) withDefaults() QueueConfig {
+	orInt(&cfg.Shards, 16)
+	orInt(&cfg.BatchSize, 1)
+	orInt(&cfg.ShardConcurrency, 1)
+	orInt(&cfg.Prefetch, 100)
+	orTime(&cfg.HandlerTimeout, 30*time.Minute)
+	orInt(&cfg.MaxRetryCount, 25)
+	orInt(&cfg.MaxCrashes, 3)
+	if cfg.Exhausted == "" {
+		cfg.Exhausted = queue.Skip
+	}
+	if cfg.Scheduler == "" {
+		cfg.Scheduler = Lag
+	}
+	if cfg.RetryIn == nil {
+		cfg.RetryIn = DefaultRetryIn
+	}
+	return cfg
+}
+
+// Validate says what is wrong with the rules of a queue.
+func (cfg QueueConfig) Validate() error {
+	cfg = cfg.withDefaults()
+	errs := []error{queue.CheckQueue(lowkiq.Queue{Name: cfg.Name, Shards: cfg.Shards})}
+	between := func(field string, v, low, high int) {
+		if v < low || v > high {
+			errs = append(errs, fmt.Errorf("queue %q: %s is %d, want %d to %d", cfg.Name, field, v, low, high))
+		}
+	}
+	between("batch_size", cfg.BatchSize, 1, 1000)
+	between("shard_concurrency", cfg.ShardConcurrency, 1, 1000)
+	between("prefetch", cfg.Prefetch, 1, 1000)
+	policies := []string{string(queue.Skip), string(queue.Bury), string(queue.Block)}
+	errs = append(errs, oneOf(cfg.Name, "exhausted", string(cfg.Exhausted), policies...))
+	errs = append(errs, oneOf(cfg.Name, "scheduler", string(cfg.Scheduler), string(Lag), string(Seq)))
+	return errors.Join(errs...)
+}
+
+func oneOf(name, field, value string, allowed ...string) error {
+	for _, a := range allowed {
+		if a == value {
+			return nil
+		}
+	}
+	return fmt.Errorf("queue %q: %s is %q, want %s", name, field, value, strings.Join(allowed, " or "))
+}

@@ -1,0 +1,15 @@
+// Package node runs jobs: it is the composition root that joins queue, metrics, web
+// and (with the cluster) membership and rebalance to one process.
+//
+// A [Node] has a stable name. Each run of its process is a boot; what holds a lease is
+// an instance, "<node>/<boot>.<n>". A process whose lease is lost goes on as instance
+// n+1 with the same shards.
+//
+// Goroutines: Run's oklog/run group has the HTTP server, the handlers that have a Run
+// method, and the instance loop. An instance has a lease keeper, a supervisor that
+// claims and releases shards, a listener for wake-ups and a poller. A shard costs
+// goroutines only while it has work: shard_concurrency lanes at most.
+//
+// It keeps I1 (no handler starts after the lease's deadline, nothing is released while
+// a handler runs), I2 (a job is acked only after its handler's answer) and I4.
+package node

@@ -1,0 +1,93 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// LeaseInfo is what a lease says of its instance.
+type LeaseInfo struct {
+	Node     string         `json:"node"`
+	Instance string         `json:"instance"`
+	Start    time.Time      `json:"start"` // by Redis's clock
+	HTTP     string         `json:"http,omitempty"`
+	Version  string         `json:"version,omitempty"`
+	Queues   map[string]int `json:"queues"` // handled queues, and how many shards of each are owned
+	Draining bool           `json:"draining,omitempty"`
+	TTL      int64          `json:"ttl_ms"`
+	Process  process        `json:"process"`
+}
+
+// process names a process for ever: another one with the same pid has another start.
+type process struct {
+	Host  string `json:"host,omitempty"`  // boot id of the host; "" = unknown
+	PIDs  string `json:"pids,omitempty"`  // PID namespace
+	PID   int    `json:"pid,omitempty"`   // in that namespace
+	Start string `json:"start,omitempty"` // clock ticks since the host's boot
+}
+
+// gone reports whether the other process is proven to exist no more: it ran on this
+// host, in this PID namespace, and nothing has its pid and start (design, section 6).
+func (p process) gone(other process) bool {
+	if p.Host == "" || p.Host != other.Host || p.PIDs != other.PIDs || other.PID == 0 || other.Start == "" {
+		return false
+	}
+	start, err := processStartTicks(other.PID)
+	return os.IsNotExist(err) || err == nil && start != other.Start
+}
+
+func thisProcess() process {
+	host, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	pids, err2 := os.Readlink("/proc/self/ns/pid")
+	start, err3 := processStartTicks(os.Getpid())
+	if err1 != nil || err2 != nil || err3 != nil {
+		return process{} // not Linux: death is never proven this way
+	}
+	return process{Host: strings.TrimSpace(string(host)), PIDs: pids, PID: os.Getpid(), Start: start}
+}
+
+// processStartTicks reads field 22 of /proc/PID/stat. A zombie has ended.
+func processStartTicks(pid int) (string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		if os.IsNotExist(err) {
+			if _, err := os.Stat("/proc/self/stat"); err != nil {
+				return "", fmt.Errorf("no /proc: %v", err)
+			}
+		}
+		return "", err
+	}
+	// The name in parentheses may hold spaces and parentheses itself.
+	i := strings.LastIndexByte(string(text), ')')
+	fields := strings.Fields(string(text[i+1:]))
+	if i < 0 || len(fields) < 20 {
+		return "", fmt.Errorf("/proc/%d/stat: unexpected %q", pid, text)
+	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return "", os.ErrNotExist
+	}
+	return fields[19], nil
+}
+
+func newBoot() string { return ulid.Make().String() }
+
+func instanceName(node, boot string, n int) string { return fmt.Sprintf("%s/%s.%d", node, boot, n) }
+
+// sameBoot reports whether two instances are runs of one process.
+func sameBoot(x, y string) bool {
+	i, j := strings.LastIndexByte(x, '.'), strings.LastIndexByte(y, '.')
+	return i > 0 && j > 0 && x[:i] == y[:j]
+}
+
+func parseLease(value []byte) (LeaseInfo, error) {
+	var info LeaseInfo
+	if err := json.Unmarshal(value, &info); err != nil {
+		return info, fmt.Errorf("lease: %w", err)
+	}
+	return info, nil
+}

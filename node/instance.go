@@ -1,0 +1,252 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// instance is one lease's worth of a process's life.
+type instance struct {
+	node   *Node
+	name   string
+	log    *slog.Logger
+	keeper *keeper
+	// work ends handlers: the lease is lost, or the shutdown's patience is over. io ends
+	// Redis calls; it outlives work, so that finished jobs can still be acknowledged.
+	work       context.Context
+	cancelWork context.CancelCauseFunc
+	io         context.Context
+	cancelIO   context.CancelFunc
+
+	start     time.Time // by Redis's clock
+	offset    atomic.Int64
+	slots     *slots
+	probation *probation
+	calls     atomic.Int64   // handler calls that run
+	lanes     sync.WaitGroup // lanes of all runners
+	kicked    chan struct{}
+	draining  atomic.Bool
+	quiet     *quiet
+	wakes     *queue.Wakes
+
+	mu      sync.Mutex
+	runners map[lowkiq.Shard]*runner // guarded by mu
+}
+
+func newInstance(n *Node, number int) *instance {
+	in := &instance{
+		node: n, name: instanceName(n.cfg.Name, n.boot, number),
+		slots: newSlots(n.cfg.Concurrency), probation: &probation{},
+		kicked: make(chan struct{}, 1), runners: map[lowkiq.Shard]*runner{}, quiet: newQuiet(),
+	}
+	in.log = n.log.With("instance", in.name)
+	in.work, in.cancelWork = context.WithCancelCause(context.Background())
+	in.io, in.cancelIO = context.WithCancel(context.Background())
+	in.wakes = n.client.NewWakes(in.io)
+	in.keeper = newKeeper(n.leases, n.cfg.TTL, in.info, in.log)
+	return in
+}
+
+// mayWork is asked right before every handler call (I1).
+func (in *instance) mayWork() bool { return in.keeper.holds() && in.work.Err() == nil }
+
+// kick makes the supervisor look at its shards again.
+func (in *instance) kick() {
+	select {
+	case in.kicked <- struct{}{}:
+	default:
+	}
+}
+
+// clock takes in Redis's time.
+func (in *instance) clock(redis time.Time) {
+	if !redis.IsZero() {
+		in.offset.Store(int64(time.Until(redis)))
+	}
+}
+
+// redisNow estimates Redis's clock, for figures and timers only.
+func (in *instance) redisNow() time.Time { return time.Now().Add(time.Duration(in.offset.Load())) }
+
+// info is what the lease says.
+func (in *instance) info() []byte {
+	info := LeaseInfo{
+		Node: in.node.cfg.Name, Instance: in.name, Start: in.start, HTTP: in.node.URL(), Version: in.node.cfg.Version,
+		Queues: in.owned(), Draining: in.draining.Load(), TTL: in.node.cfg.TTL.Milliseconds(), Process: in.node.process,
+	}
+	value, err := json.Marshal(info)
+	if err != nil {
+		panic("node: lease: " + err.Error()) // plain strings and numbers always marshal
+	}
+	return value
+}
+
+// owned counts the shards of each handled queue.
+func (in *instance) owned() map[string]int {
+	counts := make(map[string]int, len(in.node.queues))
+	for name := range in.node.queues {
+		counts[name] = 0
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for shard := range in.runners {
+		counts[shard.Queue]++
+	}
+	return counts
+}
+
+// live runs the instance until stop ends or the lease is lost. It returns true if the
+// process should go on as the next instance.
+func (in *instance) live(stop context.Context) (again bool, err error) {
+	defer in.cancelIO()
+	defer in.cancelWork(lowkiq.ErrShutdown)
+	in.start, _ = in.node.client.Time(stop) // zero if unknown; for people
+	in.clock(in.start)
+	identity, err := json.Marshal(in.node.process)
+	if err != nil {
+		return false, err
+	}
+	lease, err := in.keeper.take(stop, in.name, identity)
+	if err != nil {
+		if stop.Err() != nil {
+			return false, nil
+		}
+		return false, err
+	}
+	in.log.Info("lease taken", "ttl", in.node.cfg.TTL)
+	in.node.current.Store(in)
+	defer in.node.current.CompareAndSwap(in, nil)
+	in.serve(stop, lease)
+	return stop.Err() == nil, nil
+}
+
+// serve works until it must stop, then hands everything back.
+func (in *instance) serve(stop context.Context, lease *queue.Lease) {
+	var group sync.WaitGroup
+	keep, stopKeeping := context.WithCancel(context.Background())
+	loops, stopLoops := context.WithCancel(context.Background())
+	defer group.Wait()
+	defer stopKeeping()
+	group.Go(func() { in.keeper.run(keep, lease, in.renewed) })
+	group.Go(func() { in.listen(loops) })
+	group.Go(func() { in.poll(loops) })
+	supervised := make(chan struct{})
+	group.Go(func() { defer close(supervised); in.supervise(loops) })
+	select {
+	case <-stop.Done():
+		in.draining.Store(true)
+		in.log.Info("draining", "shards", len(in.all()))
+	case <-in.keeper.lost:
+		in.log.Warn("lease lost", "err", in.keeper.why)
+		in.cancelWork(in.keeper.why)
+		in.node.lostAt(in.keeper.gone.Load())
+	}
+	stopLoops()
+	<-supervised
+	in.handBack(stop)
+	if stop.Err() != nil && !in.keeper.ended.Load() {
+		stopKeeping()
+		in.drop(lease)
+	}
+}
+
+// drop deletes the lease at the end of a drain.
+func (in *instance) drop(lease *queue.Lease) {
+	ctx, cancel := context.WithTimeout(in.io, time.Second)
+	defer cancel()
+	if err := lease.Drop(ctx); err != nil {
+		in.log.Warn("lease not dropped; it will expire", "err", err)
+	}
+}
+
+// renewed is called after each good renewal.
+func (in *instance) renewed(ctx context.Context) {
+	in.node.metrics.LeaseRemaining.Set((in.keeper.deadline() - in.keeper.now()).Seconds())
+	entries, err := in.keeper.client.Registry(ctx)
+	if err != nil {
+		in.trouble("read the registry", nil, err)
+		return
+	}
+	for name, on := range in.node.queues {
+		entry, there := entries[name]
+		if !there {
+			in.node.registerAgain(ctx, on) // Redis lost it
+			continue
+		}
+		if was := on.paused.Swap(entry.Paused); was != entry.Paused {
+			in.log.Info("queue paused or resumed", "queue", name, "paused", entry.Paused)
+			if !entry.Paused {
+				in.wakeAll(name)
+			}
+		}
+	}
+}
+
+func (in *instance) wakeAll(queueName string) {
+	for _, r := range in.all() {
+		if r.on.rules.Name == queueName {
+			r.wake()
+		}
+	}
+}
+
+func (in *instance) all() []*runner {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	list := make([]*runner, 0, len(in.runners))
+	for _, r := range in.runners {
+		list = append(list, r)
+	}
+	return list
+}
+
+func (in *instance) runner(shard lowkiq.Shard) *runner {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.runners[shard]
+}
+
+// trouble logs an error of Redis, the same one at most once a second.
+func (in *instance) trouble(op string, shard any, err error) {
+	if in.io.Err() != nil || errors.Is(err, context.Canceled) || !in.quiet.may(op+err.Error()) {
+		return
+	}
+	in.log.Warn("redis operation not done, repeating", "op", op, "shard", shard, "err", err)
+}
+
+// quiet keeps a log readable during an outage.
+type quiet struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+func newQuiet() *quiet { return &quiet{last: map[string]time.Time{}} }
+
+func (q *quiet) may(key string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	if now.Sub(q.last[key]) < time.Second {
+		return false
+	}
+	if len(q.last) > 100 {
+		clear(q.last)
+	}
+	q.last[key] = now
+	return true
+}
+
+// stacks are those of all goroutines.
+func stacks() []byte {
+	buf := make([]byte, 1<<20)
+	return buf[:runtime.Stack(buf, true)]
+}

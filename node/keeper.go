@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// keeper keeps an instance's lease and says when the instance must stop working.
+//
+// The deadline is the send time of the last good renewal + 0.7 ttl: whenever Redis
+// executed that renewal, the lease lives longer than that. Overrunning it is final for
+// the instance, as is a missing lease; no later reply revives it (I1).
+type keeper struct {
+	client *queue.Client // its own: job traffic must never starve it
+	ttl    time.Duration
+	now    func() time.Duration // a clock that counts suspend
+	value  func() []byte        // what the lease says
+	log    *slog.Logger
+
+	good  atomic.Int64 // now() when the last good renewal was sent, ns
+	ended atomic.Bool
+	gone  atomic.Bool // the lease was found missing: Redis lost data, or it ran out
+	once  sync.Once
+	lost  chan struct{} // closed when the instance must stop
+	why   error         // written before lost is closed
+}
+
+func newKeeper(client *queue.Client, ttl time.Duration, value func() []byte, log *slog.Logger) *keeper {
+	return &keeper{client: client, ttl: ttl, now: sinceBoot, value: value, log: log, lost: make(chan struct{})}
+}
+
+func (k *keeper) deadline() time.Duration {
+	return time.Duration(k.good.Load()) + k.ttl*7/10
+}
+
+// overrun is when a handler that still runs must be gone with its process.
+func (k *keeper) overrun() time.Duration { return time.Duration(k.good.Load()) + k.ttl*9/10 }
+
+// holds reports whether the instance may work right now.
+func (k *keeper) holds() bool {
+	if k.ended.Load() {
+		return false
+	}
+	if k.now() <= k.deadline() {
+		return true
+	}
+	k.end(fmt.Errorf("%w: not renewed for %s", lowkiq.ErrLeaseLost, k.ttl*7/10))
+	return false
+}
+
+// end makes the loss final.
+func (k *keeper) end(why error) {
+	k.once.Do(func() {
+		k.ended.Store(true)
+		k.why = why
+		close(k.lost)
+	})
+}
+
+// take gets the first lease, for as long as it takes.
+func (k *keeper) take(ctx context.Context, instance string, identity []byte) (*queue.Lease, error) {
+	for wait := newBackoff(); ; {
+		sent := k.now()
+		lease, err := k.attempt(ctx, instance, identity)
+		if err == nil {
+			k.good.Store(int64(sent))
+			return lease, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if !queue.Transient(err) {
+			return nil, err
+		}
+		k.log.Warn("no lease yet", "instance", instance, "err", err)
+		if err := wait.sleep(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (k *keeper) attempt(ctx context.Context, instance string, identity []byte) (*queue.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.ttl/6)
+	defer cancel()
+	return k.client.TakeLease(ctx, instance, identity, k.value(), k.ttl)
+}
+
+// run renews the lease every ttl/6 until ctx ends or the lease is lost. after is called
+// after each good renewal.
+func (k *keeper) run(ctx context.Context, lease *queue.Lease, after func(context.Context)) {
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watch.Go(func() { k.watch(ctx) })
+	ticker := time.NewTicker(k.ttl / 6)
+	defer ticker.Stop()
+	for k.renew(ctx, lease, after) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.lost:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// renew says whether to go on.
+func (k *keeper) renew(ctx context.Context, lease *queue.Lease, after func(context.Context)) bool {
+	round, cancel := context.WithTimeout(ctx, k.ttl/6)
+	defer cancel()
+	sent := k.now()
+	err := lease.Renew(round, k.value(), k.ttl)
+	switch {
+	case err == nil:
+		if !k.ended.Load() {
+			k.good.Store(int64(sent))
+		}
+		after(round)
+	case ctx.Err() != nil:
+		return false
+	case errors.Is(err, queue.ErrLeaseGone):
+		k.gone.Store(true)
+		k.end(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, err))
+		return false
+	default:
+		k.log.Warn("lease not renewed", "instance", lease.Instance, "left", k.deadline()-k.now(), "err", err)
+	}
+	return true
+}
+
+// watch compares the clock with the deadline, also while a renewal hangs.
+func (k *keeper) watch(ctx context.Context) {
+	ticker := time.NewTicker(k.ttl / 60)
+	defer ticker.Stop()
+	for k.holds() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// What a process remembers from one instance to the next.
+
+// ran notes that this process owns a shard.
+func (n *Node) ran(s lowkiq.Shard) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last[s] = true
+}
+
+// notLast notes that another instance has taken a shard.
+func (n *Node) notLast(s lowkiq.Shard) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.last, s)
+}
+
+// ranLast reports whether no other instance is known to have owned the shard since.
+func (n *Node) ranLast(s lowkiq.Shard) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.last[s]
+}
+
+// lostAt notes the end of a lease. If it was found missing, Redis may have lost claims
+// too: absent ones count as held for a ttl, the time their owners need to notice (I1).
+func (n *Node) lostAt(gone bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if gone {
+		n.absentUntil = sinceBoot() + n.cfg.TTL
+	}
+}
+
+func (n *Node) absentHeld() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return sinceBoot() < n.absentUntil
+}
+
+// missing says for how long this process has seen an instance without its lease.
+func (n *Node) missing(instance string, leased bool) (time.Duration, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if leased {
+		delete(n.absent, instance)
+		return 0, false
+	}
+	since, noted := n.absent[instance]
+	if !noted {
+		since = sinceBoot()
+		n.absent[instance] = since
+	}
+	return sinceBoot() - since, true
+}
+
+// registerAgain writes a queue into a registry that has lost it.
+func (n *Node) registerAgain(ctx context.Context, on *handled) {
+	if _, err := n.leases.Register(ctx, on.queue.Queue); err != nil {
+		n.log.Error("queue not registered again", "queue", on.rules.Name, "err", err)
+	}
+}
+
+// parseIdentity reads what the index of instances says of a process.
+func parseIdentity(entry queue.Instance) (process, bool) {
+	var p process
+	if entry.Identity == nil || json.Unmarshal(entry.Identity, &p) != nil {
+		return process{}, false
+	}
+	return p, true
+}

@@ -1,0 +1,222 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/run"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Node handles the jobs of its queues. Build it with New, give it handlers with
+// Handle, then call Run once.
+type Node struct {
+	cfg     Config
+	log     *slog.Logger
+	boot    string
+	process process
+	client  *queue.Client
+	leases  *queue.Client // for the lease keeper alone
+	metrics *metrics.Metrics
+	queues  map[string]*handled // by name; not written after Run began
+
+	current  atomic.Pointer[instance] // nil between two instances
+	claimed  atomic.Bool              // every desired shard has a runner
+	listener atomic.Pointer[net.Listener]
+	stopped  chan struct{} // closed when the last instance has ended
+	started  atomic.Bool
+
+	mu          sync.Mutex
+	last        map[lowkiq.Shard]bool    // shards that this process was the last to own; guarded by mu
+	absent      map[string]time.Duration // since when instances lack their lease; guarded by mu
+	absentUntil time.Duration            // until when absent claims count as held; guarded by mu
+}
+
+// New validates cfg and builds a node. It does not connect.
+func New(cfg Config) (*Node, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster})
+	if err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	leases, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, Timeout: cfg.TTL / 6, PoolSize: 2})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("node: %w", err), client.Close())
+	}
+	return &Node{
+		cfg: cfg, log: cfg.Log.With("node", cfg.Name), boot: newBoot(), process: thisProcess(),
+		client: client, leases: leases, metrics: metrics.New(cfg.Registry),
+		queues: map[string]*handled{}, stopped: make(chan struct{}),
+		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{},
+	}, nil
+}
+
+// Name is the node's name.
+func (n *Node) Name() string { return n.cfg.Name }
+
+// Client pushes to the node's Redis and cluster.
+func (n *Node) Client() *queue.Client { return n.client }
+
+// Handle makes the node handle a queue. A handler that also has a method
+// Run(context.Context) error gets it called for as long as the node runs.
+func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
+	rules = rules.withDefaults()
+	if err := rules.Validate(); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	switch {
+	case handler == nil:
+		return fmt.Errorf("node: queue %q has no handler", rules.Name)
+	case n.queues[rules.Name] != nil:
+		return fmt.Errorf("node: queue %q has a handler already", rules.Name)
+	case n.started.Load():
+		return fmt.Errorf("node: queue %q: Handle was called after Run", rules.Name)
+	}
+	on := &handled{rules: rules, metrics: n.metrics.Queue(rules.Name)}
+	on.service, _ = handler.(interface{ Run(context.Context) error })
+	if rules.Decode != nil {
+		handler = decoded(rules.Decode, handler)
+	}
+	for i := len(rules.Middlewares) - 1; i >= 0; i-- {
+		handler = rules.Middlewares[i](handler)
+	}
+	on.handler = handler
+	n.queues[rules.Name] = on
+	return nil
+}
+
+// Run works until ctx ends, then drains: it finishes the batches in flight, gives its
+// shards back and returns nil. It must be called once.
+func (n *Node) Run(ctx context.Context) (err error) {
+	if n.started.Swap(true) {
+		return errors.New("node: Run was called twice")
+	}
+	defer func() {
+		err = errors.Join(err, n.leases.Close(), n.client.Close())
+		if err != nil && n.cfg.LastWords != nil {
+			n.cfg.LastWords(err)
+		}
+	}()
+	if err := n.prepare(ctx); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	return n.runGroup(ctx)
+}
+
+// prepare connects and registers the queues.
+func (n *Node) prepare(ctx context.Context) error {
+	server, err := n.client.Check(ctx, n.cfg.AllowEviction)
+	if err != nil {
+		return err
+	}
+	if server.AOFKnown && !server.AOF {
+		n.log.Warn("redis has no append-only file: jobs survive its restart only as far as its snapshots do", "redis", n.client.Redis())
+	}
+	for _, on := range n.queues {
+		if on.queue, err = n.client.Register(ctx, lowkiq.Queue{Name: on.rules.Name, Shards: on.rules.Shards}); err != nil {
+			return err
+		}
+	}
+	if n.cfg.OnStart != nil {
+		return n.cfg.OnStart()
+	}
+	return nil
+}
+
+// runGroup runs the process's actors. The instances end first: the others interrupt
+// only after them, because a drain needs the handlers, the API and the metrics.
+func (n *Node) runGroup(ctx context.Context) error {
+	var group run.Group
+	stop, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	group.Add(func() error {
+		defer close(n.stopped)
+		return n.instances(stop)
+	}, func(error) { cancel(lowkiq.ErrShutdown) })
+	n.addServices(&group)
+	if err := n.addHTTP(&group); err != nil {
+		return err
+	}
+	left, leave := context.WithCancel(ctx)
+	group.Add(func() error { <-left.Done(); return nil }, func(error) { leave() })
+	return group.Run()
+}
+
+// instances lives one instance after the other.
+func (n *Node) instances(stop context.Context) error {
+	for number := 1; ; number++ {
+		again, err := newInstance(n, number).live(stop)
+		if err != nil || !again {
+			return err
+		}
+	}
+}
+
+// addServices runs handlers that have a loop of their own.
+func (n *Node) addServices(group *run.Group) {
+	for name, on := range n.queues {
+		if on.service == nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		group.Add(func() error {
+			err := on.service.Run(ctx)
+			if err != nil && ctx.Err() == nil {
+				return fmt.Errorf("node: handler of queue %q: %w", name, err)
+			}
+			<-ctx.Done()
+			return nil
+		}, func(error) { <-n.stopped; cancel() })
+	}
+}
+
+// addHTTP serves the API, if configured.
+func (n *Node) addHTTP(group *run.Group) error {
+	if n.cfg.HTTP == "" {
+		return nil
+	}
+	listener, err := net.Listen("tcp", n.cfg.HTTP)
+	if err != nil {
+		return fmt.Errorf("node: http: %w", err)
+	}
+	n.listener.Store(&listener)
+	server, err := n.server()
+	if err != nil {
+		return errors.Join(fmt.Errorf("node: %w", err), listener.Close())
+	}
+	group.Add(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("node: http: %w", err)
+		}
+		return nil
+	}, func(error) {
+		<-n.stopped
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			server.Close() //nolint:errcheck // nothing is left to be saved
+		}
+	})
+	return nil
+}
+
+// URL is where the API is served, "" while it is not.
+func (n *Node) URL() string {
+	if l := n.listener.Load(); l != nil {
+		return "http://" + (*l).Addr().String()
+	}
+	return ""
+}

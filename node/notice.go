@@ -1,0 +1,187 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// How a node notices work: wake-ups, and polls for what wake-ups miss.
+
+// listen follows wake-ups until ctx ends.
+func (in *instance) listen(ctx context.Context) {
+	if err := in.wakes.Run(ctx, in.noticed); err != nil && ctx.Err() == nil {
+		in.log.Error("wake-ups end; polling goes on", "err", err)
+	}
+}
+
+// noticed takes in one piece of news.
+func (in *instance) noticed(w queue.Wake) {
+	if w.Lost {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		for _, r := range in.runners {
+			r.pollEvery(in.node.cfg.PollInterval)
+		}
+		return
+	}
+	r := in.runner(w.Shard)
+	switch {
+	case r == nil:
+		in.kick() // perhaps it was released: the supervisor knows
+	case w.Wanted != 0:
+	case w.Due.IsZero():
+		r.wake()
+	default:
+		r.mu.Lock()
+		r.schedule(w.Due.Sub(in.redisNow()))
+		r.mu.Unlock()
+	}
+}
+
+// subscribe asks for wake-ups; their confirmation wakes each runner once.
+func (in *instance) subscribe(shards []*queue.Shard) {
+	if len(shards) == 0 {
+		return
+	}
+	if err := in.wakes.Add(in.io, shards...); err != nil {
+		in.trouble("subscribe", nil, err)
+	}
+}
+
+func (in *instance) unsubscribe(s *queue.Shard) {
+	if err := in.wakes.Remove(in.io, s); err != nil {
+		in.trouble("unsubscribe", s.Shard, err)
+	}
+}
+
+// A shard without work for this long is polled less and less, down to once per
+// idlePoll.
+const (
+	quietAfter = 10 * time.Second
+	idlePoll   = time.Minute
+	peekPage   = 200
+)
+
+// pollEvery sets the pause between polls, and the next one.
+func (r *runner) pollEvery(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pollWait = d
+	r.nextPoll = sinceBoot() + d
+}
+
+// due says whether the idle runner should be looked at now, and plans the next look.
+func (r *runner) due(now, interval time.Duration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lanes > 0 || r.stopping || r.on.paused.Load() || now < r.nextPoll {
+		return false
+	}
+	if now-r.lastWork < quietAfter {
+		r.pollWait = interval
+	} else {
+		r.pollWait = min(max(2*r.pollWait, interval), idlePoll)
+	}
+	r.nextPoll = now + r.pollWait
+	return true
+}
+
+// poll looks at idle shards in pages, one round trip each, until ctx ends.
+func (in *instance) poll(ctx context.Context) {
+	interval := in.node.cfg.PollInterval
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		var page []*runner
+		now := sinceBoot()
+		for _, r := range in.all() {
+			if r.due(now, interval) {
+				page = append(page, r)
+			}
+			if len(page) == peekPage {
+				in.peek(ctx, page)
+				page = nil
+			}
+		}
+		in.peek(ctx, page)
+	}
+}
+
+// peek wakes the runners whose shard has something due.
+func (in *instance) peek(ctx context.Context, page []*runner) {
+	if len(page) == 0 {
+		return
+	}
+	shards := make([]*queue.Shard, len(page))
+	for i, r := range page {
+		shards[i] = r.claim.Shard
+	}
+	seen, err := in.node.client.Peek(ctx, shards...)
+	if err != nil {
+		in.trouble("peek", nil, err)
+		return
+	}
+	for i, r := range page {
+		if seen[i].Ready {
+			r.wake()
+		} else if !seen[i].Next.IsZero() {
+			r.mu.Lock()
+			r.schedule(seen[i].Next.Sub(in.redisNow()))
+			r.mu.Unlock()
+		}
+	}
+}
+
+// prune forgets instances of this host that are proven dead, once no shard needs them.
+func (in *instance) prune(ctx context.Context) {
+	instances, err := in.node.client.Instances(ctx)
+	if err != nil {
+		return
+	}
+	for _, other := range instances {
+		if other.Name == in.name {
+			continue
+		}
+		if info, ok := parseIdentity(other); ok && (in.node.process.gone(info) || other.Lease == nil && sameBoot(other.Name, in.name)) {
+			if err := in.node.client.DropLease(ctx, other.Name); err != nil {
+				in.trouble("prune", nil, err)
+			}
+		}
+	}
+}
+
+// holder finds out about the instance that holds a claim.
+func (in *instance) holder(ctx context.Context, owner queue.Owner, known map[string]holderState) holderState {
+	if owner.Instance == "" || sameBoot(owner.Instance, in.name) {
+		return holderState{}
+	}
+	if state, ok := known[owner.Instance]; ok {
+		return state
+	}
+	entry, err := in.node.client.Instance(ctx, owner.Instance)
+	if err != nil {
+		in.trouble("read instance", nil, err)
+		return holderState{leased: true} // unknown: wait
+	}
+	state := holderState{leased: entry.Lease != nil}
+	if process, ok := parseIdentity(entry); ok && in.node.process.gone(process) {
+		state.proven = true
+	}
+	if state.proven && state.leased {
+		// Proven dead: its lease need not run out.
+		if err := in.node.client.EndLease(ctx, owner.Instance); err != nil {
+			in.trouble("end lease", nil, err)
+			state.proven = false
+		}
+	}
+	state.missingFor, state.missingEver = in.node.missing(owner.Instance, state.leased)
+	known[owner.Instance] = state
+	return state
+}

@@ -1,0 +1,69 @@
+package node
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// handled is a queue that this node handles: its rules, its handler, its metrics.
+type handled struct {
+	rules   QueueConfig
+	handler lowkiq.Handler                          // with middlewares
+	service interface{ Run(context.Context) error } // the handler's own loop, or nil
+	metrics *metrics.Queue
+	queue   *queue.Queue // set by Run
+	paused  atomic.Bool
+}
+
+// decoded wraps a handler so that it gets decoded payloads. A payload that cannot be
+// decoded fails its job only.
+func decoded(decode func([]byte) ([]byte, error), next lowkiq.Handler) lowkiq.Handler {
+	return lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
+		failed := lowkiq.Failed{}
+		good := *batch
+		good.Jobs = nil
+		for _, job := range batch.Jobs {
+			payloads := make([]lowkiq.Payload, len(job.Payloads))
+			var err error
+			for i, p := range job.Payloads {
+				if payloads[i].Data, err = decode(p.Data); err != nil {
+					break
+				}
+				payloads[i].Score = p.Score
+			}
+			if err != nil {
+				failed[job.ID] = err
+				continue
+			}
+			job.Payloads = payloads
+			good.Jobs = append(good.Jobs, job)
+		}
+		if len(good.Jobs) == 0 {
+			return failed
+		}
+		return merged(&good, next.Handle(ctx, &good), failed)
+	})
+}
+
+// merged joins the answer for the decoded part of a batch with the failures of the rest.
+func merged(part *lowkiq.Batch, answer error, failed lowkiq.Failed) error {
+	if len(failed) == 0 || answer == nil && len(failed) == 0 {
+		return answer
+	}
+	if some, ok := answer.(lowkiq.Failed); ok {
+		for id, err := range some {
+			failed[id] = err
+		}
+		return failed
+	}
+	if answer != nil {
+		for _, job := range part.Jobs {
+			failed[job.ID] = answer
+		}
+	}
+	return failed
+}

@@ -1,0 +1,334 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// runner works on one claimed shard. It has no goroutine while the shard is idle: a
+// wake-up (push, timer, poll) starts a lane, a lane pops and calls the handler until
+// nothing is left. Up to shard_concurrency lanes work on different ids at once.
+//
+// Why no id runs twice at once: Redis gives an id to one flight at a time, a flight's
+// jobs are taken from buffer by one lane each, and a lane checks the lease right before
+// the call (I1). Why nothing is lost: a job leaves Redis with its ack only (I2).
+type runner struct {
+	in    *instance
+	on    *handled
+	claim *queue.Claim
+	// work is the context of handler calls; cancelled when the claim or lease is lost,
+	// or the shutdown's patience ends.
+	work   context.Context
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	buffer   []flight      // popped, not started
+	acks     []queue.Acks  // done, not acknowledged
+	lanes    int           // running lanes
+	popping  bool          // one lane pops
+	woken    bool          // something may have become due since the last pop began
+	alone    bool          // the open flight is an id on probation
+	slot     bool          // this runner holds the node's probation slot
+	stopping bool          // no more pops
+	fenced   bool          // Redis refused an operation: the claim is gone
+	idle     chan struct{} // closed when stopping and no lane runs
+	perJob   time.Duration // running mean of handler time per job; 0 = unknown
+	blocked  bool          // an id on probation waits for the open flights to end
+	lastWork time.Duration // sinceBoot of the last job
+	nextPoll time.Duration // sinceBoot of the next safety poll
+	pollWait time.Duration // between safety polls
+	timer    *time.Timer   // next scheduled job
+	timerAt  time.Duration // sinceBoot at which timer fires; 0 = not set
+	flush    *time.Timer   // acks that no pop has taken along
+}
+
+// flight is a part of one pop.
+type flight struct {
+	number int64
+	jobs   []lowkiq.Job
+}
+
+// Acks wait for the next pop at most this long, so that they are in Redis within 10 ms.
+const ackDelay = 7 * time.Millisecond
+
+// A pop takes what the shard finishes in about this time.
+const popAhead = 50 * time.Millisecond
+
+// Most bytes of payloads in one pop.
+const popBytes = 1 << 20
+
+func newRunner(in *instance, on *handled, claim *queue.Claim) *runner {
+	r := &runner{in: in, on: on, claim: claim, idle: make(chan struct{}), lastWork: sinceBoot()}
+	r.work, r.cancel = context.WithCancelCause(in.work)
+	r.timer = time.AfterFunc(time.Hour, r.alarm)
+	r.timer.Stop()
+	r.flush = time.AfterFunc(time.Hour, r.flushAcks)
+	r.flush.Stop()
+	return r
+}
+
+// wake makes the runner look for work.
+func (r *runner) wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.woken = true
+	if r.lanes == 0 && !r.stopping && !r.on.paused.Load() {
+		r.startLane()
+	}
+}
+
+// schedule wakes the runner after d, unless it is woken earlier anyway. mu is held.
+func (r *runner) schedule(d time.Duration) {
+	// A little later than due, so that rounding cannot make the pop come too early.
+	d = max(d, 0) + time.Millisecond
+	if at := sinceBoot() + d; r.timerAt == 0 || at < r.timerAt {
+		r.timerAt = at
+		r.timer.Reset(d)
+	}
+}
+
+// alarm is the timer's end.
+func (r *runner) alarm() {
+	r.mu.Lock()
+	r.timerAt = 0
+	r.mu.Unlock()
+	r.wake()
+}
+
+// startLane must be called with mu held.
+func (r *runner) startLane() {
+	r.lanes++
+	r.in.lanes.Go(r.lane)
+}
+
+// lane handles batches until there are none.
+func (r *runner) lane() {
+	held := false // this lane holds one of the node's slots
+	for {
+		batch, ok := r.next(&held)
+		if !ok {
+			break
+		}
+		if !held {
+			if r.in.slots.take(r.work, r.key(batch)) != nil {
+				r.unstart(batch)
+				continue
+			}
+			held = true
+		}
+		r.handle(batch, &held)
+		if held && r.in.slots.contended() {
+			r.in.slots.give()
+			held = false
+		}
+	}
+	if held {
+		r.in.slots.give()
+	}
+}
+
+// key says how urgent a batch is among the shards that wait for a slot.
+func (r *runner) key(batch *lowkiq.Batch) time.Time {
+	if r.on.rules.Scheduler == Seq {
+		return time.Now()
+	}
+	oldest := batch.Jobs[0].PerformAt
+	for _, job := range batch.Jobs[1:] {
+		if job.PerformAt.Before(oldest) {
+			oldest = job.PerformAt
+		}
+	}
+	return oldest
+}
+
+// next takes a batch from the buffer, popping if it is empty. ok is false when this
+// lane is done.
+func (r *runner) next(held *bool) (batch *lowkiq.Batch, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for {
+		if r.stopping || r.work.Err() != nil {
+			return nil, r.endLane()
+		}
+		if len(r.buffer) > 0 {
+			return r.takeBatch(), true
+		}
+		if r.popping || r.alone || r.on.paused.Load() {
+			return nil, r.endLane()
+		}
+		r.popping, r.woken = true, false
+		r.mu.Unlock()
+		if *held {
+			r.in.slots.give()
+			*held = false
+		}
+		again := r.pop()
+		r.mu.Lock()
+		r.popping = false
+		if !again && len(r.buffer) == 0 && !r.woken {
+			return nil, r.endLane()
+		}
+		r.widen()
+	}
+}
+
+// endLane must be called with mu held. It returns false.
+func (r *runner) endLane() bool {
+	r.lanes--
+	if r.lanes == 0 && r.stopping {
+		close(r.idle)
+	}
+	return false
+}
+
+// widen starts more lanes if there is work for them. mu is held.
+func (r *runner) widen() {
+	batches := 0
+	for _, f := range r.buffer {
+		batches += (len(f.jobs) + r.on.rules.BatchSize - 1) / r.on.rules.BatchSize
+	}
+	for r.lanes < min(r.on.rules.ShardConcurrency, batches) {
+		r.startLane()
+	}
+}
+
+// takeBatch must be called with mu held and a buffer that is not empty.
+func (r *runner) takeBatch() *lowkiq.Batch {
+	f := &r.buffer[0]
+	n := min(r.on.rules.BatchSize, len(f.jobs))
+	batch := &lowkiq.Batch{Shard: r.claim.Shard.Shard, Fence: r.claim.Fence, Flight: f.number, Jobs: f.jobs[:n:n]}
+	f.jobs = f.jobs[n:]
+	if len(f.jobs) == 0 {
+		r.buffer = r.buffer[1:]
+	}
+	return batch
+}
+
+// unstart puts a batch back that no handler has seen.
+func (r *runner) unstart(batch *lowkiq.Batch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.buffer = append([]flight{{batch.Flight, batch.Jobs}}, r.buffer...)
+}
+
+// size says how many ids to pop: what the shard finishes in about 50 ms, a batch at
+// least, prefetch at most. mu is held.
+func (r *runner) size() int {
+	rules := &r.on.rules
+	least := min(rules.BatchSize*rules.ShardConcurrency, 1000)
+	if r.perJob == 0 {
+		return least
+	}
+	n := int(popAhead/max(r.perJob, time.Microsecond)) * rules.ShardConcurrency
+	return min(max(n, least), max(rules.Prefetch, least))
+}
+
+// pop fills the buffer. It says whether it is worth to try again at once.
+func (r *runner) pop() (again bool) {
+	r.mu.Lock()
+	req := queue.PopRequest{IDs: r.size(), Bytes: popBytes, MaxCrashes: max(0, r.on.rules.MaxCrashes), Slot: r.slot}
+	r.mu.Unlock()
+	for wait := newBackoff(); ; {
+		req.Acks = append(req.Acks, r.takeAcks()...)
+		popped, err := r.claim.Pop(r.in.io, req)
+		if err == nil {
+			r.acknowledged(req.Acks)
+			return r.popped(popped)
+		}
+		if errors.Is(err, lowkiq.ErrFenced) {
+			r.lose("pop")
+			return false
+		}
+		// Nobody knows whether it was executed: the same number again, by the same rules.
+		r.in.trouble("pop", r.claim.Shard, err)
+		if r.stops() || wait.sleep(r.work) != nil {
+			r.returnAcks(req.Acks)
+			return false
+		}
+	}
+}
+
+func (r *runner) stops() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stopping
+}
+
+// popped takes in the answer to a pop.
+func (r *runner) popped(p queue.Popped) (again bool) {
+	r.in.clock(p.Now)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(p.Jobs) > 0 {
+		r.buffer = append(r.buffer, flight{p.Flight, p.Jobs})
+		r.lastWork = sinceBoot()
+		r.alone = p.Probation == queue.ProbationTaken
+	}
+	r.blocked = p.Probation == queue.ProbationWait
+	if r.slot && !r.alone {
+		r.slot = false
+		r.in.probation.give()
+	}
+	if p.Probation == queue.ProbationSlot && !r.slot {
+		r.slot = r.in.probation.take(r)
+		if r.slot && len(p.Jobs) == 0 {
+			return true
+		}
+	}
+	if len(p.Jobs) == 0 && !p.Next.IsZero() {
+		r.schedule(p.Next.Sub(p.Now))
+	}
+	return false
+}
+
+// lose ends the work on a shard whose claim is gone.
+func (r *runner) lose(op string) {
+	r.mu.Lock()
+	before := r.fenced
+	r.fenced = true
+	r.mu.Unlock()
+	if before {
+		return
+	}
+	r.in.node.metrics.Fenced(op)
+	r.cancel(lowkiq.ErrLeaseLost)
+	r.in.kick()
+}
+
+// stop ends the pops; the returned channel closes when no handler of the shard runs.
+func (r *runner) stop() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.stopping {
+		r.stopping = true
+		r.timer.Stop()
+		if r.lanes == 0 {
+			close(r.idle)
+		}
+	}
+	return r.idle
+}
+
+// backoff waits between attempts: 20 ms doubling to 500 ms, with jitter.
+type backoff struct{ next time.Duration }
+
+func newBackoff() *backoff { return &backoff{20 * time.Millisecond} }
+
+func (b *backoff) sleep(ctx context.Context) error {
+	wait := b.next/2 + rand.N(b.next/2+1)
+	b.next = min(2*b.next, 500*time.Millisecond)
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
