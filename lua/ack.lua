@@ -7,5 +7,6 @@
 -- Errors: FENCED holder fence
 --#include claimed
 --#include settle
+--#include enqueue
 --#include finish
 return finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], 3, #ARGV)

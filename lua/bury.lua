@@ -1,15 +1,16 @@
 -- bury: ids of flights ran out of retries.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
---       10 morgue  11 dead  12 count  13 blocked
+--       10 morgue  11 dead  12 count  13 due  14 blocked
 -- ARGV  1 instance  2 fence  then per id: flight, id, policy, retry count, error
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
 --       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person)
 -- Returns the number of ids that were in their flight until now.
 -- Errors: FENCED holder fence
--- Keeps I2. What was pushed meanwhile stays; it was never tried.
+-- Keeps I2. What was pushed meanwhile stays, as a fresh job; it was never tried.
 --#include claimed
 --#include settle
+--#include enqueue
 --#include record
 --#include spill
 --#include recover
@@ -23,20 +24,16 @@ end
 
 -- renew stores what is left of a job as a fresh one, due now.
 local function renew(id, job)
-  local record = false
-  if job.n > 0 then
-    job.retry, job.at, job.err = -1, now, ''
-    record = reunite(id, pack(job))
-  else
-    record = redis.call('HGET', KEYS[5], id)
-    redis.call('HDEL', KEYS[5], id)
-  end
-  if not record then
-    redis.call('HDEL', KEYS[2], id)
-    return
-  end
-  redis.call('HSET', KEYS[2], id, record)
+  job.retry, job.at, job.err = -1, now, ''
+  redis.call('HSET', KEYS[2], id, reunite(id, pack(job)))
   redis.call('RPUSH', KEYS[3], id)
+end
+
+-- gone deletes a job of which nothing is left but what was pushed meanwhile.
+local function gone(id)
+  redis.call('HDEL', KEYS[2], id)
+  local parked = redis.call('HGET', KEYS[5], id)
+  if parked then unpark(KEYS[2], KEYS[3], KEYS[13], KEYS[5], id, parked, now) end
 end
 
 -- oldest takes the payload with the smallest score out of a job, the first of equals.
@@ -56,18 +53,18 @@ local verdict = {}
 function verdict.skip(id, job, retry, err)
   local data, score = oldest(job)
   inter(id, {data}, {score}, retry, err)
-  renew(id, job)
+  if job.n > 0 then renew(id, job) else gone(id) end
 end
 
 function verdict.bury(id, job, retry, err)
   inter(id, job.data, job.score, retry, err)
-  renew(id, {n = 0})
+  gone(id)
 end
 
 function verdict.block(id, job, retry, err)
   job.retry, job.err, job.at = retry, err, now
   redis.call('HSET', KEYS[2], id, reunite(id, pack(job)))
-  redis.call('ZADD', KEYS[13], string.format('%.0f', now), id)
+  redis.call('ZADD', KEYS[14], string.format('%.0f', now), id)
 end
 
 local count = 0

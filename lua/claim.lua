@@ -1,7 +1,7 @@
 -- claim: become the owner of a shard.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
---       10 morgue  11 dead  12 count
+--       10 morgue  11 dead  12 count  13 due
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 fence as read before ('0' if none)
 --       4 holder as read before ('' if none)
 -- Returns {'OK', fence, jobs that were in flight, payloads buried as crashes}
@@ -25,6 +25,7 @@ if holder ~= '' and ARGV[2] == 'fresh' then return {'HELD', holder, fence} end
 --#include spill
 --#include morgue
 --#include recover
+--#include enqueue
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -41,14 +42,9 @@ local function judge(job, in_all)
         'crash: its worker died ' .. crashes .. ' times while it ran alone', now)
       buried = buried + dead.n
       redis.call('HDEL', KEYS[6], job.id)
+      redis.call('HDEL', KEYS[2], job.id)
       local parked = redis.call('HGET', KEYS[5], job.id)
-      if parked then
-        redis.call('HDEL', KEYS[5], job.id)
-        redis.call('HSET', KEYS[2], job.id, parked)
-        redis.call('RPUSH', KEYS[3], job.id)
-      else
-        redis.call('HDEL', KEYS[2], job.id)
-      end
+      if parked then unpark(KEYS[2], KEYS[3], KEYS[13], KEYS[5], job.id, parked, now) end
       return true
     end
   elseif not crashes then

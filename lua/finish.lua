@@ -1,4 +1,4 @@
--- Included after settle.lua: acks.
+-- Included after settle.lua and enqueue.lua: acks.
 
 -- finish deletes handled jobs; what was pushed to them meanwhile becomes due at
 -- max(its due time, now). ARGV from p: groups of flight, count, ids. Returns how many
@@ -20,10 +20,7 @@ local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, cras
         for i = 1, #ids do
           if later[i] then
             if not time then time = redis.call('TIME') end
-            redis.call('HDEL', parked_key, ids[i])
-            redis.call('HSET', jobs_key, ids[i], later[i])
-            local at = tonumber(string.match(later[i], '^.%S+ (%d+)'))
-            enqueue(ready_key, due_key, ids[i], at, time[1] * 1000000 + time[2])
+            unpark(jobs_key, ready_key, due_key, parked_key, ids[i], later[i], time[1] * 1000000 + time[2])
           end
         end
       end

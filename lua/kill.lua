@@ -41,7 +41,7 @@ for i = 4, #ARGV do
       spill_drop(KEYS[11], KEYS[12], 'w', id, record)
       job.retry, job.at, job.err = -1, now, ''
       redis.call('HSET', busy and KEYS[7] or KEYS[1], id, spill_pack(KEYS[11], KEYS[12], 'w', id, job))
-      if not busy and unplace(id) ~= 'ready' then redis.call('RPUSH', KEYS[2], id) end
+      if not busy and displace(id) then redis.call('RPUSH', KEYS[2], id) end
     else
       remove(id, record, busy)
     end

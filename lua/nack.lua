@@ -11,6 +11,7 @@
 -- retry count, error and due time are those of the flight.
 --#include claimed
 --#include settle
+--#include enqueue
 --#include record
 --#include spill
 --#include recover

@@ -7,8 +7,8 @@
 --       then acks as in ack.lua
 -- Returns {now us, open flights "n n …", due time of the next scheduled job or '', ids still
 --       ready, probation, id, record, …}
---       probation: ''; 'taken' the one id is on probation; 'wait' an id on probation waits for
---       the open flights to end; 'slot' it waits for the node's slot.
+--       probation: ''; 'taken' the one id is on probation; 'wait' nothing else runs until the open
+--       flights have ended: an id on probation is in flight or next; 'slot' one waits for the node's slot.
 -- A number that was answered already gives the ids of that flight that are still open; a lower
 -- one gives none, a higher one than the next is an error. So a repeated request pops nothing twice.
 -- Errors: FENCED holder fence; NUMBER last
@@ -19,6 +19,7 @@ local last = tonumber(claim.pop or 0)
 if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 
 --#include settle
+--#include enqueue
 --#include finish
 --#include record
 --#include spill
@@ -30,7 +31,12 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {0, '', '', 0, ''}
 -- Most shards have nothing scheduled and nobody on probation: one question instead of five.
-local plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10]) == 0
+local plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7]) == 0
+
+-- alone says that the id in flight is on probation: one that has no place among suspects.
+local function alone()
+  return not plain and redis.call('HLEN', KEYS[7]) > redis.call('LLEN', KEYS[10])
+end
 
 local function open_flights()
   local open = {}
@@ -56,6 +62,7 @@ end
 
 if number <= last then
   if number < last or not claim['#' .. ARGV[3]] then return reply() end
+  if alone() then answer[5] = 'taken' end
   local flat = redis.call('HGETALL', KEYS[5])
   for i = 1, #flat, 2 do
     if flat[i + 1] == ARGV[3] then
@@ -91,8 +98,17 @@ local function promote()
   redis.call('RPUSH', KEYS[3], unpack(all))
 end
 
+-- wait ends a pop that takes nothing. Redis out of memory refuses a script whose first write
+-- could grow, and such a pop must be answered too: deleting nothing is that first write.
+local function wait()
+  answer[5] = 'wait'
+  redis.call('HDEL', KEYS[1], '')
+  return true
+end
+
 -- suspect takes the first id on probation, alone. It says whether the pop ends with it.
 local function suspect()
+  if alone() then return wait() end
   local id = redis.call('LINDEX', KEYS[10], 0)
   if not id then return false end
   local crashes = tonumber(redis.call('HGET', KEYS[7], id) or 0)
@@ -100,10 +116,7 @@ local function suspect()
     answer[5] = 'slot'
     return false
   end
-  if open_flights()[1] then
-    answer[5] = 'wait'
-    return true
-  end
+  if open_flights()[1] then return wait() end
   answer[5] = 'taken'
   redis.call('LPOP', KEYS[10])
   return true, id

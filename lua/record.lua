@@ -57,7 +57,8 @@ local function parse(rec)
 end
 
 local function head(form, job)
-  return string.format('%s%d %.0f %d %d %d %d\n%s', form, job.retry, job.at, job.n, job.bytes, #job.err, job.next, job.err)
+  -- Not '%s': string.format ends a short string at its first zero byte.
+  return form .. string.format('%d %.0f %d %d %d %d\n', job.retry, job.at, job.n, job.bytes, #job.err, job.next) .. job.err
 end
 
 local function pack(job)

@@ -3,10 +3,14 @@
 -- KEYS[5] parked, KEYS[6] crashes, KEYS[7] suspects, KEYS[8] spill, KEYS[9] spillx.
 
 -- reunite merges what was parked during a flight into the record that was in flight, whose
--- retry count, error and due time win. It returns the record to store.
+-- retry count, error and due time win. It returns the record to store: a crowded one goes back
+-- to the spill, or each push to it would copy it whole.
 local function reunite(id, record)
   local parked = redis.call('HGET', KEYS[5], id)
-  if not parked then return record end
+  if not parked then
+    if string.byte(record) ~= 106 then return record end
+    return spill_pack(KEYS[8], KEYS[9], 'w', id, parse(record))
+  end
   local job = merge(parse(record), spill_load(KEYS[8], KEYS[9], 'w', id, parked))
   spill_drop(KEYS[8], KEYS[9], 'w', id, parked)
   redis.call('HDEL', KEYS[5], id)

@@ -22,7 +22,7 @@ local function revive(id, job, record, busy)
   if busy then return end
   if entombed then
     redis.call('HINCRBY', KEYS[10], 'tombs', -1)
-  elseif not record or unplace(id) ~= 'ready' then
+  elseif not record or displace(id) then
     redis.call('RPUSH', KEYS[2], id)
   end
 end

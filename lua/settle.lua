@@ -1,6 +1,14 @@
 -- Included after claimed.lua: take ids out of a flight.
 
--- settle removes those of ids that are in this flight from it and returns them (a late
+local function distinct(ids)
+  local seen, once = {}, {}
+  for _, id in ipairs(ids) do
+    if not seen[id] then seen[id], once[#once + 1] = true, id end
+  end
+  return once
+end
+
+-- settle removes those of ids that are in this flight from it and returns each once (a late
 -- duplicate finds none). Their records stay in jobs; the caller says what becomes of them.
 -- crashes_key is nil when no handler answered; an answer ends an id's probation.
 local function settle(flight_key, crashes_key, number, ids)
@@ -18,7 +26,7 @@ local function settle(flight_key, crashes_key, number, ids)
     end
   end
   if #taken == 0 then return taken end
-  redis.call('HDEL', flight_key, unpack(taken))
+  if redis.call('HDEL', flight_key, unpack(taken)) < #taken then taken = distinct(taken) end
   local left = held - #taken
   if left > 0 then
     claim['#' .. number] = tostring(left)
@@ -29,13 +37,4 @@ local function settle(flight_key, crashes_key, number, ids)
   end
   if crashes_key and redis.call('EXISTS', crashes_key) == 1 then redis.call('HDEL', crashes_key, unpack(taken)) end
   return taken
-end
-
--- enqueue makes a settled id wait for its due time, or at once.
-local function enqueue(ready_key, due_key, id, at, now)
-  if at <= now then
-    redis.call('RPUSH', ready_key, id)
-  else
-    redis.call('ZADD', due_key, string.format('%.0f', at), id)
-  end
 end

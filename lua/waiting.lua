@@ -11,14 +11,10 @@ local function waiting(id)
   return record, busy
 end
 
--- unplace takes an id out of where it waits. It returns the place: due, retry, blocked,
--- suspects or ready; in the ready list its entry stays.
-local function unplace(id)
-  if redis.call('ZREM', KEYS[3], id) == 1 then return 'due' end
-  if redis.call('ZREM', KEYS[4], id) == 1 then return 'retry' end
-  if redis.call('ZREM', KEYS[5], id) == 1 then return 'blocked' end
-  if redis.call('HDEL', KEYS[8], id) == 1 and redis.call('LREM', KEYS[9], 1, id) == 1 then return 'suspects' end
-  return 'ready'
+-- displace takes an id out of due, retry or blocked and says whether it was there. If not, its
+-- turn comes anyhow: in the ready list, or on probation, which only an answer of its handler ends.
+local function displace(id)
+  return redis.call('ZREM', KEYS[3], id) == 1 or redis.call('ZREM', KEYS[4], id) == 1 or redis.call('ZREM', KEYS[5], id) == 1
 end
 
 -- remove deletes what waits for an id. A list cannot lose an entry from its middle cheaply, so
@@ -27,10 +23,10 @@ local function remove(id, record, busy)
   spill_drop(KEYS[11], KEYS[12], 'w', id, record)
   if busy then
     redis.call('HDEL', KEYS[7], id)
-  elseif unplace(id) == 'ready' then
+  elseif displace(id) or redis.call('HDEL', KEYS[8], id) == 1 and redis.call('LREM', KEYS[9], 1, id) == 1 then
+    redis.call('HDEL', KEYS[1], id)
+  else
     redis.call('HSET', KEYS[1], id, 'x')
     redis.call('HINCRBY', KEYS[10], 'tombs', 1)
-  else
-    redis.call('HDEL', KEYS[1], id)
   end
 end

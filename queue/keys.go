@@ -65,9 +65,11 @@ func (k *shardKeys) forRelease() []string {
 	return []string{k.claim, k.jobs, k.ready, k.flight, k.parked, k.crashes, k.suspects, k.spill, k.spillx}
 }
 
-func (k *shardKeys) forClaim() []string { return append(k.forRelease(), k.morgue, k.dead, k.count) }
-func (k *shardKeys) forNack() []string  { return append(k.forRelease(), k.due, k.retry, k.count) }
-func (k *shardKeys) forBury() []string  { return append(k.forClaim(), k.blocked) }
+func (k *shardKeys) forClaim() []string {
+	return append(k.forRelease(), k.morgue, k.dead, k.count, k.due)
+}
+func (k *shardKeys) forNack() []string { return append(k.forRelease(), k.due, k.retry, k.count) }
+func (k *shardKeys) forBury() []string { return append(k.forClaim(), k.blocked) }
 
 func (k *shardKeys) forWaiting() []string {
 	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.parked, k.crashes, k.suspects, k.count, k.spill, k.spillx}

@@ -1,0 +1,99 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// backend is a Redis that the suite runs against, shared by all tests of one run.
+type backend struct {
+	url string
+	// mini: the embedded Redis. It knows no memory limit.
+	mini bool
+	// names hands out a cluster name per test, so that tests cannot meet.
+	names atomic.Int64
+}
+
+// testCase is one test of the suite.
+type testCase struct {
+	name string
+	run  func(t *testing.T, b *backend)
+}
+
+// suite is what must hold on every kind of Redis.
+func suite() []testCase {
+	return slices.Concat(propertyTests)
+}
+
+func runSuite(t *testing.T, b *backend) {
+	t.Helper()
+	for _, c := range suite() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, b)
+		})
+	}
+}
+
+// TestSingle is the suite on one Redis server: the judge of what is right.
+func TestSingle(t *testing.T) {
+	t.Parallel()
+	runSuite(t, &backend{url: redistest.Start(t).URL()})
+}
+
+// TestCluster is the suite on a Redis Cluster: every key declared, every script's keys
+// in one slot.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	runSuite(t, &backend{url: redistest.StartCluster(t, 3).URL()})
+}
+
+// TestEmbedded is the suite on the Redis inside the process.
+func TestEmbedded(t *testing.T) {
+	t.Parallel()
+	runSuite(t, &backend{url: redistest.StartMini(t).URL(), mini: true})
+}
+
+// open connects with a cluster name of its own.
+func (b *backend) open(t testing.TB, change ...func(*Config)) *Client {
+	t.Helper()
+	cfg := Config{Redis: b.url, Cluster: b.name(), PoolSize: 16, Timeout: 20 * time.Second}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func (b *backend) name() string { return fmt.Sprint("test-", b.names.Add(1)) }
+
+// rename returns a client of another cluster over the same connections.
+func (c *Client) rename(cluster string) *Client {
+	cfg := c.cfg
+	cfg.Cluster = cluster
+	return &Client{cfg: cfg, rdb: c.rdb, address: c.address, scripts: c.scripts, queues: map[string]*Queue{}}
+}
+
+// newQueue registers queue "q".
+func newQueue(t testing.TB, c *Client, shards int) *Queue {
+	t.Helper()
+	q, err := c.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}

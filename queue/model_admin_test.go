@@ -1,0 +1,151 @@
+package queue
+
+import "slices"
+
+// What people do, in the model.
+
+func (m *model) isIn(place Place, id string) bool {
+	switch place {
+	case Retries:
+		return m.scheduled[id] && m.waiting[id].retry >= 0
+	case Blocked:
+		return m.blocked[id]
+	}
+	return true
+}
+
+// unplace takes an id from where it waits, except from the ready list and probation.
+func (m *model) unplace(id string) (was bool) {
+	was = m.scheduled[id] || m.blocked[id]
+	delete(m.scheduled, id)
+	delete(m.blocked, id)
+	return was
+}
+
+func (m *model) remove(id string) {
+	home, busy := m.wait(id)
+	delete(home, id)
+	if busy || m.unplace(id) {
+		return
+	}
+	if slices.Contains(m.suspects, id) {
+		m.suspects = without(m.suspects, id)
+		delete(m.crashes, id)
+		return
+	}
+	m.tombs[id] = true
+}
+
+func (m *model) delete(place Place, id string) int {
+	home, _ := m.wait(id)
+	if home[id] == nil || !m.isIn(place, id) {
+		return 0
+	}
+	m.remove(id)
+	return 1
+}
+
+func (m *model) kill(place Place, id string) int {
+	home, _ := m.wait(id)
+	job := home[id]
+	if job == nil || !m.isIn(place, id) {
+		return 0
+	}
+	m.entomb(id, job.payloads, job.retry, job.err)
+	m.remove(id)
+	return 1
+}
+
+func (m *model) killOldest(place Place, id string) int {
+	home, _ := m.wait(id)
+	job := home[id]
+	if job == nil || !m.isIn(place, id) {
+		return 0
+	}
+	if len(job.payloads) == 1 {
+		return m.kill(place, id)
+	}
+	k := job.smallest()
+	m.entomb(id, job.payloads[k:k+1], job.retry, job.err)
+	job.payloads = slices.Delete(job.payloads, k, k+1)
+	m.revive(id, job)
+	return 1
+}
+
+// revive makes a job that waits, or comes back, fresh and due now. It keeps its place
+// if it is due already; an id on probation stays there.
+func (m *model) revive(id string, job *modelJob) {
+	home, busy := m.wait(id)
+	old := home[id]
+	home[id] = m.dueNow(job)
+	switch {
+	case busy:
+	case old == nil:
+		m.arrive(id)
+	case m.unplace(id):
+		m.ready = append(m.ready, id)
+	}
+}
+
+func (m *model) requeue(id string) int {
+	dead := m.morgue[id]
+	if dead == nil {
+		return 0
+	}
+	delete(m.morgue, id)
+	home, _ := m.wait(id)
+	job := home[id]
+	if job == nil {
+		job = dead
+	} else {
+		for _, p := range dead.payloads {
+			job.put(p)
+		}
+	}
+	m.revive(id, job)
+	return 1
+}
+
+func (m *model) unblock(id string) int {
+	if !m.blocked[id] {
+		return 0
+	}
+	m.revive(id, m.waiting[id])
+	return 1
+}
+
+func (m *model) runNow(id string) int {
+	home, busy := m.wait(id)
+	job := home[id]
+	if job == nil || !(busy && job.at > m.now || m.scheduled[id]) {
+		return 0
+	}
+	job.at, job.soft = m.now, true
+	if !busy {
+		delete(m.scheduled, id)
+		m.ready = append(m.ready, id)
+	}
+	return 1
+}
+
+func (m *model) deleteDead(id string) int {
+	if m.morgue[id] == nil {
+		return 0
+	}
+	delete(m.morgue, id)
+	return 1
+}
+
+func failedJob(j *modelJob) bool { return j.retry >= 0 }
+func freshJob(j *modelJob) bool  { return j.retry < 0 }
+
+// pass lets time go by: what lies in the future comes closer.
+func (m *model) pass(us int64) {
+	for _, jobs := range []map[string]*modelJob{m.waiting, m.parked} {
+		for _, job := range jobs {
+			if job.at > m.now {
+				job.at -= us
+			}
+		}
+	}
+}

@@ -1,0 +1,403 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// model is section 4 of the design for one shard, in plain Go. It is a specification:
+// it was written from the rules, not from the scripts. Times are unix microseconds.
+type model struct {
+	now      int64 // the time of the present step
+	payloads int   // most payloads waiting for an id
+	bytes    int   // most bytes waiting for an id
+
+	waiting   map[string]*modelJob // what waits, outside flights
+	ready     []string             // ids due now, in order; also tombs
+	tombs     map[string]bool      // deleted ids whose place in ready is left
+	scheduled map[string]bool      // waits for its due time
+	blocked   map[string]bool      // waits for a person
+	suspects  []string             // ids on probation, in order
+	crashes   map[string]int       // ids on probation, also those in flight
+
+	flying map[string]*modelJob // what handlers have
+	flight map[string]int64     // the number of an id's flight
+	parked map[string]*modelJob // pushed while the id was in flight
+
+	morgue            map[string]*modelJob
+	processed, failed int64
+	pop               int64
+	maxCrashes        int
+}
+
+// modelPayload is soft while its score is known only to be the time of the step.
+type modelPayload struct {
+	data  string
+	score float64
+	soft  bool
+}
+
+// modelJob has its payloads in push order. Its due time is soft like a score.
+type modelJob struct {
+	payloads []modelPayload
+	retry    int
+	err      string
+	at       int64
+	soft     bool
+}
+
+func newModel(payloads, bytes int) *model {
+	return &model{
+		payloads: payloads, bytes: bytes,
+		waiting: map[string]*modelJob{}, tombs: map[string]bool{}, scheduled: map[string]bool{}, blocked: map[string]bool{},
+		crashes: map[string]int{}, flying: map[string]*modelJob{}, flight: map[string]int64{}, parked: map[string]*modelJob{},
+		morgue: map[string]*modelJob{},
+	}
+}
+
+func (j *modelJob) size() (n int) {
+	for _, p := range j.payloads {
+		n += len(p.data)
+	}
+	return n
+}
+
+// put adds a payload; an equal one keeps its place, and the smaller score.
+func (j *modelJob) put(p modelPayload) (added bool) {
+	for i := range j.payloads {
+		if old := &j.payloads[i]; old.data == p.data {
+			if p.score < old.score {
+				*old = p
+			}
+			return false
+		}
+	}
+	j.payloads = append(j.payloads, p)
+	return true
+}
+
+// smallest is the place of the payload with the smallest score, the first of equals.
+func (j *modelJob) smallest() int {
+	k := 0
+	for i, p := range j.payloads {
+		if p.score < j.payloads[k].score {
+			k = i
+		}
+	}
+	return k
+}
+
+func (j *modelJob) inOrder() []modelPayload {
+	sorted := slices.Clone(j.payloads)
+	slices.SortStableFunc(sorted, func(x, y modelPayload) int {
+		switch {
+		case x.score < y.score:
+			return -1
+		case x.score > y.score:
+			return 1
+		}
+		return 0
+	})
+	return sorted
+}
+
+// dueNow makes the job fresh and due at the time of the step.
+func (m *model) dueNow(j *modelJob) *modelJob {
+	j.retry, j.err, j.at, j.soft = -1, "", m.now, true
+	return j
+}
+
+// wait returns what waits for an id and whether the id is in flight.
+func (m *model) wait(id string) (home map[string]*modelJob, busy bool) {
+	if m.flying[id] != nil {
+		return m.parked, true
+	}
+	return m.waiting, false
+}
+
+// enqueue puts an id that waits nowhere to its place.
+func (m *model) enqueue(id string) {
+	if m.waiting[id].at <= m.now {
+		m.ready = append(m.ready, id)
+	} else {
+		m.scheduled[id] = true
+	}
+}
+
+// arrive is enqueue for an id that comes from outside: it may find its own tomb.
+func (m *model) arrive(id string) {
+	if m.tombs[id] {
+		delete(m.tombs, id)
+		if m.waiting[id].at <= m.now {
+			return
+		}
+		m.ready = without(m.ready, id)
+	}
+	m.enqueue(id)
+}
+
+func without(list []string, id string) []string {
+	return slices.DeleteFunc(list, func(x string) bool { return x == id })
+}
+
+type verdict string
+
+const (
+	stored      verdict = "stored"
+	merged      verdict = "merged"
+	tooMany     verdict = "too many payloads"
+	tooManyByte verdict = "too many bytes"
+)
+
+// push stores one payload; at 0 = now.
+func (m *model) push(id string, p modelPayload, at int64) verdict {
+	home, busy := m.wait(id)
+	job := home[id]
+	if job == nil {
+		job = &modelJob{payloads: []modelPayload{p}, retry: -1, at: at}
+		if at == 0 {
+			m.dueNow(job)
+		}
+		home[id] = job
+		if !busy {
+			m.arrive(id)
+		}
+		return stored
+	}
+	equal := slices.ContainsFunc(job.payloads, func(x modelPayload) bool { return x.data == p.data })
+	switch {
+	case equal:
+		job.put(p)
+		return merged
+	case len(job.payloads) >= m.payloads:
+		return tooMany
+	case job.size()+len(p.data) > m.bytes:
+		return tooManyByte
+	}
+	job.put(p)
+	return stored
+}
+
+// due lists scheduled ids by due time, then id.
+func (m *model) due(keep func(*modelJob) bool) (ids []string) {
+	for id := range m.scheduled {
+		if keep(m.waiting[id]) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(x, y string) int {
+		if a, b := m.waiting[x].at, m.waiting[y].at; a != b {
+			return int(max(-1, min(1, a-b)))
+		}
+		return strings.Compare(x, y)
+	})
+	return ids
+}
+
+// take pops up to n ids, or one if single.
+func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
+	m.pop++
+	due := m.due(func(j *modelJob) bool { return j.at <= m.now })
+	for _, id := range due[:min(n, len(due))] {
+		delete(m.scheduled, id)
+		m.ready = append(m.ready, id)
+	}
+	for id := range m.flying {
+		if _, suspect := m.crashes[id]; suspect {
+			return nil, ProbationWait // while it runs nothing else does
+		}
+	}
+	if len(m.suspects) > 0 {
+		id := m.suspects[0]
+		switch {
+		case m.crashes[id] > 0 && !slot:
+			state = ProbationSlot
+		case len(m.flying) > 0:
+			return nil, ProbationWait
+		default:
+			m.suspects = m.suspects[1:]
+			m.fly(id)
+			return []string{id}, ProbationTaken
+		}
+	}
+	for ; n > 0 && len(m.ready) > 0; n-- {
+		id := m.ready[0]
+		if single && len(ids) == 1 {
+			break
+		}
+		m.ready = m.ready[1:]
+		if m.tombs[id] {
+			delete(m.tombs, id)
+			continue
+		}
+		m.fly(id)
+		ids = append(ids, id)
+	}
+	return ids, state
+}
+
+func (m *model) fly(id string) {
+	m.flying[id], m.flight[id] = m.waiting[id], m.pop
+	delete(m.waiting, id)
+}
+
+// land takes an id out of its flight; answered: a handler had it and said something.
+func (m *model) land(id string, number int64, answered bool) *modelJob {
+	job := m.flying[id]
+	if job == nil || m.flight[id] != number {
+		return nil
+	}
+	delete(m.flying, id)
+	delete(m.flight, id)
+	if answered {
+		delete(m.crashes, id)
+	}
+	return job
+}
+
+// reunite joins what was parked with the job that comes back. Its own retry count,
+// error and due time win.
+func (m *model) reunite(id string, job *modelJob) {
+	if p := m.parked[id]; p != nil {
+		for _, payload := range p.payloads {
+			job.put(payload)
+		}
+		delete(m.parked, id)
+	}
+	m.waiting[id] = job
+}
+
+// unpark lets what was pushed during a flight wait by itself: due at the latest of its
+// own time and the end of the flight.
+func (m *model) unpark(id string) {
+	job := m.parked[id]
+	if job == nil {
+		return
+	}
+	delete(m.parked, id)
+	if job.at <= m.now {
+		job.at, job.soft = m.now, true
+	}
+	m.waiting[id] = job
+	m.enqueue(id)
+}
+
+func (m *model) ack(number int64, id string) int {
+	if m.land(id, number, true) == nil {
+		return 0
+	}
+	m.processed++
+	m.unpark(id)
+	return 1
+}
+
+func (m *model) nack(n Nack) int {
+	job := m.land(n.ID, n.Flight, n.Kind != Return)
+	if job == nil {
+		return 0
+	}
+	m.reunite(n.ID, job)
+	if n.Kind == Return {
+		m.toHead(n.ID)
+		return 1
+	}
+	if n.Kind == Retry {
+		job.retry, job.err = n.RetryCount, n.Error
+		m.failed++
+	}
+	job.at, job.soft = m.now+n.Delay.Microseconds(), true
+	m.enqueue(n.ID)
+	return 1
+}
+
+func (m *model) toHead(id string) {
+	if _, suspect := m.crashes[id]; suspect {
+		m.suspects = slices.Insert(m.suspects, 0, id)
+	} else {
+		m.ready = slices.Insert(m.ready, 0, id)
+	}
+}
+
+func (m *model) bury(b Burial) int {
+	job := m.land(b.ID, b.Flight, true)
+	if job == nil {
+		return 0
+	}
+	m.failed++
+	switch b.Policy {
+	case Block:
+		job.retry, job.err, job.at, job.soft = b.RetryCount, b.Error, m.now, true
+		m.reunite(b.ID, job)
+		m.blocked[b.ID] = true
+	case Bury:
+		m.entomb(b.ID, job.payloads, b.RetryCount, b.Error)
+		m.unpark(b.ID)
+	case Skip:
+		k := job.smallest()
+		m.entomb(b.ID, job.payloads[k:k+1], b.RetryCount, b.Error)
+		job.payloads = slices.Delete(job.payloads, k, k+1)
+		if len(job.payloads) == 0 {
+			m.unpark(b.ID)
+			return 1
+		}
+		m.reunite(b.ID, m.dueNow(job))
+		m.ready = append(m.ready, b.ID)
+	}
+	return 1
+}
+
+func (m *model) entomb(id string, payloads []modelPayload, retry int, err string) {
+	dead := m.morgue[id]
+	if dead == nil {
+		dead = &modelJob{}
+		m.morgue[id] = dead
+	}
+	for _, p := range payloads {
+		dead.put(p)
+	}
+	dead.retry, dead.err, dead.at, dead.soft = retry, err, m.now, true
+}
+
+// recover puts everything in flight back to the head, in order of the pops, then due
+// times, then ids.
+func (m *model) recover(cause Cause) (back, buried int) {
+	ids := make([]string, 0, len(m.flying))
+	for id := range m.flying {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(x, y string) int {
+		for _, d := range []int64{m.flight[x] - m.flight[y], m.flying[x].at - m.flying[y].at} {
+			if d != 0 {
+				return int(max(-1, min(1, d)))
+			}
+		}
+		return strings.Compare(x, y)
+	})
+	for _, id := range slices.Backward(ids) {
+		if cause == Seize && m.judge(id, len(ids) == 1) {
+			buried += len(m.flying[id].payloads)
+			m.entomb(id, m.flying[id].payloads, m.flying[id].retry, fmt.Sprintf("crash: its worker died %d times while it ran alone", m.maxCrashes))
+			m.land(id, m.flight[id], true)
+			m.unpark(id)
+			continue
+		}
+		m.reunite(id, m.land(id, m.flight[id], false))
+		m.toHead(id)
+	}
+	m.pop = 0
+	return len(ids), buried
+}
+
+// judge puts an id on probation, or counts a crash that nobody else can have caused.
+func (m *model) judge(id string, alone bool) (poison bool) {
+	if _, suspect := m.crashes[id]; !suspect {
+		m.crashes[id] = 0
+		return false
+	}
+	if alone {
+		m.crashes[id]++
+		return m.maxCrashes > 0 && m.crashes[id] >= m.maxCrashes
+	}
+	return false
+}

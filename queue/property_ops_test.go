@@ -1,0 +1,227 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+)
+
+func (m *machine) nack(t *rapid.T) {
+	_, model, claim := m.drawShard(t)
+	var nacks []Nack
+	for _, a := range drawFlying(t, model) {
+		nacks = append(nacks, Nack{
+			Flight: a.Flight, ID: a.IDs[0], Kind: rapid.SampledFrom([]NackKind{Retry, Retry, Postpone, Return}).Draw(t, "kind"),
+			RetryCount: model.flying[a.IDs[0]].retry + 1, Error: rapid.SampledFrom([]string{"", "boom", "nul\x00 \n\xff"}).Draw(t, "error"),
+			Delay: time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "hours")) * time.Hour,
+		})
+	}
+	m.step()
+	got, err := claim.Nack(m.ctx, nacks...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	for _, n := range nacks {
+		want += model.nack(n)
+	}
+	same(t, "nacked", got, want)
+}
+
+func (m *machine) bury(t *rapid.T) {
+	_, model, claim := m.drawShard(t)
+	var burials []Burial
+	for _, a := range drawFlying(t, model) {
+		burials = append(burials, Burial{
+			Flight: a.Flight, ID: a.IDs[0], Policy: rapid.SampledFrom([]Policy{Skip, Bury, Block}).Draw(t, "policy"),
+			RetryCount: model.flying[a.IDs[0]].retry + 1, Error: "exhausted",
+		})
+	}
+	m.step()
+	got, err := claim.Bury(m.ctx, burials...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	for _, b := range burials {
+		want += model.bury(b)
+	}
+	same(t, "buried", got, want)
+}
+
+// recover: the owner dies, or goes on as its next instance, or hands the shard over.
+func (m *machine) recover(t *rapid.T) {
+	i, model, claim := m.drawShard(t)
+	cause := rapid.SampledFrom([]Cause{Seize, Seize, Self, Fresh}).Draw(t, "cause")
+	m.step()
+	if cause == Fresh {
+		n, err := claim.Release(m.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, _ := model.recover(cause)
+		same(t, "released", n, back)
+		m.compare(t)
+		m.step()
+	}
+	fresh := m.claim(t, i, cause)
+	if fresh.Fence <= claim.Fence {
+		t.Fatalf("fence: got %d after %d, want it to grow", fresh.Fence, claim.Fence)
+	}
+	back, buried := model.recover(cause)
+	same(t, "recovered", fresh.Recovered, back)
+	same(t, "buried as crashes", fresh.Buried, buried)
+}
+
+// admin: a person does something to some ids.
+func (m *machine) admin(t *rapid.T) {
+	ids := rapid.SliceOfN(drawID, 1, 3).Draw(t, "ids")
+	place := rapid.SampledFrom([]Place{Anywhere, Anywhere, Retries, Blocked}).Draw(t, "place")
+	type action struct {
+		real func() (int, error)
+		want func(*model, string) int
+	}
+	q, ctx := m.q, m.ctx
+	actions := map[string]action{
+		"delete":  {func() (int, error) { return q.Delete(ctx, place, ids...) }, func(m *model, id string) int { return m.delete(place, id) }},
+		"kill":    {func() (int, error) { return q.Kill(ctx, place, ids...) }, func(m *model, id string) int { return m.kill(place, id) }},
+		"oldest":  {func() (int, error) { return q.KillOldest(ctx, place, ids...) }, func(m *model, id string) int { return m.killOldest(place, id) }},
+		"run now": {func() (int, error) { return q.RunNow(ctx, ids...) }, (*model).runNow},
+		"requeue": {func() (int, error) { return q.Requeue(ctx, ids...) }, (*model).requeue},
+		"unblock": {func() (int, error) { return q.Unblock(ctx, ids...) }, (*model).unblock},
+		"forget":  {func() (int, error) { return q.DeleteDead(ctx, ids...) }, (*model).deleteDead},
+	}
+	name := rapid.SampledFrom([]string{"delete", "kill", "oldest", "run now", "requeue", "requeue", "unblock", "forget"}).Draw(t, "action")
+	m.step()
+	got, err := actions[name].real()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	for _, id := range ids {
+		want += actions[name].want(m.of(id), id)
+	}
+	same(t, name, got, want)
+}
+
+// sweep: a person does something to all.
+func (m *machine) sweep(t *rapid.T) {
+	m.step()
+	var got, want int
+	var err error
+	each := func(list func(*model) []string, do func(*model, string) int) {
+		for _, model := range m.models {
+			for _, id := range list(model) {
+				want += do(model, id)
+			}
+		}
+	}
+	failed := func(m *model) []string { return m.due(failedJob) }
+	dead := func(m *model) []string { return machineIDs }
+	switch rapid.SampledFrom([]string{"run", "kill", "delete", "requeue", "forget"}).Draw(t, "sweep") {
+	case "run":
+		got, err = m.q.RunAllNow(m.ctx)
+		each(func(m *model) []string { return append(m.due(freshJob), m.due(failedJob)...) }, (*model).runNow)
+	case "kill":
+		got, err = m.q.KillAllFailed(m.ctx)
+		each(failed, func(m *model, id string) int { return m.kill(Retries, id) })
+	case "delete":
+		got, err = m.q.DeleteAllFailed(m.ctx)
+		each(failed, func(m *model, id string) int { return m.delete(Retries, id) })
+	case "requeue":
+		got, err = m.q.RequeueAllDead(m.ctx)
+		each((*model).deadInOrder, (*model).requeue)
+	case "forget":
+		got, err = m.q.DeleteAllDead(m.ctx)
+		each(dead, (*model).deleteDead)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "swept", got, want)
+}
+
+// pass lets hours go by.
+func (m *machine) pass(t *rapid.T) {
+	hours := rapid.SampledFrom([]int{1, 2}).Draw(t, "hours")
+	us := (time.Duration(hours) * time.Hour).Microseconds()
+	m.step()
+	for i, model := range m.models {
+		model.pass(us)
+		if err := m.q.Shard(i).pass(m.ctx, model.now, us); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// headRule finds the due time in a record of form j or s.
+var headRule = regexp.MustCompile(`^([js]-?\d+ )(\d+)`)
+
+// pass moves what lies in the future closer, in Redis. Only a test can.
+func (s *Shard) pass(ctx context.Context, now, us int64) error {
+	r, err := s.readRaw(ctx)
+	if err != nil {
+		return err
+	}
+	pipe := s.c.rdb.Pipeline()
+	for key, set := range map[string][]redis.Z{s.keys.due: r.due.Val(), s.keys.retry: r.retry.Val()} {
+		for _, z := range set {
+			if int64(z.Score) > now {
+				pipe.ZAdd(ctx, key, redis.Z{Score: z.Score - float64(us), Member: z.Member})
+			}
+		}
+	}
+	for key, records := range map[string]map[string]string{s.keys.jobs: r.jobs.Val(), s.keys.parked: r.parked.Val()} {
+		for id, record := range records {
+			if key == s.keys.jobs && r.flight.Val()[id] != "" {
+				continue
+			}
+			if found := headRule.FindStringSubmatch(record); found != nil {
+				if at, _ := strconv.ParseInt(found[2], 10, 64); at > now {
+					pipe.HSet(ctx, key, id, found[1]+strconv.FormatInt(at-us, 10)+record[len(found[0]):])
+				}
+			}
+		}
+	}
+	if pipe.Len() == 0 {
+		return nil
+	}
+	_, err = pipe.Exec(ctx)
+	return err
+}
+
+func (m *model) deadInOrder() (ids []string) {
+	for _, id := range machineIDs {
+		if m.morgue[id] != nil {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortStableFunc(ids, func(x, y string) int { return cmp.Compare(m.morgue[x].at, m.morgue[y].at) })
+	return ids
+}
+
+func verdictOf(r Result) verdict {
+	switch {
+	case r.Err == nil && r.Merged:
+		return merged
+	case r.Err == nil:
+		return stored
+	}
+	return verdict(verdictText(r.Err))
+}
+
+func verdictText(err error) string {
+	for text, target := range map[string]error{string(tooMany): ErrTooManyPayloads, string(tooManyByte): ErrTooManyBytes} {
+		if errors.Is(err, target) {
+			return text
+		}
+	}
+	return err.Error()
+}

@@ -1,0 +1,344 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+var propertyTests = []testCase{{"Model", testModel}}
+
+// testModel drives random operations against the queue and the model of section 4, and
+// compares the full state after each. "-rapid.checks=1000 -rapid.steps=100" makes it
+// long; a failure prints its seed, shrunk.
+func testModel(t *testing.T, b *backend) {
+	client := b.open(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newMachine(rt, t.Context(), client.rename(b.name()))
+		rt.Repeat(map[string]func(*rapid.T){
+			"push":    m.push,
+			"push2":   m.push,
+			"pop":     m.popNext,
+			"pop2":    m.popNext,
+			"pop+":    m.popAgain,
+			"ack":     m.ack,
+			"nack":    m.nack,
+			"bury":    m.bury,
+			"recover": m.recover,
+			"admin":   m.admin,
+			"sweep":   m.sweep,
+			"pass":    m.pass,
+			"":        m.compare,
+		})
+	})
+}
+
+// machine holds the queue and the models of its shards.
+type machine struct {
+	ctx       context.Context
+	q         *Queue
+	models    []*model
+	claims    []*Claim
+	instances int
+}
+
+// Small limits are reached often, and the spill (32 payloads, 4 KiB) is crossed.
+const (
+	machinePayloads = 45
+	machineBytes    = 9000
+)
+
+var machineIDs = []string{"a", "b", "c", "d", "e"}
+
+func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
+	c.cfg.Payloads, c.cfg.IDPayload = machinePayloads, machineBytes
+	shards := rapid.IntRange(1, 2).Draw(t, "shards")
+	q, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{ctx: ctx, q: q, claims: make([]*Claim, shards)}
+	for i := range shards {
+		m.models = append(m.models, newModel(machinePayloads, machineBytes))
+		m.claim(t, i, Fresh)
+	}
+	return m
+}
+
+func (m *machine) claim(t *rapid.T, shard int, cause Cause) *Claim {
+	m.instances++
+	s := m.q.Shard(shard)
+	seen, err := s.Owner(m.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.claims[shard], err = s.Claim(m.ctx, fmt.Sprint("n/", m.instances), cause, seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.claims[shard]
+}
+
+func (m *machine) of(id string) *model { return m.models[lowkiq.ShardOf(id, m.q.Shards)] }
+
+// step tells all models what time it is.
+func (m *machine) step() {
+	now := time.Now().UnixMicro()
+	for _, model := range m.models {
+		model.now = now
+	}
+}
+
+func same(t *rapid.T, what string, got, want any) {
+	t.Helper()
+	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
+		t.Fatalf("%s: got %s, want %s", what, g, w)
+	}
+}
+
+func (m *machine) compare(t *rapid.T) {
+	hi := time.Now().UnixMicro() + 1000 // default scores may run ahead of the clock
+	var total Counts
+	for i, model := range m.models {
+		st, err := m.q.Shard(i).readState(m.ctx)
+		if err == nil {
+			err = model.diff(st, hi)
+		}
+		if err != nil {
+			t.Fatalf("shard %d:\n%v", i, err)
+		}
+		c := model.counts()
+		total.Ready += c.Ready
+		total.Scheduled += c.Scheduled
+		total.Retry += c.Retry
+		total.InFlight += c.InFlight
+		total.Blocked += c.Blocked
+	}
+	stats, err := m.q.Stats(m.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "stats", stats.Jobs, total)
+}
+
+func (m *model) counts() Counts {
+	c := Counts{InFlight: len(m.flying), Blocked: len(m.blocked)}
+	for id := range m.scheduled {
+		if m.waiting[id].retry >= 0 {
+			c.Retry++
+		} else {
+			c.Scheduled++
+		}
+	}
+	c.Ready = len(m.waiting) - c.Blocked - c.Scheduled - c.Retry
+	return c
+}
+
+var (
+	drawID      = rapid.SampledFrom(machineIDs)
+	drawScore   = rapid.SampledFrom([]float64{-1, 0, 1, 1, 2.5, 1e18})
+	drawPayload = rapid.Custom(func(t *rapid.T) string {
+		if rapid.IntRange(0, 9).Draw(t, "size") == 0 {
+			return strings.Repeat(rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "big"), 2500)
+		}
+		return rapid.SampledFrom([]string{"", "p", "q", "r"}).Draw(t, "payload")
+	})
+	drawHours = rapid.SampledFrom([]int{-2, -1, 1, 2, 3})
+)
+
+func (m *machine) push(t *rapid.T) {
+	var jobs []lowkiq.Push
+	switch rapid.IntRange(0, 9).Draw(t, "form") {
+	case 0: // a crowd for one id
+		id, n := drawID.Draw(t, "id"), rapid.IntRange(20, 80).Draw(t, "n")
+		for i := range n {
+			jobs = append(jobs, lowkiq.Push{ID: id, Payload: fmt.Append(nil, i)})
+		}
+	case 1, 2, 3: // no scores
+		for _, id := range rapid.SliceOfN(drawID, 1, 5).Draw(t, "ids") {
+			jobs = append(jobs, lowkiq.Push{ID: id, Payload: []byte(drawPayload.Draw(t, "p"))})
+		}
+	case 4, 5: // all with scores
+		for _, id := range rapid.SliceOfN(drawID, 1, 5).Draw(t, "ids") {
+			jobs = append(jobs, lowkiq.Push{ID: id, Payload: []byte(drawPayload.Draw(t, "p")), Score: new(drawScore.Draw(t, "score"))})
+		}
+	default:
+		for range rapid.IntRange(1, 4).Draw(t, "n") {
+			jobs = append(jobs, drawPush(t))
+		}
+	}
+	m.step()
+	results, _ := m.q.Push(m.ctx, jobs...)
+	for i, job := range jobs {
+		want := m.modelPush(job, int64(i))
+		if got := verdictOf(results[i]); got != want {
+			t.Fatalf("push %d of %+v: got %s, want %s", i, job, got, want)
+		}
+	}
+}
+
+func drawPush(t *rapid.T) lowkiq.Push {
+	job := lowkiq.Push{ID: drawID.Draw(t, "id"), Payload: []byte(drawPayload.Draw(t, "p"))}
+	if rapid.Bool().Draw(t, "scored") {
+		job.Score = new(drawScore.Draw(t, "score"))
+	}
+	if rapid.Bool().Draw(t, "timed") {
+		job.PerformAt = time.Now().Truncate(time.Hour).Add(time.Duration(drawHours.Draw(t, "hours")) * time.Hour)
+	}
+	return job
+}
+
+func (m *machine) modelPush(job lowkiq.Push, place int64) verdict {
+	model := m.of(job.ID)
+	p := modelPayload{data: string(job.Payload), score: float64(model.now+place) / 1e6, soft: true}
+	if job.Score != nil {
+		p.score, p.soft = *job.Score, false
+	}
+	at := int64(0)
+	if !job.PerformAt.IsZero() {
+		at = job.PerformAt.UnixMicro()
+	}
+	return model.push(job.ID, p, at)
+}
+
+func (m *machine) drawShard(t *rapid.T) (int, *model, *Claim) {
+	i := rapid.IntRange(0, m.q.Shards-1).Draw(t, "shard")
+	return i, m.models[i], m.claims[i]
+}
+
+// drawFlying draws ids in flight, sometimes with a wrong flight.
+func drawFlying(t *rapid.T, model *model) (acks []Acks) {
+	if len(model.flying) == 0 {
+		return nil
+	}
+	for _, id := range rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(model.flying))), 0, 3).Draw(t, "flying") {
+		number := model.flight[id]
+		if rapid.IntRange(0, 9).Draw(t, "stale") == 0 {
+			number--
+		}
+		acks = append(acks, Acks{Flight: number, IDs: []string{id}})
+	}
+	return acks
+}
+
+func (m *model) ackAll(acks []Acks) (n int) {
+	for _, a := range acks {
+		for _, id := range a.IDs {
+			n += m.ack(a.Flight, id)
+		}
+	}
+	return n
+}
+
+func (m *machine) popNext(t *rapid.T) {
+	_, model, claim := m.drawShard(t)
+	req := PopRequest{
+		IDs: rapid.IntRange(1, 4).Draw(t, "most"), Bytes: rapid.SampledFrom([]int{1, 1 << 20}).Draw(t, "bytes"),
+		MaxCrashes: rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "max_crashes"), Slot: rapid.Bool().Draw(t, "slot"),
+		Acks: drawFlying(t, model),
+	}
+	m.step()
+	got, err := claim.Pop(m.ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model.ackAll(req.Acks)
+	ids, state := model.take(req.IDs, req.Bytes == 1, req.Slot)
+	model.maxCrashes = req.MaxCrashes
+	model.samePop(t, got, ids, state)
+}
+
+func (m *model) samePop(t *rapid.T, got Popped, ids []string, state Probation) {
+	popped := make([]string, 0, len(got.Jobs))
+	for _, job := range got.Jobs {
+		popped = append(popped, job.ID)
+		var payloads []string
+		for _, p := range m.flying[job.ID].inOrder() {
+			payloads = append(payloads, p.data)
+		}
+		same(t, "payloads of "+job.ID, fmt.Sprintf("%.20q", dataOf(job.Payloads)), fmt.Sprintf("%.20q", payloads))
+	}
+	same(t, "popped", popped, ids)
+	same(t, "probation", got.Probation, state)
+	same(t, "flight", got.Flight, m.pop)
+	same(t, "ready", got.Ready, len(m.ready))
+	open := map[int64]bool{}
+	for _, number := range m.flight {
+		open[number] = true
+	}
+	slices.Sort(got.Open)
+	same(t, "open", got.Open, slices.Sorted(maps.Keys(open)))
+	next := time.Time{}
+	if due := m.due(func(*modelJob) bool { return true }); len(due) > 0 {
+		next = time.UnixMicro(m.waiting[due[0]].at)
+	}
+	// Jobs without a place in the model's time yet are compared by the state.
+	if len(m.scheduled) > 0 && !m.anySoft() {
+		same(t, "next", got.Next, next)
+	}
+}
+
+func (m *model) anySoft() bool {
+	for id := range m.scheduled {
+		if m.waiting[id].soft {
+			return true
+		}
+	}
+	return false
+}
+
+func dataOf(payloads []lowkiq.Payload) (data []string) {
+	for _, p := range payloads {
+		data = append(data, string(p.Data))
+	}
+	return data
+}
+
+// popAgain repeats the last pop, as after a lost answer.
+func (m *machine) popAgain(t *rapid.T) {
+	i, model, claim := m.drawShard(t)
+	if model.pop == 0 {
+		return
+	}
+	m.step()
+	again := m.q.Shard(i).Adopt(claim.Instance, claim.Fence)
+	again.popped = claim.popped - 1
+	got, err := again.Pop(m.ctx, PopRequest{IDs: 4, Bytes: 1, MaxCrashes: model.maxCrashes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for id, number := range model.flight {
+		if number == model.pop {
+			want = append(want, id)
+		}
+	}
+	slices.Sort(want)
+	slices.SortFunc(got.Jobs, func(x, y lowkiq.Job) int { return strings.Compare(x.ID, y.ID) })
+	state := NoProbation
+	if len(want) == 1 {
+		if _, suspect := model.crashes[want[0]]; suspect {
+			state = ProbationTaken
+		}
+	}
+	model.samePop(t, got, want, state)
+}
+
+func (m *machine) ack(t *rapid.T) {
+	_, model, claim := m.drawShard(t)
+	acks := drawFlying(t, model)
+	m.step()
+	n, err := claim.Ack(m.ctx, acks...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "acked", n, model.ackAll(acks))
+}

@@ -1,0 +1,359 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// state is everything that Redis holds of a shard, read past the queue's own code.
+type state struct {
+	jobs, parked, morgue map[string]*modelJob
+	crowded              map[string]bool // "w"/"m" + id whose payloads are in the spill
+	tombs                map[string]bool
+	ready, suspects      []string
+	due, retry, blocked  map[string]int64
+	dead                 map[string]int64
+	flight               map[string]int64
+	crashes              map[string]int
+	count, claim         map[string]string
+}
+
+// raw is the shard's keys as Redis returned them.
+type raw struct {
+	jobs, parked, morgue, flight, crashes, count, claim, spillx *redis.MapStringStringCmd
+	ready, suspects, spill                                      *redis.StringSliceCmd
+	due, retry, blocked, dead                                   *redis.ZSliceCmd
+}
+
+func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
+	pipe := s.c.rdb.Pipeline()
+	k := s.keys
+	r := &raw{
+		jobs: pipe.HGetAll(ctx, k.jobs), parked: pipe.HGetAll(ctx, k.parked), morgue: pipe.HGetAll(ctx, k.morgue),
+		flight: pipe.HGetAll(ctx, k.flight), crashes: pipe.HGetAll(ctx, k.crashes), count: pipe.HGetAll(ctx, k.count),
+		claim: pipe.HGetAll(ctx, k.claim), spillx: pipe.HGetAll(ctx, k.spillx),
+		ready: pipe.LRange(ctx, k.ready, 0, -1), suspects: pipe.LRange(ctx, k.suspects, 0, -1), spill: pipe.ZRange(ctx, k.spill, 0, -1),
+		due: pipe.ZRangeWithScores(ctx, k.due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.retry, 0, -1),
+		blocked: pipe.ZRangeWithScores(ctx, k.blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.dead, 0, -1),
+	}
+	_, err := pipe.Exec(ctx)
+	return r, err
+}
+
+// readState reads a shard and checks that its keys agree with each other.
+func (s *Shard) readState(ctx context.Context) (*state, error) {
+	r, err := s.readRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.state()
+}
+
+func (r *raw) state() (*state, error) {
+	st := &state{
+		crowded: map[string]bool{}, tombs: map[string]bool{},
+		ready: r.ready.Val(), suspects: r.suspects.Val(),
+		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
+		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
+	}
+	spill := newSpill(r.spill.Val(), r.spillx.Val())
+	var faults []error
+	read := func(space string, records map[string]string) map[string]*modelJob {
+		jobs := map[string]*modelJob{}
+		for id, record := range records {
+			switch {
+			case id == "": // keeps the hash a table
+			case record == "x":
+				st.tombs[id] = true
+			default:
+				job, err := spill.job(space, id, record)
+				faults = append(faults, err)
+				jobs[id] = job
+				st.crowded[space+id] = record[0] == 's'
+			}
+		}
+		return jobs
+	}
+	st.parked = read("w", r.parked.Val())
+	st.jobs = read("w", r.jobs.Val())
+	st.morgue = read("m", r.morgue.Val())
+	for id, number := range r.flight.Val() {
+		if id != "" {
+			st.flight[id], _ = strconv.ParseInt(number, 10, 64)
+		}
+	}
+	for id, n := range r.crashes.Val() {
+		st.crashes[id], _ = strconv.Atoi(n)
+	}
+	return st, errors.Join(append(faults, spill.left(), st.check())...)
+}
+
+func times(zs []redis.Z) map[string]int64 {
+	m := map[string]int64{}
+	for _, z := range zs {
+		m[z.Member.(string)] = int64(z.Score)
+	}
+	return m
+}
+
+// spill is the two structures of lua/spill.lua. Whatever no record asks for is left.
+type spill struct {
+	members []string
+	fields  map[string]string
+}
+
+func newSpill(members []string, fields map[string]string) *spill {
+	return &spill{members: slices.Clone(members), fields: maps.Clone(fields)}
+}
+
+func (s *spill) left() error {
+	if len(s.members)+len(s.fields) > 0 {
+		return fmt.Errorf("the spill keeps %.200q and %.200q, which no record counts", s.members, fmt.Sprint(s.fields))
+	}
+	return nil
+}
+
+// job decodes a record with its payloads in push order, and checks its sums.
+func (s *spill) job(space, id, record string) (*modelJob, error) {
+	job, _, err := decodeJob(id, record, nil)
+	if err != nil {
+		return nil, err
+	}
+	m := &modelJob{retry: job.RetryCount, err: job.Error, at: job.PerformAt.UnixMicro()}
+	if record[0] == 's' {
+		s.take(space+strconv.Itoa(len(id))+":"+id+":", m)
+	} else {
+		m.payloads = inPushOrder(record, job.Payloads)
+	}
+	if record[0] == 'a' || record[0] == 'e' {
+		return m, nil
+	}
+	var head lowkiq.Job
+	_, n, err := decodeHead(record, &head)
+	words := strings.Fields(record)
+	if err != nil || n != len(m.payloads) || words[3] != strconv.Itoa(m.size()) {
+		return m, fmt.Errorf("job %q: its record says %.80q, it has %d payloads of %d bytes", id, record, len(m.payloads), m.size())
+	}
+	if big := n > 32 || m.size() > 4096; space == "m" && big != (record[0] == 's') {
+		return m, fmt.Errorf("dead job %q: form %c with %d payloads of %d bytes", id, record[0], n, m.size())
+	}
+	return m, nil
+}
+
+func (s *spill) take(prefix string, job *modelJob) {
+	s.members = slices.DeleteFunc(s.members, func(member string) bool {
+		rest, ok := strings.CutPrefix(member, prefix)
+		if !ok {
+			return false
+		}
+		place, data := rest[:12], rest[12:]
+		value := s.fields[prefix+data]
+		if !strings.HasPrefix(value, place+" ") {
+			return false
+		}
+		score, err := strconv.ParseFloat(value[13:], 64)
+		if err != nil {
+			return false
+		}
+		delete(s.fields, prefix+data)
+		job.payloads = append(job.payloads, modelPayload{data: data, score: score})
+		return true
+	})
+}
+
+// inPushOrder reads the payloads of a record that is not crowded, unsorted.
+func inPushOrder(record string, sorted []lowkiq.Payload) (list []modelPayload) {
+	if record[0] != 'j' {
+		return []modelPayload{{data: string(sorted[0].Data), score: sorted[0].Score}}
+	}
+	var job lowkiq.Job
+	rest, n, _ := decodeHead(record, &job)
+	for range n {
+		var p lowkiq.Payload
+		p, rest, _ = decodePayload(rest)
+		list = append(list, modelPayload{data: string(p.Data), score: p.Score})
+	}
+	return list
+}
+
+// check is what holds in every shard at every moment, whatever happened before.
+func (st *state) check() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	places := map[string][]string{}
+	for _, id := range st.ready {
+		places[id] = append(places[id], "ready")
+	}
+	for _, id := range st.suspects {
+		places[id] = append(places[id], "suspects")
+	}
+	for name, set := range map[string]map[string]int64{"due": st.due, "retry": st.retry, "blocked": st.blocked, "flight": st.flight} {
+		for id := range set {
+			places[id] = append(places[id], name)
+		}
+	}
+	for id, at := range places {
+		if st.tombs[id] {
+			if fmt.Sprint(at) != "[ready]" {
+				fault("tomb %q: got places %v, want ready once", id, at)
+			}
+		} else if st.jobs[id] == nil {
+			fault("id %q: in %v without a record", id, at)
+		}
+	}
+	for id := range st.jobs {
+		if len(places[id]) != 1 {
+			fault("job %q: got places %v, want one (I2)", id, places[id])
+		}
+	}
+	for id, job := range st.jobs {
+		_, flies := st.flight[id]
+		if n := len(job.payloads); !flies && (n > 32 || n > 1 && job.size() > 4096) && !st.crowded["w"+id] {
+			fault("job %q: %d payloads of %d bytes are in its record: each push copies them", id, n, job.size())
+		}
+	}
+	for id := range st.tombs {
+		if len(places[id]) == 0 {
+			fault("tomb %q is in no list", id)
+		}
+	}
+	st.checkSums(fault)
+	return errors.Join(faults...)
+}
+
+func (st *state) checkSums(fault func(string, ...any)) {
+	want := func(what string, got, want any) {
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			fault("%s: got %v, want %v", what, got, want)
+		}
+	}
+	number := func(field string) int {
+		n, _ := strconv.Atoi(st.count[field])
+		return n
+	}
+	want("count.tombs", number("tombs"), len(st.tombs))
+	dead := 0
+	for _, job := range st.morgue {
+		dead += len(job.payloads)
+	}
+	want("count.morgue", number("morgue"), dead)
+	want("ids of the dead set", slices.Sorted(maps.Keys(st.dead)), slices.Sorted(maps.Keys(st.morgue)))
+	for id := range st.parked {
+		if _, busy := st.flight[id]; !busy {
+			fault("parked %q is not in flight", id)
+		}
+	}
+	flights, claimed := map[string]int{}, map[string]int{}
+	for _, number := range st.flight {
+		flights["#"+strconv.FormatInt(number, 10)]++
+	}
+	for field, n := range st.claim {
+		if field[0] == '#' {
+			claimed[field], _ = strconv.Atoi(n)
+		}
+	}
+	want("open flights of the claim", claimed, flights)
+	for _, set := range []struct {
+		name  string
+		ids   map[string]int64
+		retry bool
+	}{{"due", st.due, false}, {"retry", st.retry, true}} {
+		for id, at := range set.ids {
+			if job := st.jobs[id]; job != nil && ((job.retry >= 0) != set.retry || job.at != at) {
+				fault("%s: %q at %d with retry count %d, due %d", set.name, id, at, job.retry, job.at)
+			}
+		}
+	}
+	for _, id := range st.suspects {
+		if _, ok := st.crashes[id]; !ok {
+			fault("suspect %q is not among crashes", id)
+		}
+	}
+	for id := range st.crashes {
+		if _, flies := st.flight[id]; !flies && !slices.Contains(st.suspects, id) {
+			fault("%q of crashes is neither in flight nor a suspect", id)
+		}
+	}
+}
+
+// diff compares the shard with the model. What the model left soft it takes over, if
+// it lies between the model's time and hi.
+func (m *model) diff(st *state, hi int64) error {
+	var faults []error
+	want := func(what string, got, want any) {
+		if g, w := fmt.Sprintf("%q", got), fmt.Sprintf("%q", want); g != w {
+			faults = append(faults, fmt.Errorf("%s: got %s, want %s", what, g, w))
+		}
+	}
+	all := maps.Clone(m.waiting)
+	maps.Copy(all, m.flying)
+	faults = append(faults, m.diffJobs("jobs", st.jobs, all, hi), m.diffJobs("parked", st.parked, m.parked, hi), m.diffJobs("morgue", st.morgue, m.morgue, hi))
+	want("ready", nonNil(st.ready), nonNil(m.ready))
+	want("suspects", nonNil(st.suspects), nonNil(m.suspects))
+	want("tombs", st.tombs, m.tombs)
+	due := slices.Concat(slices.Collect(maps.Keys(st.due)), slices.Collect(maps.Keys(st.retry)))
+	slices.Sort(due)
+	want("scheduled", nonNil(due), nonNil(slices.Sorted(maps.Keys(m.scheduled))))
+	want("blocked", nonNil(slices.Sorted(maps.Keys(st.blocked))), nonNil(slices.Sorted(maps.Keys(m.blocked))))
+	want("flights", st.flight, m.flight)
+	want("crashes", st.crashes, m.crashes)
+	want("processed", counter(st.count["processed"]), m.processed)
+	want("failed", counter(st.count["failed"]), m.failed)
+	return errors.Join(faults...)
+}
+
+func counter(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+func nonNil(list []string) []string { return append([]string{}, list...) }
+
+func (m *model) diffJobs(what string, got, want map[string]*modelJob, hi int64) error {
+	var faults []error
+	if g, w := slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)); !slices.Equal(g, w) {
+		return fmt.Errorf("%s: got ids %q, want %q", what, g, w)
+	}
+	for id, w := range want {
+		g := got[id]
+		w.harden(g, m.now, hi)
+		if x, y := g.String(), w.String(); x != y {
+			faults = append(faults, fmt.Errorf("%s %q:\n got %s\nwant %s", what, id, x, y))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// String shows payloads in the order in which a handler gets them.
+func (j *modelJob) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "retry %d, %q, at %d:", j.retry, j.err, j.at)
+	for _, p := range j.inOrder() {
+		fmt.Fprintf(&b, " %.20q %v", p.data, p.score)
+	}
+	return b.String()
+}
+
+// harden replaces soft times by the real ones.
+func (j *modelJob) harden(real *modelJob, lo, hi int64) {
+	if j.soft && real.at-j.at >= 0 && real.at-j.at <= hi-lo {
+		j.at, j.soft = real.at, false
+	}
+	for i := range j.payloads {
+		p := &j.payloads[i]
+		for _, r := range real.payloads {
+			if p.soft && r.data == p.data && r.score >= float64(lo)/1e6 && r.score <= float64(hi)/1e6 {
+				p.score, p.soft = r.score, false
+			}
+		}
+	}
+}
