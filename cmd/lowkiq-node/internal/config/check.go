@@ -1,0 +1,93 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// check looks at what types and ranges cannot say.
+func (cfg *Config) check() error {
+	var errs []error
+	add := func(key string, err error) {
+		if err != nil {
+			errs = append(errs, cfg.origin(key).fault(key, "%v", err))
+		}
+	}
+	if cfg.Cluster != "" {
+		add("cluster", queue.CheckName("cluster", cfg.Cluster))
+	}
+	if cfg.Redis != "" {
+		add("redis", checkRedis(cfg.Redis))
+	}
+	if cfg.Node.Name != "" {
+		add("node.name", queue.CheckName("node", cfg.Node.Name))
+	}
+	if cfg.Node.HTTP != "" {
+		add("node.http", checkAddress(cfg.Node.HTTP))
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
+		key := "queues." + name
+		add(key, queue.CheckName("queue", name))
+		add(key+".handler", cfg.Queues[name].Handler.check())
+	}
+	return errors.Join(errs...)
+}
+
+// origin is where a key was set, or the nearest key above it.
+func (cfg *Config) origin(key string) origin {
+	for key != "" {
+		if o, ok := cfg.origins[key]; ok {
+			return o
+		}
+		key = key[:max(0, strings.LastIndex(key, "."))]
+	}
+	return origin{name: cfg.name}
+}
+
+// Fault makes an error of a key, for what only the caller can find out.
+func (cfg *Config) Fault(key string, err error) error {
+	return cfg.origin(key).fault(key, "%v", err)
+}
+
+// checkRedis asks the queue package; nothing is connected.
+func checkRedis(address string) error {
+	client, err := queue.Open(queue.Config{Redis: address})
+	if err != nil {
+		return err
+	}
+	return client.Close()
+}
+
+func checkAddress(address string) error {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return fmt.Errorf("%q: want host:port, as in 127.0.0.1:7948", address)
+	}
+	return nil
+}
+
+// check says whether there is at most one handler, with fitting options.
+func (h Handler) check() error {
+	switch {
+	case h.HTTP != "" && len(h.Exec) > 0:
+		return errors.New("http and exec: want one of them")
+	case h.HTTP == "" && h.Timeout != nil:
+		return errors.New("timeout belongs to http; the queue's handler_timeout is for both")
+	case len(h.Exec) == 0 && h.Processes != nil:
+		return errors.New("processes belongs to exec")
+	case len(h.Exec) > 0 && h.Exec[0] == "":
+		return errors.New("exec: the command is empty")
+	case h.HTTP != "":
+		u, err := url.Parse(h.HTTP)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return fmt.Errorf("http: %q: want http://host/path or https://host/path", h.HTTP)
+		}
+	}
+	return nil
+}

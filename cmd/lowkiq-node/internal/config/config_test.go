@@ -1,0 +1,212 @@
+package config
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// TestErrors compares the messages about bad configurations with golden files. A case
+// is a YAML file, with lines "# env NAME=value" and "# flag --x key value".
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	cases, err := filepath.Glob("testdata/errors/*.yaml")
+	if err != nil || len(cases) < 20 {
+		t.Fatalf("got %d cases (%v), want at least 20", len(cases), err)
+	}
+	for _, path := range cases {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			t.Parallel()
+			in := input(t, path)
+			_, err := Load(in)
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			golden := strings.TrimSuffix(path, ".yaml") + ".golden"
+			if *update {
+				if err := os.WriteFile(golden, []byte(err.Error()+"\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err2 := os.ReadFile(golden)
+			if err2 != nil {
+				t.Fatal(err2)
+			}
+			if got := err.Error() + "\n"; got != string(want) {
+				t.Errorf("got:\n%swant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+func input(t *testing.T, path string) Input {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := Input{Name: "node.yaml", File: text}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if strings.HasPrefix(line, "# env ") {
+			in.Env = append(in.Env, strings.TrimSpace(strings.TrimPrefix(line, "# env ")))
+		} else if strings.HasPrefix(line, "# flag ") {
+			in.Flags = append(in.Flags, Override{Source: words[2], Key: words[3], Value: words[4]})
+		}
+	}
+	return in
+}
+
+const full = `
+cluster: shop
+redis: redis://:secret@127.0.0.1:6379/3
+node: &node
+  name: n1
+  concurrency: 8
+  ttl: 10s
+  poll_interval: 500ms
+  shutdown_timeout: 10s
+  http: 127.0.0.1:7948
+  token_file: /etc/lowkiq/token
+  insecure: false
+queues:
+  history: &rules
+    shards: 16
+    batch_size: 1
+    max_retry_count: 0
+    retry_in: {base: 15s, power: 4, jitter: 30s}
+    handler: {exec: [python3, handler.py], processes: 2}
+    scheduler: seq
+    shard_concurrency: 2
+    prefetch: 10
+    handler_timeout: 0s
+    exhausted: block
+    max_crashes: 0
+  a.b:
+    <<: *rules
+    shards: 2
+    retry_in: [1s, 1m]
+    handler:
+      http: "http://127.0.0.1:9000/orders"
+      timeout: 30s
+  empty:
+`
+
+func load(t *testing.T, in Input) *Config {
+	t.Helper()
+	cfg, err := Load(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestFull(t *testing.T) {
+	t.Parallel()
+	cfg := load(t, Input{Name: "node.yaml", File: []byte(full)})
+	if cfg.Cluster != "shop" || cfg.Node.Name != "n1" || *cfg.Node.Concurrency != 8 || *cfg.Node.TTL != 10*time.Second {
+		t.Errorf("got %+v", cfg)
+	}
+	history, ab := cfg.Queues["history"], cfg.Queues["a.b"]
+	if *history.Shards != 16 || *history.MaxRetryCount != 0 || history.Handler.Exec[1] != "handler.py" || *history.HandlerTimeout != 0 {
+		t.Errorf("history: got %+v", history)
+	}
+	if *ab.Shards != 2 || ab.Scheduler != "seq" || len(ab.RetryIn.Delays) != 2 || *ab.Handler.Timeout != 30*time.Second {
+		t.Errorf("a.b: got %+v", ab)
+	}
+	if cfg.Queues["empty"] == nil || cfg.Queues["empty"].Shards != nil {
+		t.Errorf("empty: got %+v, want a queue with defaults", cfg.Queues["empty"])
+	}
+}
+
+func TestMinimalIsValid(t *testing.T) {
+	t.Parallel()
+	cfg := load(t, Input{Name: "minimal", File: []byte(Minimal)})
+	if len(cfg.Queues) != 1 {
+		t.Errorf("got %d queues, want 1", len(cfg.Queues))
+	}
+	// The queue in the comment must be right as well.
+	load(t, Input{Name: "minimal", File: []byte(strings.ReplaceAll(Minimal, "# ", ""))})
+}
+
+func TestPrecedence(t *testing.T) {
+	t.Parallel()
+	in := Input{
+		Name: "node.yaml", File: []byte(full),
+		Env: []string{
+			"HOME=/root", "LOWKIQ_REDIS=redis://env:1/0", "LOWKIQ_CLUSTER=env", "LOWKIQ_NODE_INSECURE=true", "LOWKIQ_NODE_NAME=17",
+			"LOWKIQ_QUEUES_A_B_SHARDS=7", "LOWKIQ_QUEUES_HISTORY_RETRY_IN=[2s]", "LOWKIQ_QUEUES_HISTORY_HANDLER_EXEC=[sh, -c, cat]",
+			"LOWKIQ_TOKEN=x",
+		},
+		Flags: []Override{{"--redis", "redis", "redis://flag:1/0"}},
+	}
+	cfg := load(t, in)
+	for _, c := range []struct{ what, got, want string }{
+		{"redis: the flag", cfg.Redis, "redis://flag:1/0"},
+		{"cluster: the variable", cfg.Cluster, "env"},
+		{"name: a string without quotes", cfg.Node.Name, "17"},
+		{"http: the file", cfg.Node.HTTP, "127.0.0.1:7948"},
+		{"exec: a list", strings.Join(cfg.Queues["history"].Handler.Exec, " "), "sh -c cat"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: got %q, want %q", c.what, c.got, c.want)
+		}
+	}
+	if !cfg.Node.Insecure || *cfg.Queues["a.b"].Shards != 7 || len(cfg.Queues["history"].RetryIn.Delays) != 1 {
+		t.Errorf("got %+v %+v", cfg.Node, cfg.Queues["a.b"])
+	}
+}
+
+func TestNothing(t *testing.T) {
+	t.Parallel()
+	if cfg := load(t, Input{}); len(cfg.Queues) != 0 || cfg.Redis != "" {
+		t.Errorf("got %+v, want nothing", cfg)
+	}
+}
+
+func TestDelay(t *testing.T) {
+	t.Parallel()
+	zero, two, second := time.Duration(0), 2.0, time.Second
+	for _, c := range []struct {
+		name      string
+		r         RetryIn
+		count     int
+		low, high time.Duration
+	}{
+		{"Lowkiq's, first", RetryIn{}, 0, 15 * time.Second, 45 * time.Second},
+		{"Lowkiq's, third", RetryIn{}, 2, 31 * time.Second, 121 * time.Second},
+		{"formula", RetryIn{Base: &second, Power: &two, Jitter: &zero}, 3, 10 * time.Second, 10 * time.Second},
+		{"huge", RetryIn{}, 1_000_000, longestDelay, longestDelay},
+		{"list", RetryIn{Delays: []time.Duration{1, 2}}, 0, 1, 1},
+		{"list's end repeats", RetryIn{Delays: []time.Duration{1, 2}}, 9, 2, 2},
+	} {
+		if got := c.r.Delay(c.count); got < c.low || got > c.high {
+			t.Errorf("%s: got %s, want %s to %s", c.name, got, c.low, c.high)
+		}
+	}
+}
+
+func TestEnvName(t *testing.T) {
+	t.Parallel()
+	if got, want := EnvName("queues.a-b.retry_in"), "LOWKIQ_QUEUES_A_B_RETRY_IN"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Whatever the bytes, the answer is a value or an error.
+func FuzzLoad(f *testing.F) {
+	f.Add([]byte(full))
+	f.Add([]byte("a: &a *a\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		_, _ = Load(Input{Name: "x", File: text})
+	})
+}

@@ -1,0 +1,85 @@
+package config
+
+import "time"
+
+// Config is the file. A nil pointer, an empty string or list was not configured.
+//
+// The tags min and max bound a value, oneof lists the words that are allowed.
+type Config struct {
+	Cluster string            `yaml:"cluster"`
+	Redis   string            `yaml:"redis"`
+	Node    Node              `yaml:"node"`
+	Queues  map[string]*Queue `yaml:"queues"`
+
+	origins map[string]origin
+	name    string // of the file, for messages
+}
+
+// Node are the keys of the process.
+type Node struct {
+	Name            string         `yaml:"name"`
+	Concurrency     *int           `yaml:"concurrency" min:"1" max:"100000"`
+	TTL             *time.Duration `yaml:"ttl" min:"3s" max:"2m"`
+	PollInterval    *time.Duration `yaml:"poll_interval" min:"10ms" max:"1m"`
+	ShutdownTimeout *time.Duration `yaml:"shutdown_timeout" min:"0s" max:"1h"`
+	HTTP            string         `yaml:"http"`
+	TokenFile       string         `yaml:"token_file"`
+	Insecure        bool           `yaml:"insecure"`
+	AllowEviction   bool           `yaml:"allow_eviction"`
+
+	Bind          string   `yaml:"bind"`
+	Join          []string `yaml:"join"`
+	Weight        *int     `yaml:"weight"`
+	GossipKeyFile string   `yaml:"gossip_key_file"`
+	TLS           any      `yaml:"tls"`
+}
+
+// unavailable says which feature a key waits for, "" for a key that does something.
+// Such a key is refused: a node that silently ignored it would not do what the file
+// says.
+func unavailable(path string) (feature string) {
+	switch path {
+	case "node.bind", "node.join", "node.weight", "node.gossip_key_file":
+		return "clustering"
+	case "node.tls":
+		return "TLS of the HTTP API"
+	}
+	return ""
+}
+
+// Queue are the rules for the jobs of one queue.
+type Queue struct {
+	Shards           *int           `yaml:"shards" min:"1" max:"1000000"`
+	BatchSize        *int           `yaml:"batch_size" min:"1" max:"1000"`
+	MaxRetryCount    *int           `yaml:"max_retry_count" min:"0" max:"1000000"`
+	RetryIn          *RetryIn       `yaml:"retry_in"`
+	Handler          Handler        `yaml:"handler"`
+	Scheduler        string         `yaml:"scheduler" oneof:"lag,seq"`
+	ShardConcurrency *int           `yaml:"shard_concurrency" min:"1" max:"1000"`
+	Prefetch         *int           `yaml:"prefetch" min:"1" max:"1000"`
+	HandlerTimeout   *time.Duration `yaml:"handler_timeout" min:"0s" max:"8760h"` // 0 = none
+	Exhausted        string         `yaml:"exhausted" oneof:"skip,bury,block"`
+	MaxCrashes       *int           `yaml:"max_crashes" min:"0" max:"1000000"` // 0 = never bury
+}
+
+// Handler says who does the work: an HTTP endpoint or a child process.
+type Handler struct {
+	HTTP      string         `yaml:"http"`
+	Timeout   *time.Duration `yaml:"timeout" min:"1ms" max:"8760h"`
+	Exec      []string       `yaml:"exec"`
+	Processes *int           `yaml:"processes" min:"1" max:"10000"`
+}
+
+// RetryIn is the delay before the next attempt: either a formula, or a list of delays
+// of which the last one repeats.
+type RetryIn struct {
+	Base   *time.Duration `yaml:"base" min:"0s" max:"8760h"`
+	Power  *float64       `yaml:"power" min:"0" max:"10"`
+	Jitter *time.Duration `yaml:"jitter" min:"0s" max:"8760h"`
+	Delays []time.Duration
+}
+
+// reserved are the LOWKIQ_* variables that are no keys of the file.
+func reserved() []string {
+	return []string{"LOWKIQ_CONFIG", "LOWKIQ_URL", "LOWKIQ_TOKEN", "LOWKIQ_TOKEN_FILE", "LOWKIQ_LOG_LEVEL", "LOWKIQ_GUARD"}
+}
