@@ -157,13 +157,12 @@ func TestHTTPTimeout(t *testing.T) {
 
 func TestHTTPUnreachable(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(nil)
-	server.Close()
-	h, err := NewHTTP(HTTPConfig{URL: server.URL})
+	const url = "http://127.0.0.1:1" // a port that no other test can be given
+	h, err := NewHTTP(HTTPConfig{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Handle(t.Context(), batch()); err == nil || !strings.HasPrefix(err.Error(), "post "+server.URL+": dial tcp") {
+	if err := h.Handle(t.Context(), batch()); err == nil || !strings.HasPrefix(err.Error(), "post "+url+": dial tcp") {
 		t.Errorf("got %v, want the address and the reason once", err)
 	}
 }
