@@ -40,7 +40,7 @@ end
 local function oldest(job)
   local k = 1
   for i = 2, job.n do
-    if tonumber(job.score[i]) < tonumber(job.score[k]) then k = i end
+    if lower(job.score[i], job.score[k]) then k = i end
   end
   job.n = job.n - 1
   local data, score = table.remove(job.data, k), table.remove(job.score, k)

@@ -18,7 +18,7 @@ local count = 0
 local function smallest(job)
   local k = 1
   for i = 2, job.n do
-    if tonumber(job.score[i]) < tonumber(job.score[k]) then k = i end
+    if lower(job.score[i], job.score[k]) then k = i end
   end
   return k
 end

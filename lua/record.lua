@@ -69,6 +69,9 @@ local function pack(job)
   return table.concat(out)
 end
 
+-- lower compares two scores. Arithmetic reads them: tonumber of the embedded Redis does not know '1e+18'.
+local function lower(x, y) return x + 0 < y + 0 end
+
 -- merge adds the payloads of other to job: equal payloads are one, with the smallest
 -- score. Retry count, error and due time of job stay.
 local function merge(job, other)
@@ -81,7 +84,7 @@ local function merge(job, other)
       job.data[job.n], job.score[job.n] = other.data[i], other.score[i]
       job.bytes = job.bytes + #other.data[i]
       at[other.data[i]] = job.n
-    elseif tonumber(other.score[i]) < tonumber(job.score[k]) then
+    elseif lower(other.score[i], job.score[k]) then
       job.score[k] = other.score[i]
     end
   end

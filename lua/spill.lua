@@ -80,7 +80,7 @@ local function spill_add(spill, spillx, space, id, rec, payload, score, at, most
   if string.sub(rec, 1, 1) ~= 's' then
     for i = 1, job.n do
       if job.data[i] == payload then
-        if tonumber(score) >= tonumber(job.score[i]) then return '1' end
+        if not lower(score, job.score[i]) then return '1' end
         job.score[i] = score
         return '1', pack(job)
       end
@@ -95,7 +95,7 @@ local function spill_add(spill, spillx, space, id, rec, payload, score, at, most
   local prefix = spill_prefix(space, id)
   local there = redis.call('HGET', spillx, prefix .. payload)
   if there then
-    if tonumber(score) < tonumber(string.sub(there, 14)) then
+    if lower(score, string.sub(there, 14)) then
       redis.call('HSET', spillx, prefix .. payload, string.sub(there, 1, 13) .. score)
     end
     return '1'
