@@ -1,0 +1,114 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/wire"
+)
+
+// item is a line on its way.
+type item struct {
+	line    int
+	size    int64
+	push    lowkiq.Push
+	pending bool  // not stored yet
+	merged  bool  // of a stored one
+	err     error // why it was refused, or ErrInput
+}
+
+// last: the stream cannot be read beyond this item.
+func (it *item) last() bool { return errors.Is(it.err, ErrInput) }
+
+func (it item) settled(r queue.Result) item {
+	it.pending, it.merged, it.err = false, r.Merged, r.Err
+	return it
+}
+
+// reader turns the inputs into items.
+type reader struct {
+	inputs []Input
+	skip   int
+	items  chan item
+	room   *semaphore.Weighted // for bytes that were read and are not stored yet
+}
+
+// run reads until the inputs end, one cannot be read, or ctx ends. A blocked read (a
+// terminal, a pipe) outlives ctx.
+func (r *reader) run(ctx context.Context) {
+	defer close(r.items)
+	before := 0 // lines of the inputs before this one
+	for _, in := range r.inputs {
+		scanner := wire.NewScanner(in, maxLine)
+		for {
+			line, push, err := scanner.Next()
+			var bad *wire.Error
+			if err == io.EOF {
+				before += line
+				break
+			}
+			it := item{line: before + line, push: push, pending: err == nil, size: overhead + int64(len(push.ID)+len(push.Payload))}
+			switch {
+			case errors.As(err, &bad) && len(r.inputs) > 1:
+				it.err = fmt.Errorf("%s (%s line %d, column %d)", bad.Detail(), in.Name, line, bad.Column)
+			case errors.As(err, &bad):
+				it.err = fmt.Errorf("%s (column %d)", bad.Detail(), bad.Column)
+			case err != nil:
+				it.err = fmt.Errorf("%w: %s: %w", ErrInput, in.Name, err)
+			}
+			if (it.line > r.skip || it.last()) && !r.send(ctx, it) || it.last() {
+				return
+			}
+		}
+	}
+}
+
+func (r *reader) send(ctx context.Context, it item) bool {
+	if r.room.Acquire(ctx, it.size) != nil {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case r.items <- it:
+		return true
+	}
+}
+
+// room is what a batch can still take.
+type room struct {
+	shards int
+	lines  int
+	bytes  int64
+	share  map[int]share
+}
+
+type share struct{ lines, bytes int }
+
+func newRoom(shards int) *room { return &room{shards: shards, share: map[int]share{}} }
+
+// take reports whether the item fits, and accounts for it if so.
+func (r *room) take(it *item) bool {
+	if r.lines > 0 && (r.lines == batchLines || r.bytes+it.size > batchBytes) {
+		return false
+	}
+	if it.pending {
+		shard := lowkiq.ShardOf(it.push.ID, r.shards)
+		s := r.share[shard]
+		s.lines++
+		s.bytes += len(it.push.Payload)
+		if s.lines > shareLines || s.lines > 1 && s.bytes > shareBytes {
+			return false
+		}
+		r.share[shard] = s
+	}
+	r.lines++
+	r.bytes += it.size
+	return true
+}
