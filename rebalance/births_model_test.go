@@ -1,0 +1,160 @@
+package rebalance
+
+import (
+	"fmt"
+	"math/bits"
+	"testing"
+)
+
+// This model is the argument for keeping Raft's log and votes in memory. Three
+// processes are the voters of record 1; each may drop its Raft and start another
+// server at any time, and may replace the record by its own and bootstrap. Every
+// record has one term here; a record that two servers win would have two histories
+// under the same generations.
+
+// birthRule is a rule that the model can do without.
+type birthRule int
+
+const (
+	allBirthRules  birthRule = iota
+	freshID                  // a server that starts again has a new id, which is no voter's
+	comparedRecord           // the record is replaced only if it is still the one read
+	greeted                  // a connection is for one record and one server id
+	birthRuleCount
+)
+
+var birthRuleNames = [...]string{"all rules", "fresh id", "compared record", "greeting"}
+
+const (
+	maxRecord  = 3
+	maxServers = 2 // of one process under one record
+)
+
+// voter is a process and its Raft server.
+type voter struct {
+	record  uint8 // the record its server is of
+	k       uint8 // counts its servers under the record; the voters of record 1 are those with 0
+	vote    uint8 // 1 + the process it voted for, as far as it remembers
+	granted uint8 // the votes it has got, a bit per process
+	read    uint8 // the record it has read and means to replace, 0 = none
+}
+
+type births struct {
+	p      [3]voter
+	record uint8
+	winner [maxRecord + 1]uint8 // by record: 1 + the process that won it, 0 = none
+	twice  bool                 // a record was won by two servers
+}
+
+// birthsModel returns the model without one rule.
+func birthsModel(without birthRule) model[births] {
+	start := births{record: 1}
+	for i := range start.p {
+		start.p[i].record = 1
+	}
+	return model[births]{
+		start: start,
+		steps: func(s births) []event[births] {
+			var events []event[births]
+			add := func(name string, i int, next births) {
+				events = append(events, event[births]{name: fmt.Sprintf("%c %s", 'A'+i, name), next: next})
+			}
+			for i := range s.p {
+				s.elect(i, without, add)
+				s.replace(i, without, add)
+			}
+			return events
+		},
+		wrong: func(s births) string {
+			if s.twice {
+				return "two servers won one record"
+			}
+			return ""
+		},
+	}
+}
+
+// elect: a process asks for votes, gets them, drops its server, follows the record.
+func (s births) elect(i int, without birthRule, add func(string, int, births)) {
+	p := s.p[i]
+	if p.record == 1 && p.k == 0 && p.vote == 0 {
+		next := s
+		next.p[i].vote, next.p[i].granted = uint8(i+1), 1<<i
+		add("votes for itself", i, next)
+	}
+	if p.record == 1 && p.vote == uint8(i+1) {
+		for k, q := range s.p {
+			hears := q.record == 1 && q.k == 0 || without == greeted
+			if k == i || q.vote != 0 || !hears {
+				continue
+			}
+			next := s
+			next.p[k].vote = uint8(i + 1)
+			next.p[i].granted |= 1 << k
+			if bits.OnesCount8(next.p[i].granted) >= 2 {
+				next = next.win(1, i)
+			}
+			add(fmt.Sprintf("gets the vote of %c", 'A'+k), i, next)
+		}
+	}
+	if p.k+1 < maxServers {
+		next := s
+		next.p[i] = voter{record: p.record, k: p.k + 1}
+		if without == freshID {
+			next.p[i].k = p.k
+		}
+		add("starts its server again", i, next)
+	}
+	if p.record != s.record {
+		next := s
+		next.p[i] = voter{record: s.record, k: 1} // waits to be added
+		add("follows the record", i, next)
+	}
+}
+
+// replace: a process reads the record, and later replaces it and bootstraps.
+func (s births) replace(i int, without birthRule, add func(string, int, births)) {
+	p := s.p[i]
+	if p.read == 0 && s.record < maxRecord {
+		next := s
+		next.p[i].read = s.record
+		add("reads the record", i, next)
+	}
+	if p.read == 0 {
+		return
+	}
+	next := s
+	next.p[i].read = 0
+	if p.read == s.record || without == comparedRecord {
+		next.record = p.read + 1
+		next.p[i] = voter{record: next.record}
+		next = next.win(next.record, i)
+	}
+	add("replaces the record it read", i, next)
+}
+
+func (s births) win(record uint8, i int) births {
+	winner := uint8(i + 1)
+	s.twice = s.twice || s.winner[record] != 0 && s.winner[record] != winner
+	s.winner[record] = winner
+	return s
+}
+
+func TestBirthsModel(t *testing.T) {
+	t.Parallel()
+	for without := allBirthRules; without < birthRuleCount; without++ {
+		t.Run(birthRuleNames[without], func(t *testing.T) {
+			got := explore(birthsModel(without))
+			switch {
+			case without == allBirthRules && got.wrong != "":
+				t.Errorf("%d states: %s", got.states, got)
+			case without == allBirthRules:
+				t.Logf("%d states visited", got.states)
+			case got.wrong == "":
+				t.Errorf("without this rule: %d states and nothing wrong, want an objection", got.states)
+			default:
+				t.Logf("without this rule, after %d states: %s", got.states, got)
+			}
+		})
+	}
+}
