@@ -1,0 +1,96 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Config says where the answers come from. Client, Status and Metrics are required;
+// the zero value of any other field is its default.
+type Config struct {
+	Client  *queue.Client
+	Status  func(context.Context) (Status, error) // what the node knows of the cluster
+	Ready   func() error                          // why the node is not ready; nil function = always ready
+	Metrics prometheus.Gatherer
+
+	// Token, if not empty, is asked of everyone, but for /healthz and /readyz.
+	Token string
+	// BodyLimit is the longest body of a request, bytes. Default 32 MiB.
+	BodyLimit int64
+	// Log gets what an operator would want to know. Default: nothing is logged.
+	Log *slog.Logger
+	// Version of the program, for people.
+	Version string
+}
+
+// Validate says which field is missing or wrong.
+func (cfg Config) Validate() error {
+	switch {
+	case cfg.Client == nil:
+		return errors.New("web: Client is missing")
+	case cfg.Status == nil:
+		return errors.New("web: Status is missing")
+	case cfg.Metrics == nil:
+		return errors.New("web: Metrics is missing")
+	case cfg.BodyLimit < 0:
+		return errors.New("web: BodyLimit is negative")
+	}
+	return nil
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.Ready == nil {
+		cfg.Ready = func() error { return nil }
+	}
+	if cfg.BodyLimit == 0 {
+		cfg.BodyLimit = 32 << 20
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return cfg
+}
+
+// api serves the routes. It has no state of its own.
+type api struct {
+	cfg  Config
+	page *page
+}
+
+// New builds the HTTP face of a node.
+func New(cfg Config) (http.Handler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	page, err := newPage()
+	if err != nil {
+		return nil, err
+	}
+	a := &api{cfg: cfg.withDefaults(), page: page}
+	mux := http.NewServeMux()
+	open := map[string]bool{}
+	for _, rt := range a.routes() {
+		mux.Handle(rt.pattern, a.handler(rt))
+		open[rt.pattern] = rt.open
+	}
+	return a.withHeaders(a.withToken(mux, open, withOrigin(withMisses(mux)))), nil
+}
+
+// handler checks a route's query, serves it, and answers its errors.
+func (a *api) handler(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := checkQuery(r.URL.RawQuery, rt.query)
+		if err == nil {
+			err = rt.serve(w, r)
+		}
+		if err != nil {
+			a.fail(w, r, err)
+		}
+	})
+}

@@ -1,0 +1,202 @@
+package web
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// unreachable is a Redis URL behind which nothing listens.
+const unreachable = "redis://127.0.0.1:1/0"
+
+func TestToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, unreachable, func(cfg *Config) { cfg.Token = "s3cret" })
+	for _, c := range []struct {
+		name, method, target, header string
+		status                       int
+	}{
+		{"none", "GET", "/", "", 401},
+		{"none, unknown path", "GET", "/nowhere", "", 401},
+		{"none, wrong method", "PUT", "/metrics", "", 401},
+		{"none, metrics", "GET", "/metrics", "", 401},
+		{"none, profile", "GET", "/debug/pprof/", "", 401},
+		{"none, push", "POST", ordersPath + "jobs", "", 401},
+		{"none, health", "GET", "/healthz", "", 200},
+		{"none, readiness", "GET", "/readyz", "", 200},
+		{"none, unclean path", "GET", "/healthz/../metrics", "", 401},
+		{"wrong", "GET", "/metrics", "Bearer secret", 401},
+		{"empty", "GET", "/metrics", "Bearer ", 401},
+		{"prefix", "GET", "/metrics", "Bearer s3cre", 401},
+		{"another scheme", "GET", "/metrics", "Basic s3cret", 401},
+		{"bare", "GET", "/metrics", "s3cret", 401},
+		{"right", "GET", "/metrics", "Bearer s3cret", 200},
+		{"right, any case of the scheme", "GET", "/metrics", "bearer s3cret", 200},
+		{"right, unknown path", "GET", "/nowhere", "Bearer s3cret", 404},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answer := w.do(c.method, c.target, "", "Authorization", c.header)
+			expect(t, answer, c.status)
+			challenge := answer.Header().Get("WWW-Authenticate")
+			if got, want := challenge != "", c.status == 401; got != want {
+				t.Errorf("got WWW-Authenticate %q with status %d", challenge, c.status)
+			}
+			if strings.Contains(answer.Body.String(), "s3cret") {
+				t.Errorf("the body tells the token: %s", answer.Body)
+			}
+		})
+	}
+}
+
+func TestOtherSitesMayNotChangeAnything(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	target := ordersPath + "jobs/delete"
+	for _, c := range []struct {
+		name, header, value string
+		status              int
+	}{
+		{"cross-site", "Sec-Fetch-Site", "cross-site", 403},
+		{"same-site", "Sec-Fetch-Site", "same-site", 403},
+		{"other origin", "Origin", "https://evil.example", 403},
+		{"same origin", "Sec-Fetch-Site", "same-origin", 200},
+		{"own origin", "Origin", "http://example.com", 200},
+		{"no browser", "User-Agent", "curl/8", 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			expect(t, w.do("POST", target, `{"ids":["r1"]}`, c.header, c.value), c.status)
+			expect(t, w.do("GET", ordersPath+"jobs", "", c.header, c.value), 200)
+			if c.status == 403 {
+				expect(t, w.do("GET", ordersPath+"jobs/r1", ""), 200)
+			}
+		})
+	}
+}
+
+func TestMisses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, unreachable)
+	for _, c := range []struct {
+		name, method, target string
+		status               int
+		allow                string
+	}{
+		{"unknown path", "GET", "/api/v1/nowhere", 404, ""},
+		{"unknown path, post", "POST", "/nowhere", 404, ""},
+		{"beyond a path", "GET", "/healthz/", 404, ""},
+		{"read only", "POST", "/api/v1/status", 405, "GET, HEAD"},
+		{"change only", "GET", ordersPath + "run-all-now", 405, "POST"},
+		{"both", "DELETE", ordersPath + "jobs", 405, "GET, HEAD, POST"},
+		{"page", "PUT", "/", 405, "GET, HEAD"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answer := w.do(c.method, c.target, "")
+			expect(t, answer, c.status, `"type":"about:blank"`, `"title":"`+http.StatusText(c.status)+`"`)
+			if got := answer.Header().Get("Allow"); got != c.allow {
+				t.Errorf("got Allow %q, want %q", got, c.allow)
+			}
+		})
+	}
+	expect(t, w.do("HEAD", "/healthz", ""), 200)
+}
+
+func TestReadiness(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, unreachable, func(cfg *Config) { cfg.Ready = func() error { return errNotReady } })
+	expect(t, w.do("GET", "/readyz", ""), 503, `"detail":"lease not held"`)
+	expect(t, w.do("GET", "/healthz", ""), 200, "ok")
+}
+
+func TestSecurityHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, unreachable, func(cfg *Config) { cfg.Token = "x" })
+	for _, target := range []string{"/healthz", "/", "/nowhere"} {
+		h := w.do("GET", target, "").Header()
+		for name, want := range map[string]string{
+			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY", "Cache-Control": "no-store",
+		} {
+			if got := h.Get(name); got != want {
+				t.Errorf("%s: got %s %q, want %q", target, name, got, want)
+			}
+		}
+		policy := h.Get("Content-Security-Policy")
+		if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") || strings.Contains(policy, "unsafe") {
+			t.Errorf("%s: got policy %q", target, policy)
+		}
+	}
+}
+
+func TestPageKeepsItsPolicy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, unreachable, func(cfg *Config) {
+		cfg.Status = func(context.Context) (Status, error) {
+			return Status{Queues: []QueueStatus{{Name: "<script>alert(1)</script>", Lag: 75.4}}, Nodes: []NodeStatus{{State: Gone}}}, nil
+		}
+	})
+	answer := w.do("GET", "/", "")
+	expect(t, answer, 200, "&lt;script&gt;", "1m15s", "curl -X POST -d")
+	page := answer.Body.String()
+	for _, banned := range []string{"<script", "style=", "onclick", "https://", "src="} {
+		if strings.Contains(page, banned) {
+			t.Errorf("the page has %q", banned)
+		}
+	}
+	_, rest, _ := strings.Cut(page, "<style>")
+	style, _, _ := strings.Cut(rest, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	if hash := base64.StdEncoding.EncodeToString(sum[:]); !strings.Contains(answer.Header().Get("Content-Security-Policy"), "'sha256-"+hash+"'") {
+		t.Errorf("the policy %q does not allow the style with sha256-%s", answer.Header().Get("Content-Security-Policy"), hash)
+	}
+}
+
+func TestPageWithoutStatus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, unreachable, func(cfg *Config) {
+		cfg.Token = "s3cret"
+		cfg.Status = func(context.Context) (Status, error) { return Status{}, errors.New("redis is away") }
+	})
+	expect(t, w.do("GET", "/", "", "Authorization", "Bearer s3cret"), 200, "redis is away", `Bearer $TOKEN`)
+	expect(t, w.do("GET", "/api/v1/status", "", "Authorization", "Bearer s3cret"), 500, "redis is away")
+}
+
+func TestIndexHasEveryRoute(t *testing.T) {
+	t.Parallel()
+	page := newWorld(t, unreachable).do("GET", "/", "").Body.String()
+	for _, rt := range (&api{}).routes() {
+		path := strings.Replace(strings.TrimPrefix(rt.pattern, rt.method()+" "), "/{$}", "/", 1)
+		if !strings.Contains(page, "<code>"+path+"</code>") {
+			t.Errorf("the page does not name %s", path)
+		}
+		if rt.about == "" || rt.path == "" {
+			t.Errorf("%s: it is not said what it does, or there is no example", rt.pattern)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	whole := Config{Client: newWorld(t, unreachable).client, Metrics: registry(), Status: func(context.Context) (Status, error) { return Status{}, nil }}
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"whole", func(*Config) {}, ""},
+		{"no client", func(cfg *Config) { cfg.Client = nil }, "Client is missing"},
+		{"no status", func(cfg *Config) { cfg.Status = nil }, "Status is missing"},
+		{"no metrics", func(cfg *Config) { cfg.Metrics = nil }, "Metrics is missing"},
+		{"negative limit", func(cfg *Config) { cfg.BodyLimit = -1 }, "BodyLimit is negative"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := whole
+			c.change(&cfg)
+			_, err := New(cfg)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got error %v, want %q", err, c.want)
+			}
+		})
+	}
+}

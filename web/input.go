@@ -1,0 +1,121 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// anyQuery is the query of a route that looks at its parameters itself.
+var anyQuery = []string{"*"}
+
+// checkQuery refuses parameters that a route does not know, so that a misspelt limit is
+// not a list without limit.
+func checkQuery(raw string, known []string) error {
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return newProblem(http.StatusBadRequest, "query: %v", err)
+	}
+	if slices.Equal(known, anyQuery) {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		switch {
+		case len(known) == 0:
+			return badField(name, "unknown query parameter; this route takes none")
+		case !slices.Contains(known, name):
+			return badField(name, "unknown query parameter; known are %s", strings.Join(known, ", "))
+		case len(values[name]) > 1:
+			return badField(name, "given %d times, want once", len(values[name]))
+		}
+	}
+	return nil
+}
+
+// queue is the queue that the path names.
+func (a *api) queue(r *http.Request) (*queue.Queue, error) {
+	name := r.PathValue("q")
+	if err := queue.CheckName("queue", name); err != nil {
+		return nil, newProblem(http.StatusNotFound, "%v: %v", lowkiq.ErrUnknownQueue, err)
+	}
+	return a.cfg.Client.Queue(r.Context(), name)
+}
+
+// body reads the whole body, as what is malformed must change nothing.
+func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	tooLarge := newProblem(http.StatusRequestEntityTooLarge, "the body is longer than the limit of %d bytes: send it in parts", a.cfg.BodyLimit)
+	if r.ContentLength > a.cfg.BodyLimit {
+		return nil, tooLarge
+	}
+	// Not every ResponseWriter has deadlines; those of a real server have.
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.cfg.BodyLimit))
+	_ = control.SetReadDeadline(time.Time{})
+	var limit *http.MaxBytesError
+	switch {
+	case errors.As(err, &limit):
+		return nil, tooLarge
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, newProblem(http.StatusRequestTimeout, "the body did not arrive within %s", bodyTimeout)
+	case err != nil:
+		return nil, newProblem(http.StatusBadRequest, "read the body: %v", err)
+	}
+	return body, nil
+}
+
+// decodeBody reads one JSON object into v, and refuses fields that v does not have.
+// want is an example of what would be right.
+func decodeBody(body []byte, v any, want string) error {
+	if !utf8.Valid(body) {
+		return newProblem(http.StatusBadRequest, "the body is not UTF-8; want %s", want)
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return malformed(body, err, dec.InputOffset(), want)
+	}
+	if rest := bytes.TrimLeft(body[dec.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		return located(newProblem(http.StatusBadRequest, "want the end after one object"), body, len(body)-len(rest))
+	}
+	return nil
+}
+
+func malformed(body []byte, err error, offset int64, want string) error {
+	var syntax *json.SyntaxError
+	var mistyped *json.UnmarshalTypeError
+	name, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
+	switch {
+	case errors.Is(err, io.EOF):
+		return newProblem(http.StatusBadRequest, "the body is empty; want %s", want)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return located(newProblem(http.StatusBadRequest, "the body ends too early; want %s", want), body, len(body))
+	case errors.As(err, &syntax):
+		return located(newProblem(http.StatusBadRequest, "%v; want %s", syntax, want), body, int(syntax.Offset)-1)
+	case errors.As(err, &mistyped):
+		return located(badField(mistyped.Field, "got %s; want %s", mistyped.Value, want), body, int(mistyped.Offset)-1)
+	case unknown:
+		return located(badField(strings.Trim(name, `"`), "unknown field; want %s", want), body, int(offset))
+	}
+	return newProblem(http.StatusBadRequest, "%v; want %s", err, want)
+}
+
+// located adds the place of the byte at pos.
+func located(p *problem, body []byte, pos int) *problem {
+	before := body[:max(0, min(pos, len(body)))]
+	p.Line = 1 + bytes.Count(before, []byte{'\n'})
+	p.Column = len(before) - bytes.LastIndexByte(before, '\n')
+	return p
+}

@@ -1,0 +1,50 @@
+package web
+
+import (
+	"io"
+	"net/http"
+	"net/http/pprof"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// healthz says that the process is alive, whatever the state of Redis or the cluster:
+// a restart would mend neither.
+func (a *api) healthz(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, "ok\n")
+	return nil
+}
+
+func (a *api) readyz(w http.ResponseWriter, r *http.Request) error {
+	if err := a.cfg.Ready(); err != nil {
+		return newProblem(http.StatusServiceUnavailable, "%v", err)
+	}
+	return a.healthz(w, r)
+}
+
+func (a *api) metrics() serveFunc {
+	return plain(promhttp.HandlerFor(a.cfg.Metrics, promhttp.HandlerOpts{}))
+}
+
+func plain(h http.Handler) serveFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		h.ServeHTTP(w, r)
+		return nil
+	}
+}
+
+// profile serves Go's profiles, but for the command line, which may hold secrets.
+func (a *api) profile(w http.ResponseWriter, r *http.Request) error {
+	switch r.PathValue("name") {
+	case "profile":
+		pprof.Profile(w, r)
+	case "trace":
+		pprof.Trace(w, r)
+	case "symbol":
+		pprof.Symbol(w, r)
+	default:
+		pprof.Index(w, r)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/wire"
+)
+
+// problem is an error as RFC 9457 has it. Its type is always about:blank: the status
+// says what kind it is, the detail what was wrong and what would be right.
+type problem struct {
+	Type    string `json:"type"`
+	Title   string `json:"title"`
+	Status  int    `json:"status"`
+	Detail  string `json:"detail"`
+	Field   string `json:"field,omitempty"`   // the field or query parameter that is wrong
+	Line    int    `json:"line,omitempty"`    // of the body, from 1
+	Column  int    `json:"column,omitempty"`  // byte of the line, from 1
+	Changed *int   `json:"changed,omitempty"` // what a bulk action had changed before it failed
+}
+
+func (p *problem) Error() string { return p.Detail }
+
+func newProblem(status int, format string, args ...any) *problem {
+	return &problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, args...)}
+}
+
+// badField is a problem with one query parameter or field.
+func badField(field, format string, args ...any) *problem {
+	p := newProblem(http.StatusBadRequest, "%s: %s", field, fmt.Sprintf(format, args...))
+	p.Field = field
+	return p
+}
+
+// partly is an error after a bulk action had already changed something.
+type partly struct {
+	changed int
+	err     error
+}
+
+func (e *partly) Error() string { return e.err.Error() }
+func (e *partly) Unwrap() error { return e.err }
+
+// problemOf decides how an error is answered.
+func problemOf(err error) *problem {
+	p := classify(err)
+	var part *partly
+	if errors.As(err, &part) {
+		p.Changed = &part.changed
+	}
+	return p
+}
+
+func classify(err error) *problem {
+	var own *problem
+	var malformed *wire.Error
+	switch {
+	case errors.As(err, &own):
+		copied := *own
+		return &copied
+	case errors.As(err, &malformed):
+		p := newProblem(http.StatusBadRequest, "%s", malformed.Error())
+		p.Field, p.Line, p.Column = malformed.Field, malformed.Line, malformed.Column
+		return p
+	case errors.Is(err, lowkiq.ErrUnknownQueue):
+		return newProblem(http.StatusNotFound, "%v", err)
+	case queue.Transient(err), errors.Is(err, context.Canceled):
+		return newProblem(http.StatusServiceUnavailable, "%v", err)
+	}
+	return newProblem(http.StatusInternalServerError, "%v", err)
+}
+
+// fail answers with a problem. What only an operator can mend is logged too.
+func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := problemOf(err)
+	switch p.Status {
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1")
+	case http.StatusInternalServerError:
+		a.cfg.Log.Error("request failed", "method", r.Method, "route", r.Pattern, "err", err)
+	}
+	p.write(w)
+}
+
+func (p *problem) write(w http.ResponseWriter) {
+	writeAs(w, "application/problem+json", p.Status, p)
+}
+
+func writeJSON(w http.ResponseWriter, v any) error {
+	writeAs(w, "application/json", http.StatusOK, v)
+	return nil
+}
+
+// writeAs writes v. An error means that the client has gone: nobody is left to tell.
+func writeAs(w http.ResponseWriter, contentType string, status int, v any) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v)
+}

@@ -1,0 +1,167 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+func (w *world) size(t *testing.T) int {
+	t.Helper()
+	stats, err := w.orders.Stats(t.Context())
+	must(t, err)
+	return stats.Jobs.Total()
+}
+
+func TestMalformedPushStoresNothing(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	before := w.size(t)
+	for name, body := range map[string]string{
+		"last line":    "{\"id\":\"x\"}\n{\"id\":\"y\"}\n{\"id\":",
+		"last element": `[{"id":"x"},{"id":"y","score":"high"}]`,
+		"empty":        "", "null": "null", "number": "1", "infinite": `{"id":"x","score":1e999}`,
+		"long id": `[{"id":"x"},{"id":"` + strings.Repeat("i", lowkiq.MaxIDBytes+1) + `"}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := w.do("POST", ordersPath+"jobs", body)
+			if answer.Code == 200 && name == "long id" { // the queue's limit: refused for that job only
+				before++
+				return
+			}
+			expect(t, answer, 400, `"line":`, `"column":`)
+			if got := w.size(t); got != before {
+				t.Errorf("got %d jobs after it, want %d", got, before)
+			}
+		})
+	}
+}
+
+func TestPushAnswersPerJob(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	huge := strings.Repeat("x", lowkiq.MaxPayloadBytes)
+	answer := w.do("POST", ordersPath+"jobs", `[{"id":"x"},{"id":"y","payload":"`+huge+`"},{"id":"z"}]`)
+	expect(t, answer, 200, `{"id":"x","ok":true,"merged":false},{"id":"y","ok":false,"merged":false,"error":"job \"y\": payload is too large`, `{"id":"z","ok":true`)
+	if strings.Contains(answer.Body.String(), `"retry"`) {
+		t.Errorf("a refused job need not be tried again: %s", answer.Body)
+	}
+	expect(t, w.do("POST", ordersPath+"jobs", `[]`), 200, `{"results":[]}`)
+}
+
+func TestPushInBulk(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	var body bytes.Buffer
+	for i := range 5000 {
+		body.WriteString(`{"id":"bulk-` + strconv.Itoa(i) + `","payload":1}` + "\n")
+	}
+	before := w.size(t)
+	answer := w.do("POST", ordersPath+"jobs", body.String(), "Content-Type", "application/x-ndjson")
+	var got struct{ Results []struct{ OK bool } }
+	must(t, json.Unmarshal(answer.Body.Bytes(), &got))
+	if len(got.Results) != 5000 || w.size(t) != before+5000 {
+		t.Errorf("got %d results and %d more jobs, want 5000", len(got.Results), w.size(t)-before)
+	}
+}
+
+func TestBodyLimit(t *testing.T) {
+	w := newWorld(t, shared(t), func(cfg *Config) { cfg.BodyLimit = 64 }).fill()
+	fits := `{"id":"x","payload":"` + strings.Repeat("x", 64-len(`{"id":"x","payload":""}`)) + `"}`
+	expect(t, w.do("POST", ordersPath+"jobs", fits), 200)
+	expect(t, w.do("POST", ordersPath+"jobs", fits+"\n"), 413, "limit of 64 bytes")
+	expect(t, w.do("POST", ordersPath+"jobs/delete", fits+fits), 413)
+	expect(t, w.do("POST", ordersPath+"pause", fits+fits), 413)
+}
+
+// A body without a length is counted while it is read, on a real connection.
+func TestBodyLimitOfStream(t *testing.T) {
+	w := newWorld(t, shared(t), func(cfg *Config) { cfg.BodyLimit = 64 }).fill()
+	answer := overTCP(t, w.handler, http.MethodPost, ordersPath+"jobs", io.MultiReader(strings.NewReader(`{"id":"x","payload":"`), strings.NewReader(strings.Repeat("x", 1000))))
+	if answer.StatusCode != 413 {
+		t.Errorf("got status %d, want 413", answer.StatusCode)
+	}
+}
+
+// overTCP sends one request to a server made by Server.
+func overTCP(t *testing.T, handler http.Handler, method, target string, body io.Reader) *http.Response {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	server := Server(listener.Addr().String(), handler)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		must(t, server.Close())
+		if err := <-served; err != http.ErrServerClosed {
+			t.Errorf("got %v from Serve, want ErrServerClosed", err)
+		}
+	})
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://node"+target, body)
+	must(t, err)
+	must(t, r.Write(conn))
+	answer, err := http.ReadResponse(bufio.NewReader(conn), r)
+	must(t, err)
+	t.Cleanup(func() { _ = answer.Body.Close() })
+	return answer
+}
+
+func TestServerHasLimits(t *testing.T) {
+	t.Parallel()
+	s := Server("127.0.0.1:0", http.NotFoundHandler())
+	if s.ReadHeaderTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 || s.WriteTimeout != 0 {
+		t.Errorf("got %v, %v, %d, %v; want limits for all but writing", s.ReadHeaderTimeout, s.IdleTimeout, s.MaxHeaderBytes, s.WriteTimeout)
+	}
+}
+
+// While Redis is away, what needs it is 503 and names its address; health is not.
+func TestRedisAway(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	w := newWorld(t, server.URL()).fill()
+	before := w.size(t)
+	server.Stop()
+	for pattern, list := range cases {
+		method, path, _ := strings.Cut(pattern, " ")
+		if !strings.HasPrefix(path, "/api/v1/") {
+			continue
+		}
+		answer := w.do(method, list[0].target, list[0].body)
+		expect(t, answer, 503, `"title":"Service Unavailable"`)
+		if answer.Header().Get("Retry-After") == "" {
+			t.Errorf("%s: no Retry-After", pattern)
+		}
+	}
+	expect(t, w.do("GET", "/healthz", ""), 200)
+	expect(t, w.do("GET", "/", ""), 200, "No status")
+	if before == 0 {
+		t.Error("the queue was empty all the time")
+	}
+}
+
+// Redis full: the pusher learns why, and that it may try again.
+func TestRedisFull(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--maxmemory", "3mb")
+	w := newWorld(t, server.URL()).fill()
+	payload := strings.Repeat("x", 900_000)
+	for i := range 10 {
+		answer := w.do("POST", ordersPath+"jobs", `{"id":"`+strconv.Itoa(i)+`","payload":"`+payload+`"}`)
+		if answer.Code == 200 {
+			continue
+		}
+		expect(t, answer, 503, "OOM")
+		expect(t, w.do("POST", ordersPath+"jobs", `[{"id":"one","payload":1},{"id":""}]`), 400)
+		return
+	}
+	t.Fatal("10 pushes of 900 kB fit into 3 MB")
+}

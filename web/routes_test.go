@@ -1,0 +1,179 @@
+package web
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// routeCase is one request to a filled world; the routes are named by their patterns.
+type routeCase struct {
+	name   string
+	target string
+	body   string
+	status int
+	want   []string // parts of the body
+}
+
+const ordersPath = "/api/v1/queues/orders/"
+
+// cases has every route at its best and at its worst.
+var cases = map[string][]routeCase{
+	"GET /{$}": {
+		{"page", "/", "", 200, []string{"<h1>Lowkiq</h1>", "cluster <b>default</b>", "n1/01J.1", ">orders</a>", "POST", "curl"}},
+		{"query", "/?x=1", "", 400, []string{`"field":"x"`}},
+	},
+	"GET /healthz": {{"alive", "/healthz", "", 200, []string{"ok"}}},
+	"GET /readyz":  {{"ready", "/readyz", "", 200, []string{"ok"}}},
+	"GET /metrics": {{"figures", "/metrics", "", 200, []string{"lowkiq_test 7"}}},
+	"GET /debug/pprof/{name...}": {
+		{"index", "/debug/pprof/", "", 200, []string{"goroutine"}},
+		{"goroutines", "/debug/pprof/goroutine?debug=1", "", 200, []string{"goroutine profile"}},
+		{"cpu", "/debug/pprof/profile?seconds=1", "", 200, nil},
+		{"trace", "/debug/pprof/trace?seconds=0.01", "", 200, nil},
+		{"symbol", "/debug/pprof/symbol", "", 200, []string{"num_symbols"}},
+	},
+	"GET /api/v1/status": {
+		{"all", "/api/v1/status", "", 200, []string{
+			`{"cluster":"default","generation":{"record":"01J","index":42},"leader":"n1",`,
+			`"nodes":[{"name":"n1","instance":"n1/01J.1","state":"live","lease_age_s":0.25,"voter":true,"shards":4,"http":"127.0.0.1:7948"}]`,
+			`{"name":"orders","shards":1,"paused":false,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"in_flight":1,"blocked":1},"morgue":2`}},
+		{"parameter", "/api/v1/status?verbose=1", "", 400, []string{`"field":"verbose"`, "takes none"}},
+	},
+	"GET /api/v1/stats": {{"lowkiq", "/api/v1/stats", "", 200, []string{
+		`{"total":{"length":8,"morgue_length":2,"lag":`, `"by_worker":{"mail":{"length":0,`, `"orders":{"length":8,`,
+		`"failed":4,"busy":1,"enqueued":8,"fresh":5,"retries":3,"dead":2}`}}},
+	"GET /api/v1/queues":     {{"all", "/api/v1/queues", "", 200, []string{`{"queues":[{"name":"mail","shards":3,`, `{"name":"orders"`}}},
+	"GET /api/v1/queues/{q}": {{"one", "/api/v1/queues/orders", "", 200, []string{`{"name":"orders","shards":1,"paused":false`, `"processed":0`}}},
+	"POST /api/v1/queues/{q}/pause": {
+		{"pause", ordersPath + "pause", "", 200, []string{`{"paused":true,"queue":"orders"}`}},
+		{"field", ordersPath + "pause", `{"for":1}`, 400, []string{`"field":"for"`, `"line":1`}},
+	},
+	"POST /api/v1/queues/{q}/resume": {{"resume", ordersPath + "resume", "{}", 200, []string{`{"paused":false,"queue":"orders"}`}}},
+	"POST /api/v1/queues/{q}/jobs": {
+		{"object", ordersPath + "jobs", `{"id":"x","payload":{"a":1},"score":1,"perform_in":1763600000}`, 200, []string{`{"results":[{"id":"x","ok":true,"merged":false}]}`}},
+		{"array, one merged", ordersPath + "jobs", `[{"id":"x"},{"id":"r1","payload":{"n":1}}]`, 200, []string{`{"id":"x","ok":true,"merged":false}`, `{"id":"r1","ok":true,"merged":true}`}},
+		{"ndjson", ordersPath + "jobs", "{\"id\":\"x\"}\n{\"id\":\"y\"}\n", 200, []string{`"id":"x"`, `"id":"y"`}},
+		{"id that is not utf-8", ordersPath + "jobs", `{"id_base64":"/w==","payload":1}`, 200, []string{`{"results":[{"id_base64":"/w==","ok":true,"merged":false}]}`}},
+		{"malformed line", ordersPath + "jobs", "{\"id\":\"x\"}\n{\"id\":}\n", 400, []string{`"line":2`, `"column":7`, "line 2, column 7"}},
+		{"unknown field", ordersPath + "jobs", `{"id":"x","payloads":1}`, 400, []string{"payloads", `"line":1`}},
+		{"empty id", ordersPath + "jobs", `{"id":""}`, 400, []string{`"field":"id"`}},
+		{"empty body", ordersPath + "jobs", ``, 400, []string{`"line":1`}},
+		{"parameter", ordersPath + "jobs?strict=1", `{"id":"x"}`, 400, []string{`"field":"strict"`}},
+	},
+	"GET /api/v1/queues/{q}/jobs": {
+		{"by due time", ordersPath + "jobs", "", 200, []string{`{"jobs":[{"id":"a/b",`, `"state":"ready","shard":0}`, `"perform_in":4102444800`, `"more":false}`}},
+		{"retry", ordersPath + "jobs?state=retry", "", 200, []string{`{"jobs":[{"id":"f1",`, `"retry_count":3,"error":"no stock","state":"retry"`, `{"id":"f2",`}},
+		{"retries", ordersPath + "jobs?by=retries&from=0&to=0", "", 200, []string{`{"jobs":[{"id":"f2",`, `}],"more":false}`}},
+		{"blocked", ordersPath + "jobs?state=blocked", "", 200, []string{`"id":"b1"`, `"state":"blocked"`}},
+		{"limit", ordersPath + "jobs?by=id&limit=1", "", 200, []string{`{"jobs":[{"id":"a/b",`, `],"more":true}`}},
+		{"one of them", ordersPath + "jobs?id=a/b", "", 200, []string{`{"id":"a/b",`}},
+		{"one in base64", ordersPath + "jobs?id_base64=/w==", "", 200, []string{`{"id_base64":"/w==",`}},
+		{"bad base64", ordersPath + "jobs?id_base64=%25", "", 400, []string{`"field":"id_base64"`}},
+		{"one and more", ordersPath + "jobs?id=a&limit=1", "", 400, []string{`"field":"id"`}},
+		{"unknown parameter", ordersPath + "jobs?limt=1", "", 400, []string{`"field":"limt"`, "known are state, by"}},
+	},
+	"GET /api/v1/queues/{q}/jobs/{id}": {
+		{"waiting", ordersPath + "jobs/r1", "", 200, []string{`{"id":"r1","payloads":[{"score":`, `"payload":{"n":1}}]`, `"state":"ready"`}},
+		{"escaped", ordersPath + "jobs/a%2Fb", "", 200, []string{`{"id":"a/b",`}},
+		{"not utf-8", ordersPath + "jobs/%FF", "", 200, []string{`{"id_base64":"/w==",`}},
+		{"in flight", ordersPath + "jobs/w1", "", 200, []string{`"state":"in_flight","shard":0,"flight":1,"parked":0}`}},
+		{"in the morgue", ordersPath + "jobs/d1", "", 200, []string{`"state":"morgue"`, `"perform_in":null`, `"buried_at":`}},
+		{"none", ordersPath + "jobs/nobody", "", 404, []string{`no job \"nobody\"`}},
+	},
+	"GET /api/v1/queues/{q}/in-flight": {
+		{"list", ordersPath + "in-flight", "", 200, []string{`{"jobs":[{"id":"w1",`, `"more":false}`}},
+		{"order", ordersPath + "in-flight?by=due", "", 400, []string{`"field":"by"`}},
+	},
+	"GET /api/v1/queues/{q}/morgue": {
+		{"by time", ordersPath + "morgue", "", 200, []string{`{"jobs":[{"id":"d1",`, `{"id":"d2",`}},
+		{"reverse by id", ordersPath + "morgue?by=id&reverse", "", 200, []string{`{"jobs":[{"id":"d2",`}},
+		{"limit", ordersPath + "morgue?limit=1001", "", 400, []string{`"field":"limit"`, "1 to 1000"}},
+	},
+	"POST /api/v1/queues/{q}/jobs/run-now":      {{"ids", ordersPath + "jobs/run-now", `{"ids":["s1","f1","nobody"]}`, 200, []string{`{"changed":2}`}}},
+	"POST /api/v1/queues/{q}/jobs/kill":         {{"ids", ordersPath + "jobs/kill", `{"ids":["r1"]}`, 200, []string{`{"changed":1}`}}},
+	"POST /api/v1/queues/{q}/run-all-now":       {{"all", ordersPath + "run-all-now", "", 200, []string{`{"changed":3}`}}},
+	"POST /api/v1/queues/{q}/kill-all-failed":   {{"all", ordersPath + "kill-all-failed", "{}", 200, []string{`{"changed":2}`}}},
+	"POST /api/v1/queues/{q}/delete-all-failed": {{"all", ordersPath + "delete-all-failed", "", 200, []string{`{"changed":2}`}}},
+	"POST /api/v1/queues/{q}/blocked/requeue":   {{"ids", ordersPath + "blocked/requeue", `{"ids":["b1","f1"]}`, 200, []string{`{"changed":1}`}}},
+	"POST /api/v1/queues/{q}/blocked/skip":      {{"ids", ordersPath + "blocked/skip", `{"ids":["b1","f1"]}`, 200, []string{`{"changed":1}`}}},
+	"POST /api/v1/queues/{q}/blocked/bury":      {{"ids", ordersPath + "blocked/bury", `{"ids":["b1","f1"]}`, 200, []string{`{"changed":1}`}}},
+	"POST /api/v1/queues/{q}/jobs/delete": {
+		{"ids", ordersPath + "jobs/delete", `{"ids":["r1"],"ids_base64":["/w=="]}`, 200, []string{`{"changed":2}`}},
+		{"no ids", ordersPath + "jobs/delete", `{"ids":[]}`, 400, []string{`"field":"ids"`}},
+		{"no body", ordersPath + "jobs/delete", ``, 400, []string{"body is empty"}},
+		{"all", ordersPath + "jobs/delete", `{"all":true}`, 400, []string{`"field":"all"`}},
+	},
+	"POST /api/v1/queues/{q}/morgue/requeue": {
+		{"ids", ordersPath + "morgue/requeue", `{"ids":["d1","r1"]}`, 200, []string{`{"changed":1}`}},
+		{"all", ordersPath + "morgue/requeue", `{"all":true}`, 200, []string{`{"changed":2}`}},
+		{"neither", ordersPath + "morgue/requeue", `{"all":false}`, 400, []string{`"field":"ids"`}},
+		{"both", ordersPath + "morgue/requeue", `{"all":true,"ids":["d1"]}`, 400, []string{`"field":"all"`}},
+	},
+	"POST /api/v1/queues/{q}/morgue/delete": {
+		{"ids", ordersPath + "morgue/delete", `{"ids":["d2"]}`, 200, []string{`{"changed":1}`}},
+		{"all", ordersPath + "morgue/delete", `{"all":true}`, 200, []string{`{"changed":2}`}},
+	},
+}
+
+func TestEveryRoute(t *testing.T) {
+	url := shared(t)
+	for pattern, list := range cases {
+		method, _, _ := strings.Cut(pattern, " ")
+		for _, c := range list {
+			t.Run(pattern+" "+c.name, func(t *testing.T) {
+				t.Parallel()
+				expect(t, newWorld(t, url).fill().do(method, c.target, c.body), c.status, c.want...)
+			})
+		}
+	}
+}
+
+// Every route below a queue answers for one that does not exist.
+func TestUnknownQueue(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	for pattern, list := range cases {
+		method, path, _ := strings.Cut(pattern, " ")
+		if !strings.HasPrefix(path, "/api/v1/queues/{q}") {
+			continue
+		}
+		t.Run(pattern, func(t *testing.T) {
+			target := strings.Replace(list[0].target, "orders", "nowhere", 1)
+			expect(t, w.do(method, target, list[0].body), 404, `unknown queue \"nowhere\" (known: mail, orders)`)
+			target = strings.Replace(list[0].target, "orders", "no%20where", 1)
+			expect(t, w.do(method, target, list[0].body), 404, "unknown queue", "use letters")
+		})
+	}
+}
+
+func TestNoRouteIsUntested(t *testing.T) {
+	t.Parallel()
+	patterns := patternsOf((&api{}).routes())
+	for _, pattern := range untested(patterns, cases) {
+		t.Errorf("%s has no case", pattern)
+	}
+	for pattern := range cases {
+		if !slices.Contains(patterns, pattern) {
+			t.Errorf("%s has cases, but is no route", pattern)
+		}
+	}
+}
+
+func TestUntestedObjects(t *testing.T) {
+	t.Parallel()
+	got := untested([]string{"GET /a", "GET /b"}, map[string][]routeCase{"GET /a": {{}}, "GET /b": nil})
+	if want := []string{"GET /b"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func patternsOf(routes []route) (patterns []string) {
+	for _, rt := range routes {
+		patterns = append(patterns, rt.pattern)
+	}
+	return patterns
+}
+
+func untested(patterns []string, cases map[string][]routeCase) []string {
+	return slices.DeleteFunc(slices.Clone(patterns), func(pattern string) bool { return len(cases[pattern]) > 0 })
+}

@@ -1,0 +1,143 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// world is a node's HTTP face, with a cluster name of its own in Redis.
+type world struct {
+	t       testing.TB
+	client  *queue.Client
+	orders  *queue.Queue
+	handler http.Handler
+}
+
+var worlds atomic.Int64
+
+// newWorld builds the handler over the Redis at url. Queue orders has one shard and,
+// after fill, jobs in every state; queue mail has three and none.
+func newWorld(t testing.TB, url string, change ...func(*Config)) *world {
+	t.Helper()
+	name := "web-" + time.Unix(worlds.Add(1), 0).UTC().Format("150405")
+	client, err := queue.Open(queue.Config{Redis: url, Cluster: name, Timeout: 10 * time.Second})
+	must(t, err)
+	t.Cleanup(func() { must(t, client.Close()) })
+	w := &world{t: t, client: client}
+	cfg := Config{Client: client, Metrics: registry(), Version: "v1.2.3", Status: w.status}
+	for _, f := range change {
+		f(&cfg)
+	}
+	w.handler, err = New(cfg)
+	must(t, err)
+	return w
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lowkiq_test"}, func() float64 { return 7 }))
+	return r
+}
+
+func (w *world) status(ctx context.Context) (Status, error) {
+	queues, err := Queues(ctx, w.client)
+	return Status{
+		Cluster: "default", Generation: Generation{Record: "01J", Index: 42}, Leader: "n1", Queues: queues,
+		Nodes: []NodeStatus{{Name: "n1", Instance: "n1/01J.1", State: Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "127.0.0.1:7948"}},
+	}, err
+}
+
+// fill registers the queues and puts jobs into every state.
+func (w *world) fill() *world {
+	w.t.Helper()
+	ctx := w.t.Context()
+	var err error
+	w.orders, err = w.client.Register(ctx, lowkiq.Queue{Name: "orders", Shards: 1})
+	must(w.t, err)
+	_, err = w.client.Register(ctx, lowkiq.Queue{Name: "mail", Shards: 3})
+	must(w.t, err)
+	w.push(job("f1"), job("f2"), job("b1"), job("d1"), job("w1"))
+	claim, err := w.orders.Shard(0).Claim(ctx, "n1/01J.1", queue.Fresh, queue.Owner{})
+	must(w.t, err)
+	popped, err := claim.Pop(ctx, queue.PopRequest{IDs: 5, Bytes: 1 << 20})
+	must(w.t, err)
+	_, err = claim.Nack(ctx,
+		queue.Nack{Flight: popped.Flight, ID: "f1", Kind: queue.Retry, RetryCount: 3, Delay: time.Hour, Error: "no stock"},
+		queue.Nack{Flight: popped.Flight, ID: "f2", Kind: queue.Retry, RetryCount: 0, Delay: 2 * time.Hour, Error: "no price"})
+	must(w.t, err)
+	_, err = claim.Bury(ctx,
+		queue.Burial{Flight: popped.Flight, ID: "b1", Policy: queue.Block, RetryCount: 25, Error: "stuck"},
+		queue.Burial{Flight: popped.Flight, ID: "d1", Policy: queue.Bury, RetryCount: 25, Error: "dead"})
+	must(w.t, err)
+	w.push(job("d2"))
+	_, err = w.orders.Kill(ctx, queue.Anywhere, "d2")
+	must(w.t, err)
+	scheduled := job("s1")
+	scheduled.PerformAt = time.Unix(4102444800, 0)
+	w.push(job("r1"), job("r2"), scheduled, job("a/b"), job("\xff"))
+	return w
+}
+
+func job(id string) lowkiq.Push { return lowkiq.Push{ID: id, Payload: []byte(`{"n":1}`)} }
+
+func (w *world) push(jobs ...lowkiq.Push) {
+	w.t.Helper()
+	_, err := w.orders.Push(w.t.Context(), jobs...)
+	must(w.t, err)
+}
+
+// do sends a request; headers are pairs.
+func (w *world) do(method, target, body string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, target, strings.NewReader(body)).WithContext(w.t.Context())
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer := httptest.NewRecorder()
+	w.handler.ServeHTTP(answer, r)
+	return answer
+}
+
+// shared is the Redis of a test and its parallel subtests.
+func shared(t *testing.T) string {
+	t.Helper()
+	t.Parallel()
+	return redistest.Start(t).URL()
+}
+
+var errNotReady = errors.New("lease not held")
+
+// expect checks the status and that the body has all parts.
+func expect(t *testing.T, answer *httptest.ResponseRecorder, status int, parts ...string) {
+	t.Helper()
+	body := answer.Body.String()
+	if answer.Code != status {
+		t.Fatalf("got status %d, want %d; body %s", answer.Code, status, body)
+	}
+	for _, part := range parts {
+		if !strings.Contains(body, part) {
+			t.Errorf("got body %s, want %s in it", body, part)
+		}
+	}
+	if status >= 400 && answer.Header().Get("Content-Type") != "application/problem+json" {
+		t.Errorf("got Content-Type %q, want application/problem+json", answer.Header().Get("Content-Type"))
+	}
+}
