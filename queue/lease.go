@@ -71,6 +71,12 @@ func (c *Client) DropLease(ctx context.Context, instance string) error {
 	return c.explain("drop the lease of "+instance, err)
 }
 
+// EndLease deletes the lease of an instance that is proven dead. The index keeps what
+// identifies it, so that the proof can be repeated until nothing refers to it.
+func (c *Client) EndLease(ctx context.Context, instance string) error {
+	return c.explain("end the lease of "+instance, c.rdb.Del(ctx, c.leaseKey(instance)).Err())
+}
+
 // Instance is an entry of the index of instances.
 type Instance struct {
 	Name     string
