@@ -14,9 +14,28 @@ import (
 // of the names.
 func movedFrom(t *testing.T, before, after *Assignment, names ...string) {
 	t.Helper()
-	for _, c := range before.Diff(after) {
-		if !slices.Contains(names, c.From) {
-			t.Errorf("moved %v, want only shards of %v to move", c, names)
+	if others := movedElsewhere(before, after, names); len(others) > 0 {
+		t.Errorf("moved %v, want only shards of %v to move", others, names)
+	}
+}
+
+func movedElsewhere(before, after *Assignment, names []string) []Change {
+	return slices.DeleteFunc(before.Diff(after), func(c Change) bool { return slices.Contains(names, c.From) })
+}
+
+// TestStoryChecksObject shows that the two judges of these stories can fail.
+func TestStoryChecksObject(t *testing.T) {
+	t.Parallel()
+	before := &Assignment{Nodes: []string{"a", "b"}, Queues: []Placement{{"q", []int32{0, 1}}}}
+	after := &Assignment{Nodes: []string{"a", "b"}, Queues: []Placement{{"q", []int32{1, 0}}}}
+	if got := movedElsewhere(before, after, []string{"a"}); len(got) != 1 || got[0].From != "b" {
+		t.Errorf("got %v, want the shard of b", got)
+	}
+	w := &world{seen: map[Generation][]byte{}}
+	before.Generation, after.Generation = Generation{1, 1}, Generation{1, 1}
+	for i, a := range []*Assignment{before, before, after} {
+		if err := w.note(a); (err != nil) != (i == 2) {
+			t.Errorf("assignment %d of generation 1.1: got %v", i+1, err)
 		}
 	}
 }
@@ -393,5 +412,53 @@ func TestDeafNode(t *testing.T) {
 		}
 		w.with(func() { deaf.frozen = false })
 		w.eventually(5*ttl, "it hears again", func() bool { return given() == 3 })
+	})
+}
+
+// TestHundredNodes: a large cluster forms, and survives its leader and then all of
+// its voters.
+func TestHundredNodes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, lowkiq.Queue{Name: "a", Shards: 5000}, lowkiq.Queue{Name: "b", Shards: 5000})
+		for i := range 100 {
+			w.start(fmt.Sprintf("n%03d", i))
+		}
+		w.eventually(20*time.Second, "the cluster forms", w.agreed)
+		before, leader := w.alive()[0].agent.Assignment(), w.leader()
+		leader.kill()
+		w.eventually(15*time.Second, "the leader's shards move", w.agreed)
+		after := w.alive()[0].agent.Assignment()
+		movedFrom(t, before, after, leader.node.Name)
+		var names []string
+		for _, p := range w.voting() {
+			names = append(names, p.node.Name)
+			p.kill()
+		}
+		w.eventually(15*time.Second, "the voters' shards move", w.agreed)
+		movedFrom(t, after, w.alive()[0].agent.Assignment(), names...)
+	})
+}
+
+// TestAllLeaveAtOnce: nobody waits for a successor where there is none.
+func TestAllLeaveAtOnce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, w *world) {
+		w.eventually(20*time.Second, "voters", func() bool { return len(w.voters()) == 3 })
+		w.with(func() {
+			for _, p := range w.processes {
+				p.node.Draining = true
+			}
+		})
+		start := time.Now()
+		for _, p := range w.processes {
+			p.cancel()
+		}
+		for _, p := range w.processes {
+			<-p.done
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("took %s, want at most 1s", took)
+		}
 	})
 }

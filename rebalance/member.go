@@ -157,16 +157,24 @@ const leaveTimeout = 3 * time.Second
 func (a *Agent) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
+	view, err := a.cfg.Source.View(ctx)
 	if a.server != nil {
-		a.server.handOver(ctx)
+		if err == nil && slices.ContainsFunc(view.Peers, a.stays) {
+			a.server.handOver(ctx)
+			view, err = a.cfg.Source.View(ctx)
+		}
 		a.drop()
 	}
-	view, err := a.cfg.Source.View(ctx)
-	alone := !slices.ContainsFunc(view.Peers, func(p Peer) bool { return p.Boot != a.cfg.Boot })
-	if err != nil || !alone || a.rec == nil {
+	if err != nil || a.rec == nil || slices.ContainsFunc(view.Peers, a.other) {
 		return
 	}
 	if _, err := a.cfg.Record.CompareAndSet(ctx, a.raw, nil); err != nil {
 		a.log.Warn("cluster record not deleted", "err", err)
 	}
 }
+
+// other reports whether the process is another one.
+func (a *Agent) other(p Peer) bool { return p.Boot != a.cfg.Boot }
+
+// stays reports whether the process is another one that could take over.
+func (a *Agent) stays(p Peer) bool { return a.other(p) && p.Leased && !p.Draining }

@@ -117,17 +117,26 @@ func (p *process) watch(ctx context.Context) {
 		if a.Generation.Record == 0 {
 			continue // only the seat changed
 		}
-		data, err := a.MarshalBinary()
-		if err != nil {
+		if err := p.world.note(a); err != nil {
 			p.world.t.Error(err)
 		}
-		p.world.mu.Lock()
-		if was, ok := p.world.seen[a.Generation]; ok && !bytes.Equal(was, data) {
-			p.world.t.Errorf("generation %s: two different assignments", a.Generation)
-		}
-		p.world.seen[a.Generation] = data
-		p.world.mu.Unlock()
 	}
+}
+
+// note takes an assignment that a process works by; it objects if another one of
+// the same generation has been seen.
+func (w *world) note(a *Assignment) error {
+	data, err := a.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if was, ok := w.seen[a.Generation]; ok && !bytes.Equal(was, data) {
+		return fmt.Errorf("generation %s: two different assignments", a.Generation)
+	}
+	w.seen[a.Generation] = data
+	return nil
 }
 
 // kill ends the process as a power cut would.
