@@ -62,6 +62,7 @@ type Agent struct {
 	markGone   time.Time // since when there has been no mark, zero while there is one
 	patience   time.Duration
 	hold       time.Time // nothing moves before, unless every owner is there
+	steady     steady    // watched all the time, so that a new leader knows the set already
 	term       *term     // not nil while this process leads and works
 }
 
@@ -93,6 +94,7 @@ func New(cfg Config) (*Agent, error) {
 	a.seat.Store(&Seat{})
 	a.status.Store(&Status{})
 	a.patience = a.startPatience()
+	a.steady.hold = cfg.TTL / 3 // two renewals
 	return a, nil
 }
 
@@ -174,7 +176,10 @@ func (a *Agent) step(ctx context.Context) time.Duration {
 	view, viewErr := a.cfg.Source.View(ctx)
 	if viewErr != nil {
 		a.log.Warn("cluster view unknown", "err", viewErr)
+		a.steady.doubt(time.Now())
 		view = View{}
+	} else {
+		a.steady.observe(time.Now(), view.names())
 	}
 	if err := a.adopt(ctx, view); err != nil {
 		a.log.Warn("cluster record unknown", "err", err)
@@ -186,9 +191,7 @@ func (a *Agent) step(ctx context.Context) time.Duration {
 	again, err := a.lead(ctx, view, viewErr)
 	if err != nil {
 		a.log.Warn("leader's turn", "err", err)
-		if a.term != nil {
-			a.term.steady.doubt(time.Now())
-		}
+		a.steady.doubt(time.Now())
 	}
 	return again
 }

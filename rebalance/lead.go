@@ -12,7 +12,6 @@ import (
 // everything its predecessors committed, and is dropped with the leadership.
 type term struct {
 	number uint64
-	steady steady
 	lobby  lobby
 	lag    lag
 }
@@ -70,11 +69,9 @@ func (a *Agent) gain(ctx context.Context) error {
 	ttl := a.cfg.TTL
 	a.term = &term{
 		number: number,
-		steady: steady{hold: ttl / 3}, // two renewals
 		lobby:  lobby{settle: a.cfg.Settle},
 		lag:    lag{patience: 2 * ttl},
 	}
-	a.term.steady.doubt(time.Now())
 	a.log.Info("leading", "server", a.server.id, "generation", a.server.machine.state.Load().assignment.Generation)
 	return nil
 }
@@ -148,8 +145,8 @@ func (a *Agent) rebalance(view View) (time.Duration, error) {
 	now := time.Now()
 	names := view.names()
 	current := a.server.machine.state.Load()
-	if !a.term.steady.observe(now, names) {
-		return max(a.term.steady.since.Add(a.term.steady.hold).Sub(now), time.Millisecond), nil
+	if !a.steady.sure {
+		return max(a.steady.since.Add(a.steady.hold).Sub(now), time.Millisecond), nil
 	}
 	if now.Before(a.hold) && !containsAll(names, current.assignment.Nodes) {
 		return a.hold.Sub(now), nil

@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// steady says whether the set of nodes can be believed. After a doubt it must stay
-// the same for a while: a new leader, a failed read, and more than half of the
-// nodes vanishing at once are doubts.
+// steady says whether the set of nodes can be believed. At first, and after a doubt,
+// it must stay the same for a while; a failed read, and more than half of the nodes
+// vanishing at once, are doubts. Every process watches the set, whoever leads: a new
+// leader that saw the set stay the same before it led need not wait again.
 type steady struct {
 	hold  time.Duration // how long a doubted set must stay the same
 	names []string      // the last set seen, ascending
