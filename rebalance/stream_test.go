@@ -2,6 +2,7 @@ package rebalance
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -120,22 +121,26 @@ func isReset(err error) bool {
 	return ok && !nerr.Timeout()
 }
 
-// TestAgentOverTCP: one process founds a cluster over real sockets.
-func TestAgentOverTCP(t *testing.T) {
+// TestAgentsOverTCP: three processes form a cluster over real sockets.
+func TestAgentsOverTCP(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	p := w.start("n1", func(p *process) {
-		a, err := New(Config{Boot: p.boot, TTL: 3 * time.Second, Record: keeperRecord{p}, Mark: keeperMark{p}, Source: p, Transport: listen(t, "c").Transport})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.agent = a
-	})
-	deadline := time.After(20 * time.Second)
-	for !w.agreed() {
+	for range 3 {
+		w.start(fmt.Sprintf("n%d", len(w.alive())), func(p *process) {
+			l := listen(t, "c")
+			p.host = l.Address()
+			a, err := New(Config{Boot: p.boot, TTL: 3 * time.Second, Record: keeperRecord{p}, Mark: keeperMark{p}, Source: p, Transport: l.Transport})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.agent = a
+		})
+	}
+	deadline := time.After(30 * time.Second)
+	for !w.agreed() || len(w.voters()) != 3 {
 		select {
 		case <-deadline:
-			t.Fatalf("no assignment: %+v", p.agent.Status())
+			t.Fatalf("no cluster: %+v", w.processes[0].agent.Status())
 		case <-time.After(20 * time.Millisecond): // Changed belongs to watch
 		}
 	}

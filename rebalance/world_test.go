@@ -38,6 +38,7 @@ type process struct {
 	world  *world
 	node   Node
 	boot   string
+	host   string // where its Raft server listens
 	agent  *Agent
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -80,7 +81,7 @@ func inBubble(t *testing.T, n int, story func(t *testing.T, w *world)) {
 // start starts a process; the options change it before it runs.
 func (w *world) start(name string, options ...func(*process)) *process {
 	p := &process{
-		world: w, boot: fmt.Sprintf("B%d", len(w.processes)), done: make(chan struct{}),
+		world: w, boot: fmt.Sprintf("B%d", len(w.processes)), host: "mem", done: make(chan struct{}),
 		node:       Node{Name: name, Weight: 1, Queues: []string{"a", "b"}},
 		transports: map[raft.ServerAddress]*raft.InmemTransport{},
 	}
@@ -212,7 +213,7 @@ func (p *process) View(context.Context) (View, error) {
 		if !q.frozen && !q.killed {
 			q.seat = q.agent.Seat()
 		}
-		v.Peers = append(v.Peers, Peer{Node: q.node, Boot: q.boot, Address: "mem", Seat: q.seat, Leased: q.leased()})
+		v.Peers = append(v.Peers, Peer{Node: q.node, Boot: q.boot, Address: q.host, Seat: q.seat, Leased: q.leased()})
 	}
 	return v, nil
 }
