@@ -104,6 +104,8 @@ func malformed(body []byte, err error, offset int64, want string) error {
 		return located(newProblem(http.StatusBadRequest, "the body ends too early; want %s", want), body, len(body))
 	case errors.As(err, &syntax):
 		return located(newProblem(http.StatusBadRequest, "%v; want %s", syntax, want), body, int(syntax.Offset)-1)
+	case errors.As(err, &mistyped) && mistyped.Field == "":
+		return located(newProblem(http.StatusBadRequest, "got %s; want %s", mistyped.Value, want), body, 0)
 	case errors.As(err, &mistyped):
 		return located(badField(mistyped.Field, "got %s; want %s", mistyped.Value, want), body, int(mistyped.Offset)-1)
 	case unknown:

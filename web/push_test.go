@@ -28,15 +28,11 @@ func TestMalformedPushStoresNothing(t *testing.T) {
 	for name, body := range map[string]string{
 		"last line":    "{\"id\":\"x\"}\n{\"id\":\"y\"}\n{\"id\":",
 		"last element": `[{"id":"x"},{"id":"y","score":"high"}]`,
+		"long id":      `[{"id":"x"},{"id":"` + strings.Repeat("i", lowkiq.MaxIDBytes+1) + `"}]`,
 		"empty":        "", "null": "null", "number": "1", "infinite": `{"id":"x","score":1e999}`,
-		"long id": `[{"id":"x"},{"id":"` + strings.Repeat("i", lowkiq.MaxIDBytes+1) + `"}]`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			answer := w.do("POST", ordersPath+"jobs", body)
-			if answer.Code == 200 && name == "long id" { // the queue's limit: refused for that job only
-				before++
-				return
-			}
 			expect(t, answer, 400, `"line":`, `"column":`)
 			if got := w.size(t); got != before {
 				t.Errorf("got %d jobs after it, want %d", got, before)
@@ -128,7 +124,6 @@ func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	w := newWorld(t, server.URL()).fill()
-	before := w.size(t)
 	server.Stop()
 	for pattern, list := range cases {
 		method, path, _ := strings.Cut(pattern, " ")
@@ -143,9 +138,6 @@ func TestRedisAway(t *testing.T) {
 	}
 	expect(t, w.do("GET", "/healthz", ""), 200)
 	expect(t, w.do("GET", "/", ""), 200, "No status")
-	if before == 0 {
-		t.Error("the queue was empty all the time")
-	}
 }
 
 // Redis full: the pusher learns why, and that it may try again.
