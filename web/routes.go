@@ -59,7 +59,7 @@ func onQueue(rows []route) []route {
 func (a *api) jobRoutes() []route {
 	const ids = `{"ids":["a","b"]}`
 	return onQueue([]route{
-		{pattern: "POST jobs", about: "push: an object, an array, or NDJSON; the answer is per job", path: "jobs",
+		{pattern: "POST jobs", about: "push: an object, an array, or NDJSON (curl --data-binary @file); the answer is per job", path: "jobs",
 			body: `{"id":"a","payload":{"any":"JSON"}}`, serve: a.push},
 		{pattern: "GET jobs", about: "jobs by id, due time or retries, of one state or all; or the one that ?id= names", query: jobsQuery,
 			path: "jobs?state=retry&by=due&limit=10", serve: a.jobs},
