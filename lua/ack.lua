@@ -1,7 +1,8 @@
 -- ack: the ids named are done.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 due  5 flight  6 parked  7 crashes  8 count
--- ARGV  1 instance  2 fence  then groups: flight, count, ids
+-- ARGV  1 instance  2 fence  then groups: flight, count, ids;
+--       count 0 means all that is left of the flight
 -- Returns the number of ids that were in their flight until now; the others are no-ops,
 -- so a repeated or late ack cannot touch a newer flight of the same id (I1).
 -- Errors: FENCED holder fence

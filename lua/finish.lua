@@ -1,17 +1,20 @@
 -- Included after settle.lua and enqueue.lua: acks.
 
 -- finish deletes handled jobs; what was pushed to them meanwhile becomes due at
--- max(its due time, now). ARGV from p: groups of flight, count, ids. Returns how many
--- ids were done.
+-- max(its due time, now). ARGV from p: groups of flight, count, ids; count 0 means all
+-- that is left of the flight. Returns how many ids were done.
 local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, crashes_key, count_key, p, stop)
   local done = 0
   local time
   while p <= stop do
     local number, k = ARGV[p], tonumber(ARGV[p + 1])
-    local ids = {}
-    for i = 1, k do ids[i] = ARGV[p + 1 + i] end
+    local ids
+    if k == 0 then
+      ids = settle_all(flight_key, crashes_key, number)
+    else
+      ids = settle(flight_key, crashes_key, number, {unpack(ARGV, p + 2, p + 1 + k)})
+    end
     p = p + 2 + k
-    ids = settle(flight_key, crashes_key, number, ids)
     if #ids > 0 then
       done = done + #ids
       redis.call('HDEL', jobs_key, unpack(ids))

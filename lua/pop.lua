@@ -63,12 +63,10 @@ end
 if number <= last then
   if number < last or not claim['#' .. ARGV[3]] then return reply() end
   if alone() then answer[5] = 'taken' end
-  local flat = redis.call('HGETALL', KEYS[5])
-  for i = 1, #flat, 2 do
-    if flat[i + 1] == ARGV[3] then
-      answer[#answer + 1] = flat[i]
-      answer[#answer + 1] = redis.call('HGET', KEYS[2], flat[i])
-    end
+  local before, size = stretch(ARGV[3])
+  for _, id in ipairs(redis.call('LRANGE', KEYS[5], before, before + size - 1)) do
+    answer[#answer + 1] = id
+    answer[#answer + 1] = redis.call('HGET', KEYS[2], id)
   end
   return reply()
 end
@@ -135,7 +133,6 @@ local function fly(id, record)
   answer[#answer + 1] = id
   answer[#answer + 1] = record
   flown[#flown + 1] = id
-  flown[#flown + 1] = ARGV[3]
   return #record
 end
 
@@ -143,7 +140,7 @@ local function take()
   local ids = redis.call('LPOP', KEYS[3], most)
   if not ids then return end
   local records = redis.call('HMGET', KEYS[2], unpack(ids))
-  local size, a = 0, #answer
+  local size, a, f = 0, #answer, 0
   for i = 1, #ids do
     local record = records[i]
     local form = record and string.byte(record, 1)
@@ -157,12 +154,12 @@ local function take()
       redis.call('HINCRBY', KEYS[8], 'tombs', -1)
     elseif form == 115 then
       size = size + fly(ids[i], record)
-      a = #answer
+      a, f = #answer, #flown
     elseif record then
       size = size + #record
       answer[a + 1], answer[a + 2] = ids[i], record
-      flown[a - 4], flown[a - 3] = ids[i], ARGV[3]
-      a = a + 2
+      a, f = a + 2, f + 1
+      flown[f] = ids[i]
     end
   end
 end
@@ -186,9 +183,9 @@ elseif not ends then
 end
 local fields = {'pop', ARGV[3]}
 if #flown > 0 then
-  redis.call('HSET', KEYS[5], unpack(flown))
-  claim['#' .. ARGV[3]] = #flown / 2
-  fields[3], fields[4] = '#' .. ARGV[3], #flown / 2
+  redis.call('RPUSH', KEYS[5], unpack(flown))
+  claim['#' .. ARGV[3]] = #flown
+  fields[3], fields[4] = '#' .. ARGV[3], #flown
 end
 if claim.max_crashes ~= ARGV[6] then
   fields[#fields + 1] = 'max_crashes'

@@ -58,7 +58,15 @@ end
 --#include spill
 
 local most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
-local in_flight = redis.call('HMGET', KEYS[5], unpack(ids))
+-- Only an id with a record can be in flight.
+local in_flight = {}
+if n > 8 then
+  for _, id in ipairs(redis.call('LRANGE', KEYS[5], 0, -1)) do in_flight[id] = true end
+else
+  for i = 1, n do
+    if old[i] and redis.call('LPOS', KEYS[5], ids[i]) then in_flight[ids[i]] = true end
+  end
+end
 local waiting, parked = {}, {}
 local answer, ready, wake = {}, {}, false
 
@@ -94,7 +102,7 @@ for i = 1, n do
     score = f17(base / 1000000)
     last, base = base, base + 1
   end
-  local busy = in_flight[i]
+  local busy = in_flight[ids[i]]
   local seen, hash = waiting, KEYS[1]
   if busy then seen, hash = parked, KEYS[6] end
   local record = seen[id]

@@ -17,27 +17,14 @@ local function reunite(id, record)
   return spill_pack(KEYS[8], KEYS[9], 'w', id, job)
 end
 
-local function due_of(record)
-  local form = string.sub(record, 1, 1)
-  if form == 'a' or form == 'e' then return us7(record, 2) end
-  return tonumber(string.match(record, '^.%S+ (%d+)'))
-end
-
--- in_flight lists ids in flight in the order of their pops, then of their due times.
+-- in_flight lists ids in flight in the order of their pops.
 local function in_flight()
-  local flat = redis.call('HGETALL', KEYS[4])
+  local ids = redis.call('LRANGE', KEYS[4], 0, -1)
   local list = {}
-  for i = 1, #flat, 2 do
-    local record = flat[i] ~= '' and redis.call('HGET', KEYS[2], flat[i])
-    if record then
-      list[#list + 1] = {id = flat[i], number = tonumber(flat[i + 1]), record = record, at = due_of(record)}
-    end
+  for i = 1, #ids do
+    local record = redis.call('HGET', KEYS[2], ids[i])
+    if record then list[#list + 1] = {id = ids[i], record = record} end
   end
-  table.sort(list, function(x, y)
-    if x.number ~= y.number then return x.number < y.number end
-    if x.at ~= y.at then return x.at < y.at end
-    return x.id < y.id
-  end)
   return list
 end
 

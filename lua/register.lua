@@ -3,5 +3,8 @@
 -- KEYS  1 queues
 -- ARGV  1 queue  2 the entry's JSON
 -- Returns the entry that counts: the first one written.
-redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
-return redis.call('HGET', KEYS[1], ARGV[1])
+-- It reads first: a node must be able to start while Redis is out of memory, to drain it.
+local entry = redis.call('HGET', KEYS[1], ARGV[1])
+if entry then return entry end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return ARGV[2]

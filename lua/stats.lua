@@ -31,6 +31,6 @@ end
 local holder = redis.call('HMGET', KEYS[10], 'instance', 'fence')
 return {string.format('%.0f', now),
   redis.call('LLEN', KEYS[2]) + redis.call('LLEN', KEYS[7]) - count[1],
-  redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]), redis.call('HLEN', KEYS[6]) - redis.call('HEXISTS', KEYS[6], ''),
+  redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]), redis.call('LLEN', KEYS[6]),
   redis.call('ZCARD', KEYS[5]), redis.call('ZCARD', KEYS[9]), count[2], count[3], count[4],
   oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0'}

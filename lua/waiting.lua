@@ -5,7 +5,7 @@
 
 -- waiting finds what waits for an id: its record (or false) and whether the id is in flight.
 local function waiting(id)
-  local busy = redis.call('HEXISTS', KEYS[6], id) == 1
+  local busy = redis.call('LPOS', KEYS[6], id) and true or false
   local record = redis.call('HGET', busy and KEYS[7] or KEYS[1], id)
   if record == 'x' then record = false end
   return record, busy

@@ -28,7 +28,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis.
 func suite() []testCase {
-	return slices.Concat(propertyTests)
+	return slices.Concat(propertyTests, ruleTests)
 }
 
 func runSuite(t *testing.T, b *backend) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -29,9 +30,13 @@ func (c *Client) Check(ctx context.Context, allowEviction bool) (Server, error) 
 	if err := c.rdb.Ping(ctx).Err(); err != nil {
 		return server, c.explain("connect", err)
 	}
+	var mu sync.Mutex // guards server: a cluster's masters are asked at once
 	err := c.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
-		server = c.inspect(ctx, node)
-		return server.refuse(c.address, allowEviction)
+		one := c.inspect(ctx, node)
+		mu.Lock()
+		defer mu.Unlock()
+		server = one
+		return one.refuse(c.address, allowEviction)
 	})
 	if err != nil {
 		return server, err

@@ -108,13 +108,16 @@ func (c *Client) Redis() string { return c.address }
 
 // MaskURL hides the password of a Redis URL.
 func MaskURL(raw string) string {
-	scheme, rest, ok := strings.Cut(raw, "://")
-	at := strings.LastIndex(rest, "@")
-	if !ok || at < 0 {
+	at := strings.LastIndex(raw, "@")
+	if at < 0 {
 		return raw
 	}
-	user, _, _ := strings.Cut(rest[:at], ":")
-	return scheme + "://" + user + ":***@" + rest[at+1:]
+	scheme, login, ok := strings.Cut(raw[:at], "://")
+	if !ok {
+		return "***@" + raw[at+1:] // no Redis URL: who knows what is what
+	}
+	user, _, _ := strings.Cut(login, ":")
+	return scheme + "://" + user + ":***@" + raw[at+1:]
 }
 
 // options turns the URL into go-redis's options. go-redis must not retry by itself:
@@ -131,6 +134,9 @@ func options(cfg Config) (*redis.UniversalOptions, error) {
 		return nil, errors.New("want redis://, rediss://, redis+sentinel:// or redis+cluster://")
 	}
 	authority, path, _ := strings.Cut(rest, "/")
+	if strings.Contains(path, "@") {
+		return nil, errors.New("a user or password with a '/' in it must be URL-encoded")
+	}
 	if at := strings.LastIndex(authority, "@"); at >= 0 {
 		user, password, _ := strings.Cut(authority[:at], ":")
 		var err1, err2 error

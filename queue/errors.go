@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 
@@ -52,32 +54,35 @@ func Transient(err error) bool {
 			return true
 		}
 	}
-	var answer redis.Error
-	if errors.As(err, &answer) {
-		return false
-	}
 	return Unreachable(err)
 }
 
 // Unreachable reports whether err says that Redis could not be asked or did not answer.
 func Unreachable(err error) bool {
-	var netErr net.Error
-	return errors.As(err, &netErr) || errors.Is(err, context.DeadlineExceeded) || isConnError(err)
-}
-
-func isConnError(err error) bool {
-	if err == nil || errors.Is(err, context.Canceled) {
-		return false
-	}
 	var answer redis.Error
-	if errors.As(err, &answer) || errors.Is(err, lowkiq.ErrFenced) || errors.Is(err, ErrHeld) {
+	if err == nil || errors.As(err, &answer) || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) {
 		return false
 	}
-	text := err.Error()
-	for _, part := range []string{"EOF", "connection", "broken pipe", "pool", "redis:", "sentinel"} {
-		if strings.Contains(text, part) {
+	var netErr net.Error
+	if errors.As(err, &netErr) || errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	for _, broken := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(err, broken) {
 			return true
 		}
 	}
-	return false
+	// go-redis has no names for what its pools, sentinels and clusters say.
+	return strings.HasPrefix(root(err).Error(), "redis: ")
+}
+
+// root is the error at the end of a chain.
+func root(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
 }

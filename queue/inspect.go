@@ -76,7 +76,8 @@ func (q *Queue) Job(ctx context.Context, id string) (job Listed, ok bool, err er
 		return job, false, err
 	}
 	if len(jobs) == 1 {
-		return jobs[0], true, s.locate(ctx, &jobs[0], func(found Listed) { job = found })
+		err := s.locate(ctx, &jobs[0])
+		return jobs[0], true, err
 	}
 	dead, err := s.load(ctx, s.keys.morgue, "m", []string{id})
 	if err != nil || len(dead) == 0 {
@@ -87,9 +88,10 @@ func (q *Queue) Job(ctx context.Context, id string) (job Listed, ok bool, err er
 }
 
 // locate finds the state of a job that has a record.
-func (s *Shard) locate(ctx context.Context, job *Listed, tell func(Listed)) error {
+func (s *Shard) locate(ctx context.Context, job *Listed) error {
 	pipe := s.c.rdb.Pipeline()
-	flight := pipe.HGet(ctx, s.keys.flight, job.ID)
+	place := pipe.LPos(ctx, s.keys.flight, job.ID, redis.LPosArgs{})
+	claim := pipe.HGetAll(ctx, s.keys.claim)
 	parked := pipe.HGet(ctx, s.keys.parked, job.ID)
 	due := pipe.ZScore(ctx, s.keys.due, job.ID)
 	retry := pipe.ZScore(ctx, s.keys.retry, job.ID)
@@ -98,9 +100,9 @@ func (s *Shard) locate(ctx context.Context, job *Listed, tell func(Listed)) erro
 		return s.c.explain("find a job of "+s.String(), err)
 	}
 	switch {
-	case flight.Err() == nil:
+	case place.Err() == nil:
 		job.State = InFlight
-		job.Flight, _ = flight.Int64()
+		job.Flight = flightAt(claim.Val(), place.Val())
 		job.Parked = countPayloads(parked.Val())
 	case due.Err() == nil:
 		job.State = Scheduled
@@ -111,7 +113,6 @@ func (s *Shard) locate(ctx context.Context, job *Listed, tell func(Listed)) erro
 	default:
 		job.State = Ready
 	}
-	tell(*job)
 	return nil
 }
 
@@ -215,20 +216,30 @@ func (q *Queue) Morgue(ctx context.Context, r Range) ([]Listed, error) {
 // InFlight lists the jobs that handlers have.
 func (q *Queue) InFlight(ctx context.Context, r Range) ([]Listed, error) {
 	return q.collect(ctx, r, func(ctx context.Context, s *Shard) ([]Listed, error) {
-		var ids []string
-		err := s.scan(ctx, s.keys.flight, func(id, _ string) { ids = append(ids, id) })
+		keep := newTop(r.limit(), func(x, y string) int { return direction(r, strings.Compare(x, y)) })
+		ids, err := q.c.rdb.LRange(ctx, s.keys.flight, 0, -1).Result()
 		if err != nil {
-			return nil, err
+			return nil, q.c.explain("list flights of "+s.String(), err)
 		}
-		slices.Sort(ids)
-		jobs := make([]Listed, 0, len(ids))
-		for _, id := range ids[:min(len(ids), r.limit())] {
+		for _, id := range ids {
+			if r.hasID(id) {
+				keep.add(id)
+			}
+		}
+		var jobs []Listed
+		for _, id := range keep.list() {
 			found, err := s.load(ctx, s.keys.jobs, "w", []string{id})
-			if err != nil || len(found) == 0 {
+			if err != nil {
+				return nil, err
+			}
+			if len(found) == 0 {
 				continue
 			}
-			if err := s.locate(ctx, &found[0], func(job Listed) { jobs = append(jobs, job) }); err != nil {
+			if err := s.locate(ctx, &found[0]); err != nil {
 				return nil, err
+			}
+			if found[0].State == InFlight {
+				jobs = append(jobs, found[0])
 			}
 		}
 		return jobs, nil

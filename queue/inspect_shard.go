@@ -2,8 +2,10 @@ package queue
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -137,6 +139,24 @@ func (s *Shard) timed(ctx context.Context, key string, state State, r Range) ([]
 		jobs[i].State = state
 	}
 	return jobs, err
+}
+
+// flightAt finds the flight to which a place in the flight list belongs; see
+// lua/settle.lua. It is 0 if the claim's fields know none.
+func flightAt(claim map[string]string, place int64) int64 {
+	sizes := map[int64]int64{}
+	for field, value := range claim {
+		if number, ok := strings.CutPrefix(field, "#"); ok {
+			n, _ := strconv.ParseInt(number, 10, 64)
+			sizes[n], _ = strconv.ParseInt(value, 10, 64)
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(sizes)) {
+		if place -= sizes[n]; place < 0 {
+			return n
+		}
+	}
+	return 0
 }
 
 // top keeps the smallest n values.

@@ -23,6 +23,8 @@ type model struct {
 
 	flying map[string]*modelJob // what handlers have
 	flight map[string]int64     // the number of an id's flight
+	seat   map[string]int       // the order in which pops took ids
+	seats  int
 	parked map[string]*modelJob // pushed while the id was in flight
 
 	morgue            map[string]*modelJob
@@ -51,7 +53,7 @@ func newModel(payloads, bytes int) *model {
 	return &model{
 		payloads: payloads, bytes: bytes,
 		waiting: map[string]*modelJob{}, tombs: map[string]bool{}, scheduled: map[string]bool{}, blocked: map[string]bool{},
-		crashes: map[string]int{}, flying: map[string]*modelJob{}, flight: map[string]int64{}, parked: map[string]*modelJob{},
+		crashes: map[string]int{}, flying: map[string]*modelJob{}, flight: map[string]int64{}, seat: map[string]int{}, parked: map[string]*modelJob{},
 		morgue: map[string]*modelJob{},
 	}
 }
@@ -239,6 +241,8 @@ func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
 
 func (m *model) fly(id string) {
 	m.flying[id], m.flight[id] = m.waiting[id], m.pop
+	m.seats++
+	m.seat[id] = m.seats
 	delete(m.waiting, id)
 }
 
@@ -359,20 +363,15 @@ func (m *model) entomb(id string, payloads []modelPayload, retry int, err string
 	dead.retry, dead.err, dead.at, dead.soft = retry, err, m.now, true
 }
 
-// recover puts everything in flight back to the head, in order of the pops, then due
-// times, then ids.
+// recover puts everything in flight back to the head, in the order in which the pops
+// took it.
 func (m *model) recover(cause Cause) (back, buried int) {
 	ids := make([]string, 0, len(m.flying))
 	for id := range m.flying {
 		ids = append(ids, id)
 	}
 	slices.SortFunc(ids, func(x, y string) int {
-		for _, d := range []int64{m.flight[x] - m.flight[y], m.flying[x].at - m.flying[y].at} {
-			if d != 0 {
-				return int(max(-1, min(1, d)))
-			}
-		}
-		return strings.Compare(x, y)
+		return m.seat[x] - m.seat[y]
 	})
 	for _, id := range slices.Backward(ids) {
 		if cause == Seize && m.judge(id, len(ids) == 1) {

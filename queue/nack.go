@@ -65,7 +65,7 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 	return inChunks(nacks, nackChunk, func(part []Nack) (int, error) {
 		args := []any{c.Instance, c.fence}
 		for _, n := range part {
-			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, n.Delay.Microseconds(), cutError(n.Error))
+			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, max(0, n.Delay.Microseconds()), cutError(n.Error))
 		}
 		return c.count(ctx, c.c.scripts.nack, c.keys.forNack(), args)
 	})

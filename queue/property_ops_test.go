@@ -180,7 +180,7 @@ func (s *Shard) pass(ctx context.Context, now, us int64) error {
 	}
 	for key, records := range map[string]map[string]string{s.keys.jobs: r.jobs.Val(), s.keys.parked: r.parked.Val()} {
 		for id, record := range records {
-			if key == s.keys.jobs && r.flight.Val()[id] != "" {
+			if key == s.keys.jobs && slices.Contains(r.flight.Val(), id) {
 				continue
 			}
 			if found := headRule.FindStringSubmatch(record); found != nil {

@@ -85,6 +85,8 @@ func (c *Client) check(job *lowkiq.Push) error {
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(job.ID), lowkiq.MaxIDBytes)
 	case len(job.Payload) > c.cfg.PayloadBytes:
 		return fmt.Errorf("job %q: %w: %d bytes, at most %d are allowed", job.ID, ErrPayloadSize, len(job.Payload), c.cfg.PayloadBytes)
+	case len(job.Payload) > c.cfg.IDPayload:
+		return fmt.Errorf("job %q: %w: %d is the limit", job.ID, ErrTooManyBytes, c.cfg.IDPayload)
 	case job.Score != nil && (math.IsNaN(*job.Score) || math.IsInf(*job.Score, 0)):
 		return fmt.Errorf("job %q: %w: %v", job.ID, ErrScore, *job.Score)
 	case !job.PerformAt.IsZero() && (job.PerformAt.Unix() < 0 || job.PerformAt.Unix() > maxUnix):
@@ -221,7 +223,11 @@ func formOf(places []int32, jobs []lowkiq.Push) string {
 
 // answer reads the script's answer into the results.
 func (c *Client) answer(ch *chunk, jobs []lowkiq.Push, results []Result) {
-	codes, _ := ch.reply.(string)
+	codes, each := ch.reply.(string)
+	_, all := ch.reply.(int64)
+	if ch.err == nil && !all && (!each || len(codes) != len(ch.jobs)) {
+		ch.err = fmt.Errorf("push answered %.50v for %d jobs", ch.reply, len(ch.jobs))
+	}
 	for k, i := range ch.jobs {
 		switch {
 		case ch.err != nil:

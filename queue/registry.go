@@ -3,10 +3,13 @@ package queue
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -146,6 +149,9 @@ func (c *Client) setPaused(ctx context.Context, name string, paused bool) error 
 			return err
 		}
 		old, err := c.rdb.HGet(ctx, c.queuesKey(), name).Result()
+		if errors.Is(err, redis.Nil) { // known from before Redis lost its data
+			return fmt.Errorf("%w %q", lowkiq.ErrUnknownQueue, name)
+		}
 		if err != nil {
 			return c.explain("read the queue registry", err)
 		}

@@ -123,10 +123,18 @@ func (c *Claim) Release(ctx context.Context) (int, error) {
 type Acks struct {
 	Flight int64
 	IDs    []string
+	// Rest: all that is left of the flight is done; IDs is not looked at. It is the
+	// cheapest ack. Every other job of the flight must have been nacked or buried, and
+	// Redis must have said so.
+	Rest bool
 }
 
 func appendAcks(args []any, acks []Acks) []any {
 	for _, a := range acks {
+		if a.Rest {
+			args = append(args, a.Flight, 0)
+			continue
+		}
 		if len(a.IDs) == 0 {
 			continue
 		}
@@ -180,10 +188,16 @@ type Popped struct {
 	Probation Probation
 }
 
+// maxPop is the most jobs of a pop: Redis runs the script alone, so it must stay short.
+const maxPop = 1000
+
 // Pop acknowledges what is done and takes the next flight, in one round trip. After a
 // Transient error call it again with the same request: the answer will be the same
 // flight, and acks are no-ops the second time.
 func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
+	if req.IDs < 1 || req.IDs > maxPop {
+		return Popped{}, fmt.Errorf("shard %s: pop %d jobs: want 1 to %d", c.Shard, req.IDs, maxPop)
+	}
 	number := c.popped + 1
 	slot := "0"
 	if req.Slot {
@@ -209,7 +223,9 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 
 func ackCount(acks []Acks) (n int) {
 	for _, a := range acks {
-		n += len(a.IDs)
+		if !a.Rest {
+			n += len(a.IDs)
+		}
 	}
 	return n
 }

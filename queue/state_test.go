@@ -29,9 +29,9 @@ type state struct {
 
 // raw is the shard's keys as Redis returned them.
 type raw struct {
-	jobs, parked, morgue, flight, crashes, count, claim, spillx *redis.MapStringStringCmd
-	ready, suspects, spill                                      *redis.StringSliceCmd
-	due, retry, blocked, dead                                   *redis.ZSliceCmd
+	jobs, parked, morgue, crashes, count, claim, spillx *redis.MapStringStringCmd
+	ready, suspects, spill, flight                      *redis.StringSliceCmd
+	due, retry, blocked, dead                           *redis.ZSliceCmd
 }
 
 func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
@@ -39,7 +39,7 @@ func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
 	k := s.keys
 	r := &raw{
 		jobs: pipe.HGetAll(ctx, k.jobs), parked: pipe.HGetAll(ctx, k.parked), morgue: pipe.HGetAll(ctx, k.morgue),
-		flight: pipe.HGetAll(ctx, k.flight), crashes: pipe.HGetAll(ctx, k.crashes), count: pipe.HGetAll(ctx, k.count),
+		flight: pipe.LRange(ctx, k.flight, 0, -1), crashes: pipe.HGetAll(ctx, k.crashes), count: pipe.HGetAll(ctx, k.count),
 		claim: pipe.HGetAll(ctx, k.claim), spillx: pipe.HGetAll(ctx, k.spillx),
 		ready: pipe.LRange(ctx, k.ready, 0, -1), suspects: pipe.LRange(ctx, k.suspects, 0, -1), spill: pipe.ZRange(ctx, k.spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.retry, 0, -1),
@@ -86,10 +86,11 @@ func (r *raw) state() (*state, error) {
 	st.parked = read("w", r.parked.Val())
 	st.jobs = read("w", r.jobs.Val())
 	st.morgue = read("m", r.morgue.Val())
-	for id, number := range r.flight.Val() {
-		if id != "" {
-			st.flight[id], _ = strconv.ParseInt(number, 10, 64)
+	for place, id := range r.flight.Val() {
+		if st.flight[id] != 0 {
+			faults = append(faults, fmt.Errorf("%q is in flight twice", id))
 		}
+		st.flight[id] = flightAt(st.claim, int64(place))
 	}
 	for id, n := range r.crashes.Val() {
 		st.crashes[id], _ = strconv.Atoi(n)

@@ -66,6 +66,9 @@ func (c *Cluster) form(ctx context.Context) error {
 		if err := client.ClusterAddSlots(ctx, share(i, len(c.clients))...).Err(); err != nil {
 			return err
 		}
+	}
+	// Only when all have their epochs: one that knows another may not set it any more.
+	for _, client := range c.clients {
 		for _, other := range c.Masters {
 			host, port := hostPort(other)
 			if err := client.ClusterMeet(ctx, host, port).Err(); err != nil {
