@@ -146,7 +146,7 @@ func dropOthers(ring *memberlist.Keyring, keys [][]byte) error {
 }
 
 // Run takes part until ctx is done; then it says goodbye and returns nil. It may be
-// called once.
+// called once. A probe that memberlist has under way may outlive it by its interval.
 func (g *Gossip) Run(ctx context.Context) error {
 	list, err := memberlist.Create(g.conf)
 	if err != nil {
