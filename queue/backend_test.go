@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
@@ -20,6 +22,9 @@ type backend struct {
 	names atomic.Int64
 }
 
+// rdb is one Redis, as go-redis sees it.
+type rdb = redis.UniversalClient
+
 // testCase is one test of the suite.
 type testCase struct {
 	name string
@@ -28,7 +33,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests)
+	return slices.Concat(propertyTests, ruleTests, probationTests, protocolTests)
 }
 
 func runSuite(t *testing.T, b *backend) {

@@ -1,0 +1,228 @@
+package queue
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+var probationTests = []testCase{
+	{"Probation_OnlyASeizure", probationCauses},
+	{"Probation_OneAtATime", probationOneAtATime},
+	{"Probation_SlotAfterACrash", probationSlot},
+	{"Probation_AnswerClearsBoth", probationAnswer},
+	{"Probation_PeopleDoNotEndIt", probationPeople},
+	{"Probation_MaxCrashes", probationMaxCrashes},
+	{"Probation_PoisonAmongNeighbours", probationPoison},
+}
+
+func (r *rig) probation() (suspects []string, crashes map[string]int) {
+	r.t.Helper()
+	st, err := r.s.readState(r.ctx)
+	r.no(err)
+	return st.suspects, st.crashes
+}
+
+func probationCauses(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"))
+	r.pop(2)
+	r.own(Self)
+	r.pop(2)
+	_, err := r.claim.Release(r.ctx)
+	r.no(err)
+	r.own(Fresh)
+	suspects, crashes := r.probation()
+	eq(t, "after self and release", fmt.Sprint(suspects, crashes), "[] map[]")
+	r.pop(2)
+	r.own(Seize)
+	suspects, crashes = r.probation()
+	eq(t, "after a seizure", fmt.Sprint(suspects, crashes), "[a b] map[a:0 b:0]")
+	r.own(Seize) // nothing in flight: nothing is counted
+	_, crashes = r.probation()
+	eq(t, "after another", fmt.Sprint(crashes), "map[a:0 b:0]")
+}
+
+func probationOneAtATime(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"))
+	r.pop(2)
+	r.own(Seize)
+	r.push(job("c", "1"), job("d", "1"))
+	first := r.pop(10)
+	eq(t, "first", show(first.Jobs...), "a[1]")
+	eq(t, "probation", first.Probation, ProbationTaken)
+	for range 2 { // also when the runner forgot about it
+		p := r.pop(10)
+		eq(t, "beside it", show(p.Jobs...), "")
+		eq(t, "probation", p.Probation, ProbationWait)
+	}
+	r.ack(first.Flight, "a")
+	r.own(Self)
+	second := r.pop(10)
+	eq(t, "second", show(second.Jobs...), "b[1]")
+	// The answer to that pop was lost: the repeated one says the same.
+	again := r.s.Adopt(r.claim.Instance, r.claim.Fence)
+	again.popped = second.Flight - 1
+	p, err := again.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1})
+	r.no(err)
+	eq(t, "repeated", show(p.Jobs...), "b[1]")
+	eq(t, "repeated probation", p.Probation, ProbationTaken)
+	r.ack(second.Flight, "b")
+	eq(t, "the rest", show(r.drain()...), "c[1] d[1]")
+}
+
+func probationSlot(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"))
+	r.pop(1)
+	r.own(Seize)
+	r.popOne("a")
+	r.own(Seize) // alone: it counts
+	_, crashes := r.probation()
+	eq(t, "crashes", crashes["a"], 1)
+	r.push(job("c", "1"))
+	p := r.pop(10)
+	eq(t, "without the slot", show(p.Jobs...), "c[1]")
+	eq(t, "probation", p.Probation, ProbationSlot)
+	r.ack(p.Flight, "c")
+	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1, MaxCrashes: 3, Slot: true})
+	r.no(err)
+	eq(t, "with the slot", show(p.Jobs...), "a[1]")
+	r.own(Self) // no crash
+	_, crashes = r.probation()
+	eq(t, "crashes", crashes["a"], 1)
+}
+
+func probationAnswer(t *testing.T, b *backend) {
+	answers := map[string]func(r *rig, flight int64){
+		"ack":      func(r *rig, f int64) { r.ack(f, "a") },
+		"retry":    func(r *rig, f int64) { r.nack(f, "a", Retry, 0, time.Hour) },
+		"postpone": func(r *rig, f int64) { r.nack(f, "a", Postpone, 0, time.Hour) },
+		"skip":     func(r *rig, f int64) { r.bury(f, "a", Skip) },
+		"block":    func(r *rig, f int64) { r.bury(f, "a", Block) },
+	}
+	for name, answer := range answers {
+		r := newRig(t, b)
+		r.push(job("a", "1"))
+		r.pop(1)
+		r.own(Seize)
+		_, flight := r.popOne("a")
+		answer(r, flight)
+		suspects, crashes := r.probation()
+		eq(t, "after "+name, fmt.Sprint(suspects, crashes), "[] map[]")
+	}
+	r := newRig(t, b)
+	r.push(job("a", "1"))
+	r.pop(1)
+	r.own(Seize)
+	_, flight := r.popOne("a")
+	r.nack(flight, "a", Return, 0, 0) // no handler saw it
+	suspects, _ := r.probation()
+	eq(t, "after return", suspects, []string{"a"})
+}
+
+func probationPeople(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "dead"))
+	_, flight := r.popOne("a")
+	r.bury(flight, "a", Bury)
+	r.push(job("a", "1"), job("a", "2"), job("b", "1"))
+	r.pop(2)
+	r.own(Seize)
+	_, err := r.q.Requeue(r.ctx, "a")
+	r.no(err)
+	_, err = r.q.KillOldest(r.ctx, Anywhere, "a")
+	r.no(err)
+	_, err = r.q.Delete(r.ctx, Anywhere, "b")
+	r.no(err)
+	suspects, crashes := r.probation()
+	eq(t, "probation", fmt.Sprint(suspects, crashes), "[a] map[a:0]")
+	eq(t, "drained", show(r.drain()...), "a[1 2]") // the dead one was the oldest
+}
+
+func probationMaxCrashes(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("a", "2"))
+	for range 3 {
+		p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, MaxCrashes: 2, Slot: true})
+		r.no(err)
+		eq(t, "popped", show(p.Jobs...), "a[1 2]")
+		r.push(job("a", "3", in(time.Hour)))
+		r.own(Seize)
+		if r.claim.Buried > 0 {
+			break
+		}
+		_, err = r.q.KillOldest(r.ctx, "retry", "none") // a stranger's id changes nothing
+		r.no(err)
+		r.takeBack("a", "3")
+	}
+	eq(t, "payloads buried", r.claim.Buried, 2)
+	dead, err := r.q.Morgue(r.ctx, Range{})
+	r.no(err)
+	eq(t, "morgue", show(dead[0].Job), "a[1 2]")
+	if !strings.HasPrefix(dead[0].Error, "crash") {
+		t.Errorf("error: got %q, want a crash", dead[0].Error)
+	}
+	near(t, "what was parked", r.find("a", Scheduled).PerformAt, time.Hour)
+	suspects, crashes := r.probation()
+	eq(t, "probation", fmt.Sprint(suspects, crashes), "[] map[]")
+}
+
+// takeBack removes a payload that a recovery merged into a waiting job.
+func (r *rig) takeBack(id, payload string) {
+	r.t.Helper()
+	record, err := r.c.rdb.HGet(r.ctx, r.s.keys.jobs, id).Result()
+	r.no(err)
+	job, err := newSpill(nil, nil).job("w", id, record)
+	r.no(err)
+	var b strings.Builder
+	n, size := 0, 0
+	for _, p := range job.payloads {
+		if p.data != payload {
+			fmt.Fprintf(&b, "%.17g %d:%s", p.score, len(p.data), p.data)
+			n, size = n+1, size+len(p.data)
+		}
+	}
+	record = fmt.Sprintf("j%d %d %d %d 0 %d\n%s", job.retry, job.at, n, size, n+1, b.String())
+	r.no(r.c.rdb.HSet(r.ctx, r.s.keys.jobs, id, record).Err())
+}
+
+// A payload that kills each process that handles it: its neighbours are all handled,
+// none of them is buried, and it ends in the morgue.
+func probationPoison(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	for i := range 8 {
+		r.push(job(fmt.Sprint("n", i), "1"))
+	}
+	r.push(job("poison", "1"))
+	for i := range 4 {
+		r.push(job(fmt.Sprint("m", i), "1"))
+	}
+	var done []string
+	buried := 0
+	for range 100 {
+		p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 5, Bytes: 1 << 20, MaxCrashes: 3, Slot: true})
+		r.no(err)
+		if len(p.Jobs) == 0 {
+			break
+		}
+		if slices.ContainsFunc(p.Jobs, func(j lowkiq.Job) bool { return j.ID == "poison" }) {
+			r.own(Seize)
+			buried += r.claim.Buried
+			continue
+		}
+		for _, j := range p.Jobs {
+			r.ack(p.Flight, j.ID)
+			done = append(done, j.ID)
+		}
+	}
+	slices.Sort(done)
+	eq(t, "neighbours", done, []string{"m0", "m1", "m2", "m3", "n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"})
+	eq(t, "buried", buried, 1)
+	eq(t, "poison", r.find("poison", Dead).RetryCount, -1)
+}

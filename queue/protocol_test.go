@@ -1,0 +1,308 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+var protocolTests = []testCase{
+	{"Protocol_PopNumbers", popNumbers},
+	{"Protocol_RepeatedPopAfterAcks", popAfterAcks},
+	{"Protocol_LateAcksTouchNothing", lateAcks},
+	{"Protocol_AckNamesAnIDTwice", ackTwice},
+	{"Protocol_Fenced", fenced},
+	{"Protocol_StaleClaimAndHeld", staleClaim},
+	{"Protocol_LostAnswerToAClaim", adoptClaim},
+	{"Protocol_ExpiredLease", expiredLease},
+	{"Protocol_NoScript", noScript},
+	{"Protocol_PopBounds", popBounds},
+}
+
+// popAs sends a pop with a number of the test's choice.
+func (r *rig) popAs(number int64, req PopRequest) (Popped, error) {
+	c := r.s.Adopt(r.claim.Instance, r.claim.Fence)
+	c.popped = number - 1
+	return c.Pop(r.ctx, req)
+}
+
+func popNumbers(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"), job("c", "1"), job("d", "1"))
+	req := PopRequest{IDs: 2, Bytes: 1 << 20}
+	for _, c := range []struct {
+		number int64
+		ack    string
+		want   string
+		open   string
+	}{
+		{1, "", "a[1] b[1]", "[1]"},
+		{1, "", "a[1] b[1]", "[1]"},
+		{1, "a", "b[1]", "[1]"},
+		{2, "", "c[1] d[1]", "[1 2]"},
+		{1, "", "", "[1 2]"}, // lower: a request that comes late
+		{2, "", "c[1] d[1]", "[1 2]"},
+		{3, "", "", "[1 2]"}, // empty, and stored all the same
+		{4, "", "", "[1 2]"},
+		{3, "", "", "[1 2]"},
+	} {
+		if c.ack != "" {
+			r.ack(c.number, c.ack)
+		}
+		p, err := r.popAs(c.number, req)
+		r.no(err)
+		slices.Sort(p.Open)
+		slices.SortFunc(p.Jobs, func(x, y lowkiq.Job) int { return int(x.ID[0]) - int(y.ID[0]) })
+		eq(t, fmt.Sprint("pop ", c.number, " after ack of ", c.ack), show(p.Jobs...)+fmt.Sprint(p.Open), c.want+c.open)
+	}
+	if _, err := r.popAs(6, req); err == nil {
+		t.Error("pop 6 after 4: got nil, want an error")
+	}
+	r.push(job("e", "1"))
+	p, err := r.popAs(5, req)
+	r.no(err)
+	eq(t, "pop 5", show(p.Jobs...), "e[1]")
+}
+
+// The acks of a repeated pop are no-ops, also for an id that the same pop took again.
+func popAfterAcks(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	r.push(job("a", "2"))
+	req := PopRequest{IDs: 2, Bytes: 1 << 20, Acks: []Acks{{Flight: flight, IDs: []string{"a"}}}}
+	for range 3 {
+		p, err := r.popAs(flight+1, req)
+		r.no(err)
+		eq(t, "popped", show(p.Jobs...), "a[2]")
+	}
+	stats, err := r.q.Stats(r.ctx)
+	r.no(err)
+	eq(t, "processed", stats.Processed, 1)
+}
+
+func lateAcks(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"))
+	_, old := r.popOne("a")
+	r.nack(old, "a", Return, 0, 0)
+	_, flight := r.popOne("a")
+	eq(t, "ack of the old flight", r.ack(old, "a"), 0)
+	n, err := r.claim.Nack(r.ctx, Nack{Flight: old, ID: "a", Kind: Retry})
+	r.no(err)
+	eq(t, "nack of the old flight", n, 0)
+	n, err = r.claim.Bury(r.ctx, Burial{Flight: old, ID: "a", Policy: Bury})
+	r.no(err)
+	eq(t, "bury of the old flight", n, 0)
+	eq(t, "ack of a stranger", r.ack(flight, "b"), 0)
+	eq(t, "still in flight", r.find("a", InFlight).Flight, flight)
+	eq(t, "ack", r.ack(flight, "a"), 1)
+	eq(t, "ack again", r.ack(flight, "a"), 0)
+	r.gone("a")
+}
+
+func ackTwice(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"))
+	p := r.pop(2)
+	r.push(job("a", "2"))
+	eq(t, "acked", r.ack(p.Flight, "a", "a"), 1)
+	eq(t, "b stays in flight", r.find("b", InFlight).Flight, p.Flight)
+	eq(t, "a comes back once", show(r.drain()...), "a[2]")
+}
+
+func fenced(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"))
+	_, flight := r.popOne("a")
+	old := r.claim
+	r.own(Seize)
+	before := r.dump()
+	operations := map[string]func() error{
+		"pop": func() error { _, err := old.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1}); return err },
+		"pop with ack": func() error {
+			_, err := old.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{{flight, []string{"a"}, false}}})
+			return err
+		},
+		"ack":      func() error { _, err := old.Ack(r.ctx, Acks{Flight: flight, IDs: []string{"a"}}); return err },
+		"ack rest": func() error { _, err := old.Ack(r.ctx, Acks{Flight: flight, Rest: true}); return err },
+		"nack":     func() error { _, err := old.Nack(r.ctx, Nack{Flight: flight, ID: "a", Kind: Return}); return err },
+		"bury":     func() error { _, err := old.Bury(r.ctx, Burial{Flight: flight, ID: "a", Policy: Skip}); return err },
+		"release":  func() error { _, err := old.Release(r.ctx); return err },
+	}
+	for name, op := range operations {
+		err := op()
+		var f *FencedError
+		if !errors.Is(err, lowkiq.ErrFenced) || !errors.As(err, &f) || f.Owner != (Owner{"n/2", r.claim.Fence}) {
+			t.Errorf("%s: got %v, want %v by n/2", name, err, lowkiq.ErrFenced)
+		}
+		if Transient(err) || Unreachable(err) {
+			t.Errorf("%s: %v is transient, want final", name, err)
+		}
+	}
+	eq(t, "redis after refused operations", r.dump(), before)
+	_, err := r.claim.Release(r.ctx)
+	r.no(err)
+	_, err = r.claim.Ack(r.ctx, Acks{Flight: flight, IDs: []string{"a"}})
+	if !errors.Is(err, lowkiq.ErrFenced) {
+		t.Errorf("ack without an owner: got %v, want %v", err, lowkiq.ErrFenced)
+	}
+}
+
+// dump is everything of the shard and the cluster.
+func (r *rig) dump() string {
+	r.t.Helper()
+	raw, err := r.s.readRaw(r.ctx)
+	r.no(err)
+	registry, err := r.c.rdb.HGetAll(r.ctx, r.c.queuesKey()).Result()
+	r.no(err)
+	return fmt.Sprintf("%q %q %q %q %q %q %q %q %q %q %q %v %v %v %v %q", raw.jobs.Val(), raw.parked.Val(), raw.morgue.Val(), raw.crashes.Val(),
+		raw.count.Val(), raw.claim.Val(), raw.spillx.Val(), raw.ready.Val(), raw.suspects.Val(), raw.spill.Val(), raw.flight.Val(),
+		raw.due.Val(), raw.retry.Val(), raw.blocked.Val(), raw.dead.Val(), registry)
+}
+
+func staleClaim(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	seen, err := r.s.Owner(r.ctx)
+	r.no(err)
+	eq(t, "owner", seen, Owner{"n/1", r.claim.Fence})
+	for name, try := range map[string]struct {
+		cause Cause
+		seen  Owner
+	}{
+		"fresh, held":         {Fresh, seen},
+		"an older fence":      {Seize, Owner{"n/1", seen.Fence - 1}},
+		"another holder":      {Seize, Owner{"n/0", seen.Fence}},
+		"never owned":         {Fresh, Owner{}},
+		"released since read": {Fresh, Owner{"", seen.Fence}},
+	} {
+		if _, err := r.s.Claim(r.ctx, "x/1", try.cause, try.seen); !errors.Is(err, ErrHeld) {
+			t.Errorf("%s: got %v, want %v", name, err, ErrHeld)
+		}
+	}
+	_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1})
+	r.no(err)
+	// Fences grow even if Redis lost the counter.
+	r.no(r.c.rdb.Del(r.ctx, r.s.keys.claim).Err())
+	old := r.claim.Fence
+	r.own(Fresh)
+	if r.claim.Fence <= old {
+		t.Errorf("fence: got %d after %d, want more", r.claim.Fence, old)
+	}
+}
+
+// The answer to a claim was lost: its sender reads the owner again and finds itself.
+func adoptClaim(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"))
+	owner, err := r.s.Owner(r.ctx)
+	r.no(err)
+	r.claim = r.s.Adopt(owner.Instance, owner.Fence)
+	_, flight := r.popOne("a")
+	eq(t, "acked", r.ack(flight, "a"), 1)
+}
+
+func expiredLease(t *testing.T, b *backend) {
+	c := b.open(t)
+	ctx := t.Context()
+	lease, err := c.TakeLease(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.TakeLease(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour); err == nil {
+		t.Error("a second lease of one instance: got nil, want an error")
+	}
+	if err := lease.Renew(ctx, []byte("v2"), 30*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the lease expired", func() bool {
+		in, err := c.Instance(ctx, "n/1")
+		return in.Lease == nil && err == nil
+	})
+	for range 2 {
+		if err := lease.Renew(ctx, []byte("v3"), time.Hour); !errors.Is(err, ErrLeaseGone) || Transient(err) {
+			t.Errorf("renewal of an expired lease: got %v, want %v", err, ErrLeaseGone)
+		}
+	}
+	in, err := c.Instance(ctx, "n/1")
+	eq(t, "instance", fmt.Sprintf("%s %s %v", in.Identity, in.Lease, err), "id  <nil>")
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(60 * time.Second)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+// Redis forgets the scripts; single calls and pipelines bring them along. All tests
+// that run at the same time feel it.
+func noScript(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	forget := func() {
+		t.Helper()
+		r.no(r.c.eachMaster(r.ctx, func(ctx context.Context, node rdb) error { return node.ScriptFlush(ctx).Err() }))
+	}
+	q, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "wide", Shards: 3})
+	r.no(err)
+	var jobs []lowkiq.Push
+	for i := range 10_000 {
+		jobs = append(jobs, job(fmt.Sprint("id", i%50), fmt.Sprint(i)))
+	}
+	forget()
+	_, err = q.Push(r.ctx, jobs...) // a pipeline, several scripts of each shard
+	r.no(err)
+	forget()
+	stats, err := q.Stats(r.ctx)
+	r.no(err)
+	eq(t, "ids", stats.Jobs.Ready, 50)
+	for id := range 50 {
+		found, _, err := q.Job(r.ctx, fmt.Sprint("id", id))
+		r.no(err)
+		for i, p := range found.Payloads {
+			if got, want := string(p.Data), fmt.Sprint(id+50*i); got != want {
+				t.Fatalf("payload %d of id%d: got %s, want %s (push order)", i, id, got, want)
+			}
+		}
+	}
+	forget()
+	r.push(job("a", "1"))
+	forget()
+	_, flight := r.popOne("a")
+	forget()
+	eq(t, "acked", r.ack(flight, "a"), 1)
+	forget()
+	r.own(Self)
+}
+
+func popBounds(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"))
+	for _, n := range []int{-1, 0, 1001} {
+		if _, err := r.claim.Pop(r.ctx, PopRequest{IDs: n, Bytes: 1}); err == nil {
+			t.Errorf("pop %d jobs: got nil, want an error", n)
+		}
+	}
+	p := r.pop(1000)
+	eq(t, "popped", show(p.Jobs...), "a[1]")
+	// The size of a pop is bounded, but one job always fits.
+	r.push(job("b", "12345"), job("c", "12345"), job("d", "12345"))
+	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1})
+	r.no(err)
+	eq(t, "popped", show(p.Jobs...), "b[12345]")
+	eq(t, "left", p.Ready, 2)
+	eq(t, "in order", show(r.drain()...), "c[12345] d[12345]")
+}
