@@ -83,3 +83,14 @@ type RetryIn struct {
 func reserved() []string {
 	return []string{"LOWKIQ_CONFIG", "LOWKIQ_URL", "LOWKIQ_TOKEN", "LOWKIQ_TOKEN_FILE", "LOWKIQ_LOG_LEVEL", "LOWKIQ_GUARD"}
 }
+
+// DefaultShards is the shard count of a queue that configures none.
+const DefaultShards = 16
+
+// ShardCount is what the queue is registered with.
+func (q *Queue) ShardCount() int {
+	if q.Shards == nil {
+		return DefaultShards
+	}
+	return *q.Shards
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/node/handler"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+func or[T any](v *T) (zero T) {
+	if v == nil {
+		return zero
+	}
+	return *v
+}
+
+// orNone is for fields of package node in which zero means the default and a negative
+// number means none.
+func orNone[T int | time.Duration](v *T) T {
+	if v != nil && *v == 0 {
+		return -1
+	}
+	return or(v)
+}
+
+// nodeConfig is what the file says, in package node's terms.
+func nodeConfig(cfg *config.Config, log *slog.Logger) (node.Config, error) {
+	token, err := nodeToken(cfg)
+	if err != nil {
+		return node.Config{}, err
+	}
+	address := cfg.Node.HTTP
+	if address == "" {
+		address = freeAddress()
+	}
+	return node.Config{
+		Name: cfg.Node.Name, Redis: cfg.Redis, Cluster: cfg.Cluster,
+		Concurrency: or(cfg.Node.Concurrency), TTL: or(cfg.Node.TTL),
+		PollInterval: or(cfg.Node.PollInterval), ShutdownTimeout: or(cfg.Node.ShutdownTimeout),
+		AllowEviction: cfg.Node.AllowEviction, HTTP: address, Token: token, Insecure: cfg.Node.Insecure,
+		Version: version().Version, Log: log,
+	}, nil
+}
+
+// nodeToken reads node.token_file, else LOWKIQ_TOKEN.
+func nodeToken(cfg *config.Config) (string, error) {
+	if cfg.Node.TokenFile == "" {
+		return os.Getenv("LOWKIQ_TOKEN"), nil
+	}
+	token, err := readToken(cfg.Node.TokenFile)
+	if err != nil {
+		return "", cfg.Fault("node.token_file", err)
+	}
+	return token, nil
+}
+
+func readToken(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("%s is empty", file)
+	}
+	return token, nil
+}
+
+// queueConfig is what the file says of a queue.
+func queueConfig(name string, q *config.Queue) node.QueueConfig {
+	rules := node.QueueConfig{
+		Name: name, Shards: q.ShardCount(), BatchSize: or(q.BatchSize), ShardConcurrency: or(q.ShardConcurrency),
+		Prefetch: or(q.Prefetch), HandlerTimeout: orNone(q.HandlerTimeout), MaxRetryCount: orNone(q.MaxRetryCount),
+		MaxCrashes: orNone(q.MaxCrashes), Exhausted: queue.Policy(q.Exhausted), Scheduler: node.Scheduler(q.Scheduler),
+	}
+	if q.RetryIn != nil {
+		rules.RetryIn = q.RetryIn.Delay
+	}
+	return rules
+}
+
+// queueHandler is who the file says does the work.
+func queueHandler(h config.Handler, log *slog.Logger) (lowkiq.Handler, error) {
+	switch {
+	case h.HTTP != "":
+		return handler.NewHTTP(handler.HTTPConfig{URL: h.HTTP, Timeout: or(h.Timeout)})
+	case len(h.Exec) > 0:
+		return handler.NewExec(handler.ExecConfig{Argv: h.Exec, Processes: or(h.Processes), Log: log})
+	}
+	return nil, errors.New(`no handler: want handler: {http: "http://…"} or {exec: [command, argument]}`)
+}
+
+// buildNode makes a node that handles all queues of the file.
+func buildNode(cfg *config.Config, nodeCfg node.Config) (*node.Node, error) {
+	if len(cfg.Queues) == 0 {
+		return nil, cfg.Fault("queues", errors.New("none is configured; a node handles at least one"))
+	}
+	n, err := node.New(nodeCfg)
+	if err != nil {
+		return nil, &exitError{exitUsage, err}
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
+		q := cfg.Queues[name]
+		work, err := queueHandler(q.Handler, nodeCfg.Log.With("queue", name))
+		if err != nil {
+			return nil, cfg.Fault("queues."+name+".handler", err)
+		}
+		if err := n.Handle(queueConfig(name, q), work); err != nil {
+			return nil, cfg.Fault("queues."+name, err)
+		}
+	}
+	return n, nil
+}

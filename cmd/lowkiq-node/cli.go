@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+
+	"github.com/alecthomas/kong"
+	"github.com/redis/go-redis/v9"
+)
+
+// cli is the grammar of the command line.
+type cli struct {
+	Run    runCommand    `cmd:"" help:"Run a node: handle the queues of a configuration."`
+	Push   pushCommand   `cmd:"" help:"Push jobs into a queue, one or a stream of NDJSON."`
+	Dev    devCommand    `cmd:"" help:"Try it: a node with an embedded Redis and a sample queue."`
+	Demo   demoCommand   `cmd:"" help:"Show it: a real stream of events, a worker killed half-way, a verdict."`
+	Status statusCommand `cmd:"" help:"Show the cluster: nodes and queues."`
+	Queues queuesCommand `cmd:"" help:"List, pause and resume queues."`
+	Jobs   jobsCommand   `cmd:"" help:"List jobs, run them now, kill or delete them."`
+	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
+
+	Blocked blockedCommand `cmd:"" help:"Let ids go on that wait for a person (queues with exhausted: block)."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+
+	DemoWorker demoWorkerCommand `cmd:"" hidden:""`
+}
+
+// Help is printed below the list of commands.
+func (*cli) Help() string {
+	return "Try it without anything installed:\n\n    lowkiq-node dev\n\n" + exitHelp
+}
+
+// execute parses the arguments, runs the command and returns the exit code.
+func execute(args []string, s *streams) int {
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("lowkiq-node"),
+		kong.Description("Ordered background jobs on Redis: one id is never handled twice at once, and never out of order."),
+		kong.Writers(s.out, s.err),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+		kong.Bind(s),
+	)
+	if err != nil {
+		report(s.err, err)
+		return exitFailed
+	}
+	redis.SetLogger(silence{}) // what matters comes back as an error
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	ctx, err := parser.Parse(args)
+	if err != nil {
+		report(s.err, err)
+		return exitUsage
+	}
+	if err := ctx.Run(); err != nil {
+		report(s.err, err)
+		return codeOf(err)
+	}
+	return exitOK
+}
+
+// example is a command's help.
+func example(arguments string) string {
+	return "Example:\n\n    lowkiq-node " + arguments + "\n\n" + exitHelp
+}
+
+// silence is go-redis's logger, which would write lines of its own to stderr.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}

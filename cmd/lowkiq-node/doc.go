@@ -1,0 +1,15 @@
+// Command lowkiq-node runs a node, feeds it and shows what it does.
+//
+// The package answers one question: what does a person or a script at a shell get?
+// Each command is a struct with a Run method, in a file of its name; the grammar is in
+// cli.go, the exit codes in exit.go, both rely on package kong. What is more than
+// reading flags and printing is below internal: config reads the file, feed pushes a
+// stream, remote asks a node over HTTP, demo is the demonstration.
+//
+// run, dev and push talk to Redis; the other commands ask a node over HTTP. Goroutines:
+// one that waits for signals, and one that waits for a started node's address.
+//
+// It promises to scripts what --help says: the exit codes, the last line of push on
+// stdout, and the shapes of -o json. Errors are one line on stderr, beginning with
+// "lowkiq-node: ".
+package main

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// The exit codes that scripts rely on. 75 (lease overrun) is package node's.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitInterrupted = 130
+)
+
+const exitHelp = `Exit codes:
+
+    0    ok
+    1    partly refused, or failed while running
+    2    usage or configuration
+    3    Redis or the node is unreachable
+    4    check found faults
+    75   a handler ignored its cancel until another node could get its shard
+    130  interrupted`
+
+// exitError is an error that knows its exit code. Without a text nothing is printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func fail(code int, format string, args ...any) error {
+	return &exitError{code, fmt.Errorf(format, args...)}
+}
+
+// codeOf decides the exit code.
+func codeOf(err error) int {
+	var exit *exitError
+	var bad *config.Error
+	var answer *remote.Error
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &bad):
+		return exitUsage
+	case errors.As(err, &answer):
+		return answerCode(answer.Status)
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EACCES):
+		return exitUsage
+	case errors.Is(err, remote.ErrUnreachable), queue.Unreachable(err):
+		return exitUnreachable
+	}
+	return exitFailed
+}
+
+// answerCode decides by the status of a node's answer: 4xx is the caller's mistake.
+func answerCode(status int) int {
+	switch {
+	case status == 503:
+		return exitUnreachable
+	case status >= 400 && status < 500:
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// report prints an error, one line for each that was joined.
+func report(w io.Writer, err error) {
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) && strings.Contains(err.Error(), "\n") {
+		for _, one := range joined.Unwrap() {
+			report(w, one)
+		}
+		return
+	}
+	if text := err.Error(); text != "" {
+		fmt.Fprintf(w, "lowkiq-node: %s\n", text)
+	}
+}

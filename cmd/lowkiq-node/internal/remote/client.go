@@ -1,0 +1,116 @@
+package remote
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// ErrUnreachable: nobody answered at the node's address.
+var ErrUnreachable = errors.New("node is unreachable")
+
+// Error is a node's refusal.
+type Error struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"` // what was wrong and what would be right
+	// Changed is what a bulk action had done before it failed; nil if it says nothing.
+	Changed *int `json:"changed"`
+}
+
+func (e *Error) Error() string {
+	text := cmp.Or(e.Detail, e.Title)
+	if e.Changed != nil && *e.Changed > 0 {
+		text += fmt.Sprintf(" (%d were changed before)", *e.Changed)
+	}
+	return text
+}
+
+// Client asks one node.
+type Client struct {
+	base  string
+	token string
+	http  *http.Client
+}
+
+// New validates the address, as in http://127.0.0.1:7948. Nothing is sent.
+func New(address, token string) (*Client, error) {
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("node address %q: want http://host:port", address)
+	}
+	return &Client{
+		base: strings.TrimRight(address, "/"), token: token,
+		http: &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+			DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}},
+	}, nil
+}
+
+// Get asks for a path, as in "/api/v1/status", and returns the answer's body.
+func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
+	return c.do(ctx, http.MethodGet, path, "", nil)
+}
+
+// Post sends body as JSON, nil for none.
+func (c *Client) Post(ctx context.Context, path string, body any) ([]byte, error) {
+	if body == nil {
+		return c.do(ctx, http.MethodPost, path, "", nil)
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("post %s: %w", path, err)
+	}
+	return c.PostRaw(ctx, path, "application/json", text)
+}
+
+// PostRaw sends body as it is.
+func (c *Client) PostRaw(ctx context.Context, path, contentType string, body []byte) ([]byte, error) {
+	return c.do(ctx, http.MethodPost, path, contentType, body)
+}
+
+func (c *Client) do(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", c.base, err)
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%w: read the answer of %s: %w", ErrUnreachable, c.base, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, problem(resp.StatusCode, answer)
+	}
+	return answer, nil
+}
+
+// problem reads a refusal; whoever answers something else is no node.
+func problem(status int, body []byte) error {
+	e := &Error{}
+	if json.Unmarshal(body, e) != nil || e.Title == "" {
+		return &Error{Status: status, Detail: fmt.Sprintf("answered %d %s: is this a lowkiq node?", status, http.StatusText(status))}
+	}
+	e.Status = status
+	return e
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/wire"
+)
+
+type pushCommand struct {
+	source `embed:""`
+
+	Queue  string   `required:"" short:"q" placeholder:"NAME" help:"Queue to push into."`
+	Shards *int     `placeholder:"N" help:"Shard count: registers the queue if it is new."`
+	Strict bool     `help:"Stop at the first line that is refused."`
+	Skip   int      `placeholder:"N" help:"Leave the first N lines out: they are stored already."`
+	Files  []string `arg:"" optional:"" help:"NDJSON files; none or - is standard input."`
+
+	ID        string   `group:"A single job:" placeholder:"ID" help:"Push this one job instead of lines."`
+	Payload   string   `group:"A single job:" placeholder:"JSON" help:"Its payload."`
+	Score     *float64 `group:"A single job:" placeholder:"X" help:"Its score: the payloads of an id are handled lowest score first."`
+	PerformIn *float64 `group:"A single job:" placeholder:"UNIX" help:"The earliest time it may run, in unix seconds."`
+}
+
+func (*pushCommand) Help() string {
+	return `A line is {"id":"a","payload":{"any":"JSON"},"score":1,"perform_in":1763600000}; all but id are optional. A stream may have any length.
+
+    lowkiq-node push --queue orders < events.ndjson
+    lowkiq-node push --queue orders --id 17 --payload '{"state":"paid"}'
+    lowkiq-node push --queue new --shards 16 --redis redis://10.0.0.1:6379/0 a.ndjson b.ndjson
+
+The shard count comes from the registry in Redis, else from --shards or the configuration's queues, which registers the queue.
+
+Bad lines are reported as "line N: reason" and do not stop the rest, unless --strict. While Redis is away the push is repeated for 30 s; then it says "resume with --skip N": every line up to N is stored, or was reported as refused. A push is at least once: equal payloads of one id waiting together are one, which is counted as merged.
+
+The last line on stdout is {"pushed":n,"merged":k,"refused":m,"lines":l}: jobs stored, those of them that were merged, jobs refused, and lines taken, which is pushed + refused.
+
+` + exitHelp
+}
+
+// Run pushes to Redis directly: it needs no node (I7).
+func (c *pushCommand) Run(s *streams) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster})
+	if err != nil {
+		return fail(exitUsage, "%w", err)
+	}
+	defer client.Close()
+	q, err := c.queue(ctx, client, cfg)
+	if err != nil {
+		return err
+	}
+	return c.push(ctx, s, q)
+}
+
+func (c *pushCommand) check() error {
+	switch {
+	case c.ID == "" && (c.Payload != "" || c.Score != nil || c.PerformIn != nil):
+		return fail(exitUsage, "--payload, --score and --perform-in belong to --id")
+	case c.ID != "" && (len(c.Files) > 0 || c.Skip != 0):
+		return fail(exitUsage, "--id pushes one job: neither files nor --skip go with it")
+	case c.Skip < 0:
+		return fail(exitUsage, "--skip is %d, want 0 or more", c.Skip)
+	case c.Shards != nil && (*c.Shards < 1 || *c.Shards > lowkiq.MaxShards):
+		return fail(exitUsage, "--shards is %d, want 1 to %d", *c.Shards, lowkiq.MaxShards)
+	}
+	return nil
+}
+
+// queue finds the queue in the registry, or registers it with a shard count known here.
+// A count that differs from the registered one is refused.
+func (c *pushCommand) queue(ctx context.Context, client *queue.Client, cfg *config.Config) (*queue.Queue, error) {
+	shards := or(c.Shards)
+	if rules := cfg.Queues[c.Queue]; shards == 0 && rules != nil {
+		shards = rules.ShardCount()
+	}
+	if shards == 0 {
+		q, err := client.Queue(ctx, c.Queue)
+		return q, refusedQueue(err)
+	}
+	q, err := client.Register(ctx, lowkiq.Queue{Name: c.Queue, Shards: shards})
+	return q, refusedQueue(err)
+}
+
+func refusedQueue(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, lowkiq.ErrUnknownQueue):
+		return fail(exitUsage, "%w; --shards N registers it", err)
+	case queue.Transient(err):
+		return &exitError{exitUnreachable, err}
+	}
+	return &exitError{exitUsage, err}
+}
+
+func (c *pushCommand) push(ctx context.Context, s *streams, q *queue.Queue) error {
+	inputs, closeAll, err := c.inputs(s)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	bar := newBar(s.err, -1, "pushing")
+	f := &feed.Feeder{
+		Target: q, Shards: q.Shards, Skip: c.Skip, Strict: c.Strict,
+		Refused: func(line int, reason error) {
+			bar.clear()
+			fmt.Fprintf(s.err, "line %d: %v\n", line, reason)
+		},
+		Away: func(err error) {
+			bar.clear()
+			fmt.Fprintf(s.err, "lowkiq-node: redis is away, trying for 30s: %v\n", err)
+		},
+		Settled: func(sum feed.Summary) { bar.at(sum.Lines) },
+	}
+	sum, err := f.Run(ctx, inputs...)
+	bar.clear()
+	if err := json.NewEncoder(s.out).Encode(sum); err != nil {
+		return fail(exitFailed, "stdout: %w", err)
+	}
+	return c.outcome(ctx, sum, err)
+}
+
+// outcome turns the end of a run into an exit code and advice.
+func (c *pushCommand) outcome(ctx context.Context, sum feed.Summary, err error) error {
+	resume := fmt.Sprintf("resume with --skip %d", sum.Line)
+	if c.ID != "" {
+		resume = "push it again: that is safe"
+	}
+	switch {
+	case err == nil && sum.Refused == 0:
+		return nil
+	case err == nil:
+		return &exitError{code: exitFailed} // each refused line was reported
+	case errors.Is(err, feed.ErrStrict) && c.ID != "":
+		return &exitError{code: exitFailed}
+	case errors.Is(err, feed.ErrStrict):
+		return fail(exitFailed, "stopped at the refused line; once it is mended, %s", resume)
+	case errors.Is(err, feed.ErrInput):
+		return fail(exitUsage, "%w; %s", err, resume)
+	case ctx.Err() != nil:
+		return fail(exitInterrupted, "interrupted; %s", resume)
+	}
+	return fail(exitUnreachable, "%w; %s", err, resume)
+}
+
+// inputs opens the files. A single job is a stream of one line.
+func (c *pushCommand) inputs(s *streams) (inputs []feed.Input, closeAll func(), err error) {
+	var files []*os.File
+	closeAll = func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}
+	if c.ID != "" {
+		line, err := c.line()
+		return []feed.Input{line}, closeAll, err
+	}
+	if len(c.Files) == 0 {
+		c.Files = []string{"-"}
+	}
+	for _, name := range c.Files {
+		if name == "-" {
+			inputs = append(inputs, feed.Input{Name: "standard input", Reader: s.in})
+			continue
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			closeAll()
+			return nil, nil, &exitError{exitUsage, err}
+		}
+		files = append(files, f)
+		inputs = append(inputs, feed.Input{Name: name, Reader: f})
+	}
+	return inputs, closeAll, nil
+}
+
+// line is the single job as the stream would have it.
+func (c *pushCommand) line() (feed.Input, error) {
+	job := struct {
+		ID        string          `json:"id"`
+		Payload   json.RawMessage `json:"payload,omitempty"`
+		Score     *float64        `json:"score,omitempty"`
+		PerformIn *float64        `json:"perform_in,omitempty"`
+	}{c.ID, nil, c.Score, c.PerformIn}
+	if c.Payload != "" {
+		if !json.Valid([]byte(c.Payload)) {
+			return feed.Input{}, fail(exitUsage, "--payload %s: want JSON; a text is written '%s'", c.Payload, strconv.Quote("text"))
+		}
+		job.Payload = json.RawMessage(c.Payload)
+	}
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false) // a payload is bytes: they stay as they are
+	if err := enc.Encode(job); err != nil {
+		return feed.Input{}, fail(exitUsage, "job: %w", err)
+	}
+	if _, err := wire.ParseJob(line.Bytes()); err != nil {
+		return feed.Input{}, fail(exitUsage, "job: %w", err)
+	}
+	return feed.Input{Name: "the job", Reader: &line}, nil
+}

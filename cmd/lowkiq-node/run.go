@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+type runCommand struct {
+	source `embed:""`
+
+	Name          string     `placeholder:"NAME" help:"Name of the node. Default: the host's."`
+	HTTP          string     `name:"http" placeholder:"HOST:PORT" help:"Address of the API and the metrics. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
+	Concurrency   *int       `placeholder:"N" help:"Most handler calls at once. Default: four per CPU."`
+	TokenFile     string     `placeholder:"FILE" help:"File with the token that API callers must send. LOWKIQ_TOKEN is the token itself."`
+	Insecure      bool       `help:"Serve the API to other hosts without a token."`
+	AllowEviction bool       `help:"Accept a Redis that may evict keys, and with them jobs."`
+	LogLevel      slog.Level `default:"info" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
+}
+
+func (*runCommand) Help() string {
+	return `Without a configuration it prints a minimal one:
+
+    lowkiq-node run > node.yaml
+    lowkiq-node run --config node.yaml
+
+The configuration file is overridden by environment variables, and these by flags. A variable is the key's path in capitals, with _ for dots and whatever else is no letter or digit:
+
+    node.poll_interval        LOWKIQ_NODE_POLL_INTERVAL=500ms
+    queues.history.shards     LOWKIQ_QUEUES_HISTORY_SHARDS=16   (of a queue in the file)
+
+Keys of the file: cluster, redis; node: name, concurrency, ttl, poll_interval, shutdown_timeout, http, token_file, insecure, allow_eviction; queues.NAME: shards, batch_size, max_retry_count, retry_in ({base, power, jitter} or a list of durations), handler ({http, timeout} or {exec, processes}), scheduler (lag or seq), shard_concurrency, prefetch, handler_timeout, exhausted (skip, bury or block), max_crashes.
+
+SIGTERM and SIGINT end it gracefully: what is in flight is finished, within shutdown_timeout. A second SIGINT ends it at once. SIGTTIN prints the stacks of all goroutines. Logs go to stderr, as text to a terminal, else as JSON.
+
+` + exitHelp
+}
+
+func (c *runCommand) overrides() []config.Override {
+	return given(
+		config.Override{Source: "--name", Key: "node.name", Value: c.Name},
+		config.Override{Source: "--http", Key: "node.http", Value: c.HTTP},
+		config.Override{Source: "--concurrency", Key: "node.concurrency", Value: number(c.Concurrency)},
+		config.Override{Source: "--token-file", Key: "node.token_file", Value: c.TokenFile},
+		config.Override{Source: "--insecure", Key: "node.insecure", Value: yes(c.Insecure)},
+		config.Override{Source: "--allow-eviction", Key: "node.allow_eviction", Value: yes(c.AllowEviction)},
+	)
+}
+
+// Run runs the node until a signal ends it.
+func (c *runCommand) Run(s *streams) error {
+	if c.Config == "" {
+		fmt.Fprint(s.out, config.Minimal)
+		return fail(exitUsage, "run needs --config FILE; a minimal one is on stdout: save it and fill in the queues")
+	}
+	cfg, err := c.load(c.overrides()...)
+	if err != nil {
+		return err
+	}
+	nodeCfg, err := nodeConfig(cfg, s.logger(c.LogLevel))
+	if err != nil {
+		return err
+	}
+	return serve(nodeCfg, func(n node.Config) (*node.Node, error) { return buildNode(cfg, n) },
+		func(n *node.Node) { fmt.Fprintln(s.out, startLine(nodeCfg, cfg, n)) }, s.err)
+}
+
+// startLine is what a person wants to see first.
+func startLine(nodeCfg node.Config, cfg *config.Config, n *node.Node) string {
+	var queues []string
+	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
+		queues = append(queues, fmt.Sprintf("%s (%d shards)", name, cfg.Queues[name].ShardCount()))
+	}
+	redis := nodeCfg.Redis
+	if redis == "" {
+		redis = "redis://" + n.Client().Redis() + "/0"
+	}
+	return fmt.Sprintf("lowkiq-node %s: cluster %s, node %s, redis %s, queues %s, api %s",
+		nodeCfg.Version, n.Client().Cluster(), n.Name(), queue.MaskURL(redis), strings.Join(queues, ", "), n.URL())
+}
+
+// serve builds a node and runs it under signals; started is called once its API is up.
+func serve(cfg node.Config, build func(node.Config) (*node.Node, error), started func(*node.Node), stacks io.Writer) error {
+	var began atomic.Bool
+	cfg.OnStart = func() error { began.Store(true); return nil }
+	n, err := build(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, stop := underSignals(stacks)
+	defer stop()
+	announced := announce(ctx, n, started)
+	err = n.Run(ctx)
+	stop()
+	<-announced
+	return runError(err, began.Load())
+}
+
+// announce waits for the node's address.
+func announce(ctx context.Context, n *node.Node, started func(*node.Node)) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
+		for n.URL() == "" {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+		}
+		started(n)
+	}()
+	return done
+}
+
+// runError gives the end of a node its exit code: what went wrong before the start is
+// the configuration's fault or Redis's.
+func runError(err error, began bool) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EACCES):
+		return &exitError{exitUsage, err}
+	case began:
+		return &exitError{exitFailed, err}
+	case queue.Transient(err):
+		return &exitError{exitUnreachable, err}
+	}
+	return &exitError{exitUsage, err}
+}

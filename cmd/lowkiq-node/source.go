@@ -1,0 +1,62 @@
+package main
+
+import (
+	"os"
+	"strconv"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+)
+
+// source are the flags that say where the configuration comes from and override it.
+type source struct {
+	Config  string `short:"c" env:"LOWKIQ_CONFIG" placeholder:"FILE" help:"Configuration file."`
+	Redis   string `placeholder:"URL" help:"Redis: redis://, rediss://, redis+sentinel:// or redis+cluster://. LOWKIQ_REDIS likewise."`
+	Cluster string `placeholder:"NAME" help:"Name of the cluster; those that share a Redis are kept apart by it. LOWKIQ_CLUSTER likewise."`
+}
+
+func (s *source) overrides() []config.Override {
+	return given(config.Override{Source: "--redis", Key: "redis", Value: s.Redis},
+		config.Override{Source: "--cluster", Key: "cluster", Value: s.Cluster})
+}
+
+// given drops the flags that were not.
+func given(all ...config.Override) []config.Override {
+	kept := all[:0]
+	for _, o := range all {
+		if o.Value != "" {
+			kept = append(kept, o)
+		}
+	}
+	return kept
+}
+
+func number(n *int) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.Itoa(*n)
+}
+
+func yes(flag bool) string {
+	if flag {
+		return "true"
+	}
+	return ""
+}
+
+// load reads the file, the environment and the flags.
+func (s *source) load(more ...config.Override) (*config.Config, error) {
+	in := config.Input{Name: "configuration", Env: os.Environ(), Flags: append(s.overrides(), more...)}
+	if s.Config != "" {
+		text, err := os.ReadFile(s.Config)
+		if err != nil {
+			return nil, fail(exitUsage, "configuration: %w", err)
+		}
+		in.Name, in.File = s.Config, text
+	}
+	cfg, err := config.Load(in)
+	if err != nil {
+		return nil, err
+	}
+	return cfg, nil
+}

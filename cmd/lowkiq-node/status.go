@@ -1,0 +1,65 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/lowkiq/lowkiq/web"
+)
+
+type statusCommand struct {
+	asking `embed:""`
+}
+
+func (*statusCommand) Help() string {
+	return "Examples:\n\n    lowkiq-node status\n    lowkiq-node status --node http://10.0.0.1:7948 -o json\n\n" + exitHelp
+}
+
+// Run prints the cluster's nodes and queues.
+func (c *statusCommand) Run(s *streams) error {
+	with, err := c.ask(s)
+	if err != nil {
+		return err
+	}
+	defer with.stop()
+	var status web.Status
+	return with.show("/api/v1/status", &status, func(w io.Writer) {
+		fmt.Fprintf(w, "cluster %s, leader %s\n\n", status.Cluster, cmp.Or(status.Leader, "none"))
+		with.table(w, "NODE STATE SHARDS LEASE_AGE HTTP INSTANCE", func(row func(string, ...any)) {
+			for _, n := range status.Nodes {
+				row("%s\t%s\t%d\t%s\t%s\t%s", n.Name, n.State, n.Shards, seconds(n.LeaseAge), cmp.Or(n.HTTP, "-"), n.Instance)
+			}
+		})
+		fmt.Fprintln(w)
+		queueTable(with, w, status.Queues)
+	})
+}
+
+func queueTable(with *conversation, w io.Writer, queues []web.QueueStatus) {
+	with.table(w, "QUEUE SHARDS READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE LAG PROCESSED FAILED STATE", func(row func(string, ...any)) {
+		for _, q := range queues {
+			state := "running"
+			if q.Paused {
+				state = "paused"
+			}
+			row("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%s", q.Name, q.Shards, q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,
+				q.Jobs.InFlight, q.Jobs.Blocked, q.Morgue, seconds(q.Lag), q.Processed, q.Failed, state)
+		}
+	})
+}
+
+// seconds prints a number of seconds with no more digits than matter.
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	switch {
+	case d == 0:
+		return "0s"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"os"
+
+	"golang.org/x/term"
+)
+
+// streams are where a command reads and writes.
+type streams struct {
+	in       *os.File
+	out, err *os.File
+}
+
+func standardStreams() *streams { return &streams{in: os.Stdin, out: os.Stdout, err: os.Stderr} }
+
+func terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// logger writes text for people at a terminal, else JSON.
+func (s *streams) logger(level slog.Level) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	if terminal(s.err) {
+		return slog.New(slog.NewTextHandler(s.err, opts))
+	}
+	return slog.New(slog.NewJSONHandler(s.err, opts))
+}
+
+// bold prints a line so that it stands out, if w is a terminal and colours are wanted.
+func (s *streams) bold(w io.Writer, line string) string {
+	if f, ok := w.(*os.File); ok && terminal(f) && os.Getenv("NO_COLOR") == "" {
+		return "\x1b[1m" + line + "\x1b[0m"
+	}
+	return line
+}
