@@ -1,0 +1,8 @@
+-- cluster_swap: replace the cluster record, create it or delete it, if it is still what was read.
+--
+-- KEYS  1 record
+-- ARGV  1 record as read ('' if there was none)  2 new record ('' deletes it)
+-- Returns 1, or 0 if the record has changed.
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2]) end
+return 1
