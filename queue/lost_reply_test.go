@@ -1,0 +1,164 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// TestLostReplies loses one reply of a scenario, each in turn, and one request, each in
+// turn. Whoever sent it repeats it by the rules of design section 5: nothing is lost,
+// nothing is stranded, and what is done stays done.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	b := &backend{url: server.URL()}
+	calls := 0
+	scenario(t, b, nil, &calls)
+	if calls < 15 {
+		t.Fatalf("script calls of the scenario: got %d, want more", calls)
+	}
+	for n := 1; n <= calls; n++ {
+		for _, what := range []string{"reply", "request"} {
+			t.Run(fmt.Sprintf("%s %d", what, n), func(t *testing.T) {
+				t.Parallel()
+				proxy := redistest.NewProxy(t, server.Addr())
+				cut := proxy.CutReplyOf
+				if what == "request" {
+					cut = proxy.CutRequestOf
+				}
+				count := 0
+				cut(func(words []string) bool {
+					if strings.HasPrefix(strings.ToLower(words[0]), "eval") {
+						count++
+					}
+					return count == n
+				})
+				scenario(t, &backend{url: proxy.URL()}, proxy, new(int))
+			})
+		}
+	}
+}
+
+// persist repeats an operation while its answer is lost, as a runner does.
+func persist(r *rig, calls *int, op func() error) {
+	r.t.Helper()
+	for range 3 {
+		*calls++
+		err := op()
+		if err == nil {
+			return
+		}
+		if !Transient(err) || !strings.Contains(err.Error(), r.c.address) {
+			r.t.Fatalf("got %v, want a transient error with the address %s", err, r.c.address)
+		}
+	}
+	r.t.Fatal("three failures, one was asked for")
+}
+
+// scenario goes through every operation of a worker, with exact results at its end.
+func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
+	c := b.open(t, func(cfg *Config) { cfg.Cluster = strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()) })
+	if err := c.Load(t.Context()); err != nil { // or a lost EVALSHA is an EVAL the next time
+		t.Fatal(err)
+	}
+	r := &rig{t: t, ctx: t.Context(), c: c}
+	do := func(op func() error) { t.Helper(); persist(r, calls, op) }
+	push := func(id, payload string) {
+		t.Helper()
+		do(func() error { _, err := r.q.Push(r.ctx, job(id, payload)); return err })
+	}
+	pop := func(want string) (p Popped) {
+		t.Helper()
+		do(func() (err error) { p, err = r.claim.Pop(r.ctx, PopRequest{IDs: 2, Bytes: 1 << 20}); return err })
+		slices.SortFunc(p.Jobs, func(x, y lowkiq.Job) int { return strings.Compare(x.ID, y.ID) })
+		eq(t, "popped", show(p.Jobs...), want)
+		return p
+	}
+	do(func() (err error) { r.q, err = c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1}); return err })
+	r.s = r.q.Shard(0)
+	claim := func(cause Cause) {
+		t.Helper()
+		r.instances++
+		do(func() (err error) { r.claim, err = r.claimOrAdopt(fmt.Sprint("n/", r.instances), cause); return err })
+	}
+	var lease *Lease
+	do(func() (err error) {
+		if lease, err = c.TakeLease(r.ctx, "n/1", []byte("id"), []byte("v"), time.Hour); err != nil && !Transient(err) {
+			err, lease = nil, &Lease{c: c, key: c.leaseKey("n/1"), Instance: "n/1"} // it was taken by the lost request
+		}
+		return err
+	})
+	do(func() error { return lease.Renew(r.ctx, []byte("v2"), time.Hour) })
+	claim(Fresh)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		push(id, "1")
+	}
+	push("a", "2")
+	p := pop("a[1 2] b[1]")
+	push("a", "3")
+	do(func() error { _, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, IDs: []string{"a"}}); return err })
+	do(func() error {
+		_, err := r.claim.Nack(r.ctx, Nack{Flight: p.Flight, ID: "b", Kind: Retry, RetryCount: 0, Delay: time.Hour})
+		return err
+	})
+	p = pop("c[1] d[1]")
+	do(func() error {
+		_, err := r.claim.Bury(r.ctx, Burial{Flight: p.Flight, ID: "c", Policy: Bury})
+		return err
+	})
+	do(func() error { _, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, Rest: true}); return err })
+	pop("a[3]")
+	claim(Self)
+	p = pop("a[3]")
+	do(func() (err error) {
+		_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{{Flight: p.Flight, IDs: []string{"a"}}}})
+		return err
+	})
+	do(func() error { _, err := r.q.Requeue(r.ctx, "c"); return err })
+	pop("c[1]")
+	do(func() error {
+		_, err := r.claim.Release(r.ctx)
+		if f := (*FencedError)(nil); errors.As(err, &f) && f.Owner.Instance == "nobody" {
+			return nil // released by the request whose answer was lost
+		}
+		return err
+	})
+	if proxy != nil && proxy.Cuts() != 1 {
+		t.Errorf("cuts: got %d, want 1", proxy.Cuts())
+	}
+	r.sum()
+}
+
+// claimOrAdopt claims as the owner was read; it may be us already.
+func (r *rig) claimOrAdopt(instance string, cause Cause) (*Claim, error) {
+	seen, err := r.s.Owner(r.ctx)
+	if err != nil {
+		return nil, err
+	}
+	if seen.Instance == instance {
+		return r.s.Adopt(instance, seen.Fence), nil
+	}
+	return r.s.Claim(r.ctx, instance, cause, seen)
+}
+
+// sum checks what must be left of the scenario.
+func (r *rig) sum() {
+	r.t.Helper()
+	st, err := r.s.readState(r.ctx)
+	r.no(err)
+	eq(r.t, "ready", st.ready, []string{"c"})
+	eq(r.t, "jobs", len(st.jobs), 2)
+	eq(r.t, "retries", len(st.retry), 1)
+	eq(r.t, "retry count", st.jobs["b"].retry, 0)
+	eq(r.t, "morgue", len(st.morgue), 0)
+	eq(r.t, "processed", st.count["processed"], "3")
+	eq(r.t, "failed", st.count["failed"], "2")
+	eq(r.t, "owner", st.claim["instance"], "")
+}
