@@ -10,10 +10,10 @@ for i = 1, #ARGV do
   local id = ARGV[i]
   local record = redis.call('HGET', KEYS[1], id)
   if record then
-    redis.call('HINCRBY', KEYS[3], 'morgue', -parse(record).n)
-    spill_drop(KEYS[4], KEYS[5], 'm', id, record)
-    redis.call('HDEL', KEYS[1], id)
+    redis.call('HDEL', KEYS[1], id) -- first what frees memory: see lease.lua
     redis.call('ZREM', KEYS[2], id)
+    spill_drop(KEYS[4], KEYS[5], 'm', id, record)
+    redis.call('HINCRBY', KEYS[3], 'morgue', -parse(record).n)
     count = count + 1
   end
 end

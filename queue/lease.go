@@ -29,14 +29,8 @@ func (c *Client) instancesKey() string { return clusterKey(c.cfg.Cluster, "insta
 // TakeLease creates the lease of a new instance and puts it into the index of
 // instances, with what identifies its process: that outlives the lease.
 func (c *Client) TakeLease(ctx context.Context, instance string, identity, value []byte, ttl time.Duration) (*Lease, error) {
-	// The index first: an instance in it without a lease is merely dead, a lease
-	// without an entry would be invisible.
-	err := c.rdb.HSet(ctx, c.instancesKey(), instance, identity).Err()
-	if err != nil && !redis.HasErrorPrefix(err, "OOM") {
-		return nil, c.explain("register instance "+instance, err)
-	}
 	l := &Lease{c: c, key: c.leaseKey(instance), Instance: instance}
-	reply, err := c.run(ctx, c.scripts.leaseNew, []string{l.key}, value, ttl.Milliseconds())
+	reply, err := c.run(ctx, c.scripts.leaseNew, []string{l.key, c.instancesKey()}, value, ttl.Milliseconds(), instance, identity)
 	if err != nil {
 		return nil, err
 	}

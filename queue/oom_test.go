@@ -1,0 +1,165 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// fill makes Redis refuse whatever could grow, and undoes it.
+func (r *rig) fill() (empty func()) {
+	r.t.Helper()
+	r.no(r.c.rdb.ConfigSet(r.ctx, "maxmemory", "1").Err())
+	return func() { r.no(r.c.rdb.ConfigSet(r.ctx, "maxmemory", "0").Err()) }
+}
+
+// TestOutOfMemory: a full Redis refuses pushes and lets itself be drained. Redis
+// refuses only the first write of a script, so each script of a worker begins with
+// one that cannot grow.
+func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL()}
+	for _, c := range []testCase{
+		{"push", oomPush}, {"worker", oomWorker}, {"probation", oomProbation}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
+	}
+}
+
+func oomPush(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("waits", "1"))
+	_, _ = r.popOne("waits")
+	r.push(job("waits", "2"))
+	defer r.fill()()
+	before := r.dump()
+	big := strings.Repeat("x", 5000)
+	for name, jobs := range map[string][]lowkiq.Push{
+		"fresh":        {job("a", "1")},
+		"scored":       {job("a", "1", score(1))},
+		"scheduled":    {job("a", "1", in(time.Hour))},
+		"twice":        {job("a", "1"), job("a", "1")},
+		"crowded":      {job("a", big, in(time.Hour))},
+		"parked":       {job("waits", "3")},
+		"parked crowd": {job("waits", big)},
+	} {
+		results, err := r.q.Push(r.ctx, jobs...)
+		if err == nil || results[0].Err == nil || !Transient(err) || !strings.Contains(err.Error(), "out of memory") {
+			t.Errorf("%s: got %v, want a transient error that says out of memory", name, err)
+		}
+		eq(t, "redis after "+name, r.dump(), before)
+	}
+}
+
+func oomWorker(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	for i := range 6 {
+		r.push(job(fmt.Sprint("id", i), "1"))
+	}
+	r.push(job("crowd", strings.Repeat("x", 5000), in(-time.Hour)), job("later", "1", in(time.Hour)))
+	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	_, flight := r.popOne("id0")
+	r.push(job("id0", "2"))
+	defer r.fill()()
+	eq(t, "ack", r.ack(flight, "id0"), 1)
+	p := r.pop(3)
+	r.nack(p.Flight, "id1", Retry, 0, time.Hour)
+	r.nack(p.Flight, "id2", Return, 0, 0)
+	r.bury(p.Flight, "id3", Bury)
+	r.own(Self)
+	_, err := r.claim.Release(r.ctx)
+	r.no(err)
+	r.own(Fresh)
+	p = r.pop(1)
+	r.bury(p.Flight, "id2", Skip)
+	p = r.pop(1)
+	r.bury(p.Flight, "id4", Block)
+	r.own(Seize)
+	eq(t, "drained", show(r.drain()...), "id5[1] crowd["+strings.Repeat("x", 5000)+"] later[1] id0[2]")
+	for range 2 { // nothing is there
+		eq(t, "empty pop", show(r.pop(5).Jobs...), "")
+	}
+}
+
+func oomProbation(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
+	r.pop(2)
+	r.own(Seize)
+	defer r.fill()()
+	p := r.pop(1)
+	eq(t, "popped", show(p.Jobs...), "a[1]")
+	eq(t, "beside it", r.pop(1).Probation, ProbationWait)
+	r.own(Seize)
+	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, MaxCrashes: 1, Slot: true})
+	r.no(err)
+	eq(t, "popped", show(p.Jobs...), "a[1]")
+	r.own(Seize)
+	eq(t, "buried", r.claim.Buried, 1)
+	eq(t, "drained", show(r.drain()...), "b[1] c[1]")
+}
+
+func oomLease(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	lease, err := r.c.TakeLease(r.ctx, "old/1", []byte("i"), []byte("v1"), time.Hour)
+	r.no(err)
+	defer r.fill()()
+	r.no(lease.Renew(r.ctx, []byte("v2 longer than before"), time.Hour))
+	_, err = r.c.TakeLease(r.ctx, "new/1", []byte("i"), []byte("v1"), time.Hour)
+	r.no(err)
+	for _, name := range []string{"old/1", "new/1"} {
+		in, err := r.c.Instance(r.ctx, name)
+		r.no(err)
+		eq(t, name+" in the index", string(in.Identity), "i")
+		eq(t, name+" has a lease", len(in.Lease) > 0, true)
+	}
+	r.no(lease.Drop(r.ctx))
+}
+
+// A node that starts now finds its queues, to drain them.
+func oomStart(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"))
+	defer r.fill()()
+	c := r.c.rename(r.c.Cluster())
+	q, err := c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
+	r.no(err)
+	eq(t, "shards", q.Shards, 1)
+	if _, err := c.Register(r.ctx, lowkiq.Queue{Name: "new", Shards: 1}); !Transient(err) {
+		t.Errorf("a new queue: got %v, want a transient error", err)
+	}
+	_, err = c.Check(context.WithoutCancel(r.ctx), false)
+	r.no(err)
+}
+
+// What frees memory works; what does not is refused as a whole.
+func oomPeople(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("dead", "1"), job("a", "1"), job("b", "1"), job("c", "1", in(time.Hour)))
+	_, flight := r.popOne("dead")
+	r.bury(flight, "dead", Bury)
+	defer r.fill()()
+	before := r.dump()
+	for name, op := range map[string]func(context.Context, ...string) (int, error){
+		"requeue": r.q.Requeue,
+		"kill":    func(ctx context.Context, ids ...string) (int, error) { return r.q.Kill(ctx, Anywhere, ids...) },
+	} {
+		if n, err := op(r.ctx, "dead", "a"); err != nil && (!Transient(err) || r.dump() != before) {
+			t.Errorf("%s: got %d, %v, want all or nothing", name, n, err)
+		}
+	}
+	n, err := r.q.RunNow(r.ctx, "c")
+	r.no(err)
+	eq(t, "run now", n, 1)
+	n, err = r.q.Delete(r.ctx, Anywhere, "b", "c")
+	r.no(err)
+	eq(t, "deleted", n, 2)
+	n, err = r.q.DeleteAllDead(r.ctx)
+	r.no(err)
+	eq(t, "morgue emptied", n, 1)
+}
