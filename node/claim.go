@@ -14,6 +14,7 @@ type holderState struct {
 	proven      bool          // its process is proven to exist no more
 	missingFor  time.Duration // how long this process has seen its lease missing, by its own clock
 	missingEver bool
+	ttl         time.Duration // of its lease, if known
 }
 
 // claimStep is what to do about a shard that this instance wants.
@@ -21,16 +22,16 @@ type claimStep string
 
 const (
 	claimFresh claimStep = "fresh" // nobody owns it
-	claimSelf  claimStep = "self"  // an earlier instance of this boot owned it
+	claimSelf  claimStep = "self"  // an instance of this boot owned it, or owns it without knowing
 	claimSeize claimStep = "seize" // its owner is dead
-	claimAdopt claimStep = "adopt" // this instance owns it: the answer to its claim was lost
 	claimWait  claimStep = "wait"  // somebody else may be working on it
 )
 
 // decideClaim says what to do about a shard with this owner.
 //
 // absentHeld: Redis lost data lately, so an absent claim says nothing yet; ranLast: this
-// process was the shard's last owner.
+// process was the shard's last owner. It is asked for shards without a runner only: a
+// claim that says this instance is one whose answer, or whose release, was lost.
 func decideClaim(owner queue.Owner, me string, holder holderState, ttl time.Duration, absentHeld, ranLast bool) claimStep {
 	switch {
 	case owner.Instance == "":
@@ -38,13 +39,11 @@ func decideClaim(owner queue.Owner, me string, holder holderState, ttl time.Dura
 			return claimWait
 		}
 		return claimFresh
-	case owner.Instance == me:
-		return claimAdopt
 	case sameBoot(owner.Instance, me):
 		return claimSelf
 	case holder.proven:
 		return claimSeize
-	case !holder.leased && holder.missingEver && holder.missingFor >= ttl:
+	case !holder.leased && holder.missingEver && holder.missingFor >= max(ttl, holder.ttl):
 		return claimSeize
 	}
 	return claimWait

@@ -36,6 +36,20 @@ type Config struct {
 	// AllowEviction accepts a Redis that may evict keys.
 	AllowEviction bool
 
+	// Bind is the host:port of gossip (TCP and UDP); Raft listens one port above. Empty:
+	// the node takes no part in a cluster and works on every shard of its queues; a
+	// second such node stands by.
+	Bind string
+	// Advertise is the host at which other nodes reach this one. Default: Bind's.
+	Advertise string
+	// Join names any nodes of the cluster. Without, peers are found by their leases.
+	Join []string
+	// Weight is the node's share of shards relative to the others. Default 1.
+	Weight int
+	// GossipKeys encrypt the gossip (AES, 16, 24 or 32 bytes); the first one encrypts, all
+	// decrypt. Required to gossip beyond loopback, unless Insecure.
+	GossipKeys [][]byte
+
 	// HTTP is the address of the API and the metrics. Default: none is served.
 	HTTP string
 	// Token is asked of API callers ("Authorization: Bearer …"). Required to listen
@@ -131,7 +145,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Registry = prometheus.NewRegistry()
 	}
 	if cfg.FormatError == nil {
-		cfg.FormatError = func(err error) string { return err.Error() }
+		cfg.FormatError = plainError
 	}
 	if cfg.OnOverrun == nil {
 		cfg.OnOverrun = exitOverrun

@@ -2,19 +2,28 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
+
+	"github.com/lowkiq/lowkiq/rebalance"
 )
 
 // LeaseInfo is what a lease says of its instance.
 type LeaseInfo struct {
 	Node     string         `json:"node"`
+	Boot     string         `json:"boot"`
 	Instance string         `json:"instance"`
-	Start    time.Time      `json:"start"` // by Redis's clock
+	Start    time.Time      `json:"start"`   // by Redis's clock
+	Renewed  time.Time      `json:"renewed"` // by Redis's clock, nearly
+	Weight   int            `json:"weight,omitempty"`
+	Gossip   string         `json:"gossip,omitempty"` // host:port
+	Raft     string         `json:"raft,omitempty"`   // host:port
+	Seat     rebalance.Seat `json:"seat"`
 	HTTP     string         `json:"http,omitempty"`
 	Version  string         `json:"version,omitempty"`
 	Queues   map[string]int `json:"queues"` // handled queues, and how many shards of each are owned
@@ -31,6 +40,12 @@ type process struct {
 	Start string `json:"start,omitempty"` // clock ticks since the host's boot
 }
 
+// identity is what outlives an instance's lease, in the index of instances.
+type identity struct {
+	process
+	TTL int64 `json:"ttl_ms"` // of its lease: how long it may need to notice its loss
+}
+
 // gone reports whether the other process is proven to exist no more: it ran on this
 // host, in this PID namespace, and nothing has its pid and start (design, section 6).
 func (p process) gone(other process) bool {
@@ -38,8 +53,14 @@ func (p process) gone(other process) bool {
 		return false
 	}
 	start, err := processStartTicks(other.PID)
-	return os.IsNotExist(err) || err == nil && start != other.Start
+	if os.IsNotExist(err) {
+		return !exists(other.PID) // a host may hide other users' processes from /proc
+	}
+	return errors.Is(err, errEnded) || err == nil && start != other.Start
 }
+
+// errEnded is the answer for a process that has ended and waits for its parent.
+var errEnded = errors.New("the process has ended")
 
 func thisProcess() process {
 	host, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -69,7 +90,7 @@ func processStartTicks(pid int) (string, error) {
 		return "", fmt.Errorf("/proc/%d/stat: unexpected %q", pid, text)
 	}
 	if fields[0] == "Z" || fields[0] == "X" {
-		return "", os.ErrNotExist
+		return "", errEnded
 	}
 	return fields[19], nil
 }
@@ -77,6 +98,12 @@ func processStartTicks(pid int) (string, error) {
 func newBoot() string { return ulid.Make().String() }
 
 func instanceName(node, boot string, n int) string { return fmt.Sprintf("%s/%s.%d", node, boot, n) }
+
+// nodeOf is the node's name in an instance's name.
+func nodeOf(instance string) string {
+	name, _, _ := strings.Cut(instance, "/")
+	return name
+}
 
 // sameBoot reports whether two instances are runs of one process.
 func sameBoot(x, y string) bool {

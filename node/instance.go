@@ -27,32 +27,35 @@ type instance struct {
 	io         context.Context
 	cancelIO   context.CancelFunc
 
-	start     time.Time // by Redis's clock
-	offset    atomic.Int64
+	start     time.Time    // by Redis's clock
+	offset    atomic.Int64 // from sinceBoot to Redis's clock, unix ns
 	slots     *slots
 	probation *probation
 	calls     atomic.Int64   // handler calls that run
 	lanes     sync.WaitGroup // lanes of all runners
 	kicked    chan struct{}
+	freed     chan lowkiq.Shard // news of shards that another instance held
 	draining  atomic.Bool
 	quiet     *quiet
 	wakes     *queue.Wakes
 
 	mu      sync.Mutex
 	runners map[lowkiq.Shard]*runner // guarded by mu
+	heard   map[lowkiq.Shard]bool    // shards whose subscription is confirmed; guarded by mu
 }
 
 func newInstance(n *Node, number int) *instance {
 	in := &instance{
 		node: n, name: instanceName(n.cfg.Name, n.boot, number),
 		slots: newSlots(n.cfg.Concurrency), probation: &probation{},
-		kicked: make(chan struct{}, 1), runners: map[lowkiq.Shard]*runner{}, quiet: newQuiet(),
+		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(),
+		runners: map[lowkiq.Shard]*runner{}, heard: map[lowkiq.Shard]bool{},
 	}
 	in.log = n.log.With("instance", in.name)
 	in.work, in.cancelWork = context.WithCancelCause(context.Background())
 	in.io, in.cancelIO = context.WithCancel(context.Background())
 	in.wakes = n.client.NewWakes(in.io)
-	in.keeper = newKeeper(n.leases, n.cfg.TTL, in.info, in.log)
+	in.keeper = newKeeper(n.cfg.TTL, in.info, in.log)
 	return in
 }
 
@@ -70,12 +73,13 @@ func (in *instance) kick() {
 // clock takes in Redis's time.
 func (in *instance) clock(redis time.Time) {
 	if !redis.IsZero() {
-		in.offset.Store(int64(time.Until(redis)))
+		in.offset.Store(redis.UnixNano() - int64(sinceBoot()))
 	}
 }
 
-// redisNow estimates Redis's clock, for figures and timers only.
-func (in *instance) redisNow() time.Time { return time.Now().Add(time.Duration(in.offset.Load())) }
+// redisNow estimates Redis's clock, for figures and timers only. This host's wall clock
+// has no part in it: it may jump.
+func (in *instance) redisNow() time.Time { return time.Unix(0, in.offset.Load()+int64(sinceBoot())) }
 
 // info is what the lease says.
 func (in *instance) info() []byte {
@@ -104,29 +108,28 @@ func (in *instance) owned() map[string]int {
 	return counts
 }
 
-// live runs the instance until stop ends or the lease is lost. It returns true if the
-// process should go on as the next instance.
-func (in *instance) live(stop context.Context) (again bool, err error) {
+// live runs the instance until stop ends or the lease is lost. An error says that there
+// was no lease to begin with.
+func (in *instance) live(stop context.Context) error {
 	defer in.cancelIO()
 	defer in.cancelWork(lowkiq.ErrShutdown)
 	in.start, _ = in.node.client.Time(stop) // zero if unknown; for people
 	in.clock(in.start)
-	identity, err := json.Marshal(in.node.process)
+	who, err := json.Marshal(identity{in.node.process, in.node.cfg.TTL.Milliseconds()})
 	if err != nil {
-		return false, err
+		return err
 	}
-	lease, err := in.keeper.take(stop, in.name, identity)
+	lease, err := in.keeper.take(stop, func(ctx context.Context) (*queue.Lease, error) {
+		return in.node.leases.TakeLease(ctx, in.name, who, in.info(), in.node.cfg.TTL)
+	})
 	if err != nil {
-		if stop.Err() != nil {
-			return false, nil
-		}
-		return false, err
+		return err
 	}
 	in.log.Info("lease taken", "ttl", in.node.cfg.TTL)
 	in.node.current.Store(in)
 	defer in.node.current.CompareAndSwap(in, nil)
 	in.serve(stop, lease)
-	return stop.Err() == nil, nil
+	return nil
 }
 
 // serve works until it must stop, then hands everything back.
@@ -148,7 +151,7 @@ func (in *instance) serve(stop context.Context, lease *queue.Lease) {
 	case <-in.keeper.lost:
 		in.log.Warn("lease lost", "err", in.keeper.why)
 		in.cancelWork(in.keeper.why)
-		in.node.lostAt(in.keeper.gone.Load())
+		in.node.lostLease()
 	}
 	stopLoops()
 	<-supervised
@@ -171,7 +174,7 @@ func (in *instance) drop(lease *queue.Lease) {
 // renewed is called after each good renewal.
 func (in *instance) renewed(ctx context.Context) {
 	in.node.metrics.LeaseRemaining.Set((in.keeper.deadline() - in.keeper.now()).Seconds())
-	entries, err := in.keeper.client.Registry(ctx)
+	entries, err := in.node.leases.Registry(ctx)
 	if err != nil {
 		in.trouble("read the registry", nil, err)
 		return

@@ -19,22 +19,25 @@ import (
 // executed that renewal, the lease lives longer than that. Overrunning it is final for
 // the instance, as is a missing lease; no later reply revives it (I1).
 type keeper struct {
-	client *queue.Client // its own: job traffic must never starve it
-	ttl    time.Duration
-	now    func() time.Duration // a clock that counts suspend
-	value  func() []byte        // what the lease says
-	log    *slog.Logger
+	ttl   time.Duration
+	now   func() time.Duration // a clock that counts suspend
+	value func() []byte        // what the lease says
+	log   *slog.Logger
 
 	good  atomic.Int64 // now() when the last good renewal was sent, ns
 	ended atomic.Bool
-	gone  atomic.Bool // the lease was found missing: Redis lost data, or it ran out
 	once  sync.Once
 	lost  chan struct{} // closed when the instance must stop
 	why   error         // written before lost is closed
 }
 
-func newKeeper(client *queue.Client, ttl time.Duration, value func() []byte, log *slog.Logger) *keeper {
-	return &keeper{client: client, ttl: ttl, now: sinceBoot, value: value, log: log, lost: make(chan struct{})}
+// lease is what a keeper renews.
+type lease interface {
+	Renew(ctx context.Context, value []byte, ttl time.Duration) error
+}
+
+func newKeeper(ttl time.Duration, value func() []byte, log *slog.Logger) *keeper {
+	return &keeper{ttl: ttl, now: sinceBoot, value: value, log: log, lost: make(chan struct{})}
 }
 
 func (k *keeper) deadline() time.Duration {
@@ -59,43 +62,28 @@ func (k *keeper) holds() bool {
 // end makes the loss final.
 func (k *keeper) end(why error) {
 	k.once.Do(func() {
-		k.ended.Store(true)
 		k.why = why
+		k.ended.Store(true)
 		close(k.lost)
 	})
 }
 
-// take gets the first lease, for as long as it takes.
-func (k *keeper) take(ctx context.Context, instance string, identity []byte) (*queue.Lease, error) {
-	for wait := newBackoff(); ; {
-		sent := k.now()
-		lease, err := k.attempt(ctx, instance, identity)
-		if err == nil {
-			k.good.Store(int64(sent))
-			return lease, nil
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if !queue.Transient(err) {
-			return nil, err
-		}
-		k.log.Warn("no lease yet", "instance", instance, "err", err)
-		if err := wait.sleep(ctx); err != nil {
-			return nil, err
-		}
-	}
+// vanished ends the instance because its lease is not in Redis.
+func (k *keeper) vanished() {
+	k.end(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, queue.ErrLeaseGone))
 }
 
-func (k *keeper) attempt(ctx context.Context, instance string, identity []byte) (*queue.Lease, error) {
+// take gets the lease; the deadline counts from before the request.
+func (k *keeper) take(ctx context.Context, take func(context.Context) (*queue.Lease, error)) (*queue.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.ttl/6)
 	defer cancel()
-	return k.client.TakeLease(ctx, instance, identity, k.value(), k.ttl)
+	k.good.Store(int64(k.now()))
+	return take(ctx)
 }
 
 // run renews the lease every ttl/6 until ctx ends or the lease is lost. after is called
 // after each good renewal.
-func (k *keeper) run(ctx context.Context, lease *queue.Lease, after func(context.Context)) {
+func (k *keeper) run(ctx context.Context, lease lease, after func(context.Context)) {
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -115,25 +103,25 @@ func (k *keeper) run(ctx context.Context, lease *queue.Lease, after func(context
 }
 
 // renew says whether to go on.
-func (k *keeper) renew(ctx context.Context, lease *queue.Lease, after func(context.Context)) bool {
+func (k *keeper) renew(ctx context.Context, lease lease, after func(context.Context)) bool {
 	round, cancel := context.WithTimeout(ctx, k.ttl/6)
 	defer cancel()
 	sent := k.now()
 	err := lease.Renew(round, k.value(), k.ttl)
 	switch {
 	case err == nil:
-		if !k.ended.Load() {
-			k.good.Store(int64(sent))
+		if !k.holds() {
+			return false // it came too late and revives nothing
 		}
+		k.good.Store(int64(sent))
 		after(round)
 	case ctx.Err() != nil:
 		return false
 	case errors.Is(err, queue.ErrLeaseGone):
-		k.gone.Store(true)
-		k.end(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, err))
+		k.vanished()
 		return false
 	default:
-		k.log.Warn("lease not renewed", "instance", lease.Instance, "left", k.deadline()-k.now(), "err", err)
+		k.log.Warn("lease not renewed", "left", k.deadline()-k.now(), "err", err)
 	}
 	return true
 }

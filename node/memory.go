@@ -32,14 +32,13 @@ func (n *Node) ranLast(s lowkiq.Shard) bool {
 	return n.last[s]
 }
 
-// lostAt notes the end of a lease. If it was found missing, Redis may have lost claims
-// too: absent ones count as held for a ttl, the time their owners need to notice (I1).
-func (n *Node) lostAt(gone bool) {
+// lostLease notes the end of a lease. If it is missing, Redis may have lost claims too,
+// and if Redis was away, nobody knows what it lost meanwhile: absent claims count as held
+// for a ttl, the time their owners need to notice (I1).
+func (n *Node) lostLease() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if gone {
-		n.absentUntil = sinceBoot() + n.cfg.TTL
-	}
+	n.absentUntil = sinceBoot() + n.cfg.TTL
 }
 
 func (n *Node) absentHeld() bool {
@@ -71,11 +70,11 @@ func (n *Node) registerAgain(ctx context.Context, on *handled) {
 	}
 }
 
-// parseIdentity reads what the index of instances says of a process.
-func parseIdentity(entry queue.Instance) (process, bool) {
-	var p process
-	if entry.Identity == nil || json.Unmarshal(entry.Identity, &p) != nil {
-		return process{}, false
+// parseIdentity reads what the index of instances says of an instance.
+func parseIdentity(entry queue.Instance) (identity, bool) {
+	var who identity
+	if entry.Identity == nil || json.Unmarshal(entry.Identity, &who) != nil {
+		return identity{}, false
 	}
-	return p, true
+	return who, true
 }

@@ -31,7 +31,7 @@ type Node struct {
 	queues  map[string]*handled // by name; not written after Run began
 
 	current  atomic.Pointer[instance] // nil between two instances
-	claimed  atomic.Bool              // every desired shard has a runner
+	settled  atomic.Bool              // every desired shard has a runner, here or with a live owner
 	listener atomic.Pointer[net.Listener]
 	stopped  chan struct{} // closed when the last instance has ended
 	started  atomic.Bool
@@ -87,11 +87,11 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 	}
 	on := &handled{rules: rules, metrics: n.metrics.Queue(rules.Name)}
 	on.service, _ = handler.(interface{ Run(context.Context) error })
-	if rules.Decode != nil {
-		handler = decoded(rules.Decode, handler)
-	}
 	for i := len(rules.Middlewares) - 1; i >= 0; i-- {
 		handler = rules.Middlewares[i](handler)
+	}
+	if rules.Decode != nil {
+		handler = decoded(rules.Decode, handler) // middlewares see what the handler sees
 	}
 	on.handler = handler
 	n.queues[rules.Name] = on
@@ -111,6 +111,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		}
 	}()
 	if err := n.prepare(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before it began
+		}
 		return fmt.Errorf("node: %w", err)
 	}
 	return n.runGroup(ctx)
@@ -130,10 +133,22 @@ func (n *Node) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := n.readPaused(ctx); err != nil {
+		return err
+	}
 	if n.cfg.OnStart != nil {
 		return n.cfg.OnStart()
 	}
 	return nil
+}
+
+// readPaused lets a queue that was paused before the node started stay so.
+func (n *Node) readPaused(ctx context.Context) error {
+	entries, err := n.client.Registry(ctx)
+	for name, on := range n.queues {
+		on.paused.Store(entries[name].Paused)
+	}
+	return err
 }
 
 // runGroup runs the process's actors. The instances end first: the others interrupt
@@ -155,12 +170,24 @@ func (n *Node) runGroup(ctx context.Context) error {
 	return group.Run()
 }
 
-// instances lives one instance after the other.
+// instances lives one instance after the other. An attempt to take a lease whose answer
+// was lost may have succeeded, so that the next one needs a new name as well.
 func (n *Node) instances(stop context.Context) error {
+	wait := newBackoff()
 	for number := 1; ; number++ {
-		again, err := newInstance(n, number).live(stop)
-		if err != nil || !again {
-			return err
+		err := newInstance(n, number).live(stop)
+		switch {
+		case stop.Err() != nil:
+			return nil
+		case err == nil:
+			wait = newBackoff() // it lived
+			continue
+		case !queue.Transient(err):
+			return fmt.Errorf("node: %w", err)
+		}
+		n.log.Warn("no lease yet", "err", err)
+		if wait.sleep(stop) != nil {
+			return nil
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -19,41 +20,49 @@ func (in *instance) listen(ctx context.Context) {
 // noticed takes in one piece of news.
 func (in *instance) noticed(w queue.Wake) {
 	if w.Lost {
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		for _, r := range in.runners {
-			r.pollEvery(in.node.cfg.PollInterval)
-		}
+		in.deaf()
 		return
 	}
 	r := in.runner(w.Shard)
+	if w.Confirmed {
+		r = in.confirmed(w.Shard)
+	}
 	switch {
+	case w.Wanted != 0: // a shard that this node does not run is among those it claims
 	case r == nil:
-		in.kick() // perhaps it was released: the supervisor knows
-	case w.Wanted != 0:
+		select {
+		case in.freed <- w.Shard: // perhaps it was released
+		default: // the supervisor looks at all of them anyhow
+		}
 	case w.Due.IsZero():
 		r.wake()
 	default:
+		r.scheduleAt(w.Due)
+	}
+}
+
+// deaf notes that news may be missed until subscriptions are confirmed again.
+func (in *instance) deaf() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	clear(in.heard)
+	for _, r := range in.runners {
+		r.deaf(in.node.cfg.PollInterval)
+	}
+}
+
+// confirmed notes that the news of a shard arrive from now on.
+func (in *instance) confirmed(s lowkiq.Shard) *runner {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.heard[s] = true
+	r := in.runners[s]
+	if r != nil {
 		r.mu.Lock()
-		r.schedule(w.Due.Sub(in.redisNow()))
-		r.mu.Unlock()
+		defer r.mu.Unlock()
+		r.heard = true
 	}
-}
-
-// subscribe asks for wake-ups; their confirmation wakes each runner once.
-func (in *instance) subscribe(shards []*queue.Shard) {
-	if len(shards) == 0 {
-		return
-	}
-	if err := in.wakes.Add(in.io, shards...); err != nil {
-		in.trouble("subscribe", nil, err)
-	}
-}
-
-func (in *instance) unsubscribe(s *queue.Shard) {
-	if err := in.wakes.Remove(in.io, s); err != nil {
-		in.trouble("unsubscribe", s.Shard, err)
-	}
+	return r
 }
 
 // A shard without work for this long is polled less and less, down to once per
@@ -64,12 +73,20 @@ const (
 	peekPage   = 200
 )
 
-// pollEvery sets the pause between polls, and the next one.
-func (r *runner) pollEvery(d time.Duration) {
+// deaf lets the runner be polled until its subscription is confirmed.
+func (r *runner) deaf(interval time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pollWait = d
-	r.nextPoll = sinceBoot() + d
+	r.heard = false
+	r.pollWait = interval
+	r.nextPoll = sinceBoot() + interval
+}
+
+// scheduleAt wakes the runner at a time by Redis's clock.
+func (r *runner) scheduleAt(due time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.schedule(due.Sub(r.in.redisNow()))
 }
 
 // due says whether the idle runner should be looked at now, and plans the next look.
@@ -79,7 +96,7 @@ func (r *runner) due(now, interval time.Duration) bool {
 	if r.lanes > 0 || r.stopping || r.on.paused.Load() || now < r.nextPoll {
 		return false
 	}
-	if now-r.lastWork < quietAfter {
+	if now-r.lastWork < quietAfter || !r.heard {
 		r.pollWait = interval
 	} else {
 		r.pollWait = min(max(2*r.pollWait, interval), idlePoll)
@@ -128,13 +145,18 @@ func (in *instance) peek(ctx context.Context, page []*runner) {
 		in.trouble("peek", nil, err)
 		return
 	}
+	for _, p := range seen {
+		if !p.Next.IsZero() {
+			now, _ := in.node.client.Time(ctx) // Redis's clock may have jumped; zero if unknown
+			in.clock(now)
+			break
+		}
+	}
 	for i, r := range page {
 		if seen[i].Ready {
 			r.wake()
 		} else if !seen[i].Next.IsZero() {
-			r.mu.Lock()
-			r.schedule(seen[i].Next.Sub(in.redisNow()))
-			r.mu.Unlock()
+			r.scheduleAt(seen[i].Next)
 		}
 	}
 }
@@ -149,7 +171,7 @@ func (in *instance) prune(ctx context.Context) {
 		if other.Name == in.name {
 			continue
 		}
-		if info, ok := parseIdentity(other); ok && (in.node.process.gone(info) || other.Lease == nil && sameBoot(other.Name, in.name)) {
+		if who, ok := parseIdentity(other); ok && (in.node.process.gone(who.process) || other.Lease == nil && sameBoot(other.Name, in.name)) {
 			if err := in.node.client.DropLease(ctx, other.Name); err != nil {
 				in.trouble("prune", nil, err)
 			}
@@ -168,11 +190,13 @@ func (in *instance) holder(ctx context.Context, owner queue.Owner, known map[str
 	entry, err := in.node.client.Instance(ctx, owner.Instance)
 	if err != nil {
 		in.trouble("read instance", nil, err)
-		return holderState{leased: true} // unknown: wait
+		known[owner.Instance] = holderState{leased: true} // unknown: wait
+		return known[owner.Instance]
 	}
-	state := holderState{leased: entry.Lease != nil}
-	if process, ok := parseIdentity(entry); ok && in.node.process.gone(process) {
-		state.proven = true
+	who, ok := parseIdentity(entry)
+	state := holderState{
+		leased: entry.Lease != nil, proven: ok && in.node.process.gone(who.process),
+		ttl: time.Duration(who.TTL) * time.Millisecond,
 	}
 	if state.proven && state.leased {
 		// Proven dead: its lease need not run out.

@@ -19,7 +19,7 @@ func exitOverrun(stacks []byte) {
 const shutdownGrace = 2 * time.Second
 
 // await waits until no lane runs: after a lost lease until 0.9 ttl, at a shutdown for
-// the configured patience, then for a moment more after the cancel. Then OnOverrun.
+// the configured patience, then for shutdownGrace after the cancel. Then OnOverrun.
 func (in *instance) await(stop context.Context) {
 	done := make(chan struct{})
 	go func() { in.lanes.Wait(); close(done) }()
@@ -35,8 +35,11 @@ func (in *instance) await(stop context.Context) {
 			}
 		}
 	}
-	in.cancelWork(in.reason())
-	in.wait(done, max(0, in.keeper.overrun()-in.keeper.now()))
+	if in.keeper.ended.Load() {
+		in.cancelWork(in.keeper.why)
+		// A process that was frozen past 0.9 ttl gives its handlers a moment, too.
+		in.wait(done, max(in.keeper.overrun()-in.keeper.now(), in.node.cfg.TTL/20))
+	}
 	select {
 	case <-done:
 		return
@@ -46,13 +49,6 @@ func (in *instance) await(stop context.Context) {
 		in.node.cfg.OnOverrun(stacks())
 	}
 	<-done
-}
-
-func (in *instance) reason() error {
-	if in.keeper.ended.Load() {
-		return in.keeper.why
-	}
-	return lowkiq.ErrShutdown
 }
 
 // patient waits for done for d, or until the lease is lost. It reports whether done came.

@@ -7,7 +7,7 @@ import "sync"
 type probation struct {
 	mu      sync.Mutex
 	taken   bool
-	waiting []*runner
+	waiting []*runner // few: shards with an id that crashed a worker
 }
 
 // take takes the slot, or queues the runner to be woken when it is free.
@@ -27,15 +27,14 @@ func (p *probation) take(r *runner) bool {
 	return false
 }
 
-// give frees the slot and wakes the next runner.
+// give frees the slot and wakes all who wait: one of them alone might have stopped or be
+// paused, and the others would wait on.
 func (p *probation) give() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken = false
-	if len(p.waiting) == 0 {
-		return
+	for _, r := range p.waiting {
+		go r.wake() // our caller holds its own runner's lock
 	}
-	next := p.waiting[0]
-	p.waiting = p.waiting[1:]
-	go next.wake() // its lock may be held by our caller's neighbour
+	p.waiting = nil
 }

@@ -14,8 +14,14 @@ import (
 // count is 0 after the first failure.
 func DefaultRetryIn(count int) time.Duration {
 	seconds := math.Pow(float64(count), 4) + 15 + rand.Float64()*30*float64(count+1)
-	return time.Duration(seconds * float64(time.Second))
+	return time.Duration(min(seconds, longestRetry) * float64(time.Second))
 }
+
+// longestRetry keeps large counts within a time.Duration: a hundred years, in seconds.
+const longestRetry = 100 * 365 * 24 * 3600
+
+// plainError is the default of Config.FormatError.
+func plainError(err error) string { return err.Error() }
 
 // verdict is what becomes of one job after a handler call.
 type verdict struct {
@@ -59,4 +65,32 @@ func decideJob(rules *QueueConfig, format func(error) string, flight int64, job 
 	}
 	return verdict{err: err, nack: queue.Nack{
 		Flight: flight, ID: job.ID, Kind: queue.Retry, RetryCount: count, Delay: max(0, rules.RetryIn(count)), Error: format(err)}}
+}
+
+// outcome is the verdicts on a batch, sorted by what is to be sent to Redis.
+type outcome struct {
+	done      []lowkiq.Job
+	nacks     []queue.Nack
+	burials   []queue.Burial
+	exhausted []exhausted
+}
+
+type exhausted struct {
+	job lowkiq.Job
+	err error
+}
+
+func outcomeOf(batch *lowkiq.Batch, verdicts []verdict) (all outcome) {
+	for i, v := range verdicts {
+		switch {
+		case v.done:
+			all.done = append(all.done, batch.Jobs[i])
+		case v.exhausts:
+			all.burials = append(all.burials, v.burial)
+			all.exhausted = append(all.exhausted, exhausted{batch.Jobs[i], v.err})
+		default:
+			all.nacks = append(all.nacks, v.nack)
+		}
+	}
+	return all
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/lowkiq/lowkiq"
@@ -51,10 +52,11 @@ func decoded(decode func([]byte) ([]byte, error), next lowkiq.Handler) lowkiq.Ha
 
 // merged joins the answer for the decoded part of a batch with the failures of the rest.
 func merged(part *lowkiq.Batch, answer error, failed lowkiq.Failed) error {
-	if len(failed) == 0 || answer == nil && len(failed) == 0 {
+	if len(failed) == 0 {
 		return answer
 	}
-	if some, ok := answer.(lowkiq.Failed); ok {
+	var some lowkiq.Failed
+	if errors.As(answer, &some) {
 		for id, err := range some {
 			failed[id] = err
 		}

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -33,13 +32,20 @@ type runner struct {
 	lanes    int           // running lanes
 	popping  bool          // one lane pops
 	woken    bool          // something may have become due since the last pop began
+	open     map[int64]int // by flight: jobs that are neither done nor back in Redis
 	alone    bool          // the open flight is an id on probation
 	slot     bool          // this runner holds the node's probation slot
 	stopping bool          // no more pops
 	fenced   bool          // Redis refused an operation: the claim is gone
+	taken    bool          // and another instance has it; else Redis lost the claim
+	astray   bool          // Redis and this runner disagree: release and claim anew
+	strange  int64         // a flight in the last pop's answer that nobody here knows; 0 = none
+	more     bool          // the last pop left ids in the ready list
+	heard    bool          // Redis has confirmed the shard's subscription
 	idle     chan struct{} // closed when stopping and no lane runs
 	perJob   time.Duration // running mean of handler time per job; 0 = unknown
 	blocked  bool          // an id on probation waits for the open flights to end
+	flushing chan struct{} // closed when the running flush ends; nil if none runs
 	lastWork time.Duration // sinceBoot of the last job
 	nextPoll time.Duration // sinceBoot of the next safety poll
 	pollWait time.Duration // between safety polls
@@ -57,14 +63,8 @@ type flight struct {
 // Acks wait for the next pop at most this long, so that they are in Redis within 10 ms.
 const ackDelay = 7 * time.Millisecond
 
-// A pop takes what the shard finishes in about this time.
-const popAhead = 50 * time.Millisecond
-
-// Most bytes of payloads in one pop.
-const popBytes = 1 << 20
-
 func newRunner(in *instance, on *handled, claim *queue.Claim) *runner {
-	r := &runner{in: in, on: on, claim: claim, idle: make(chan struct{}), lastWork: sinceBoot()}
+	r := &runner{in: in, on: on, claim: claim, idle: make(chan struct{}), open: map[int64]int{}, lastWork: sinceBoot()}
 	r.work, r.cancel = context.WithCancelCause(in.work)
 	r.timer = time.AfterFunc(time.Hour, r.alarm)
 	r.timer.Stop()
@@ -78,13 +78,16 @@ func (r *runner) wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.woken = true
-	if r.lanes == 0 && !r.stopping && !r.on.paused.Load() {
+	if r.lanes < r.on.rules.ShardConcurrency && !r.popping && !r.alone && !r.stopping && !r.on.paused.Load() {
 		r.startLane()
 	}
 }
 
 // schedule wakes the runner after d, unless it is woken earlier anyway. mu is held.
 func (r *runner) schedule(d time.Duration) {
+	if r.stopping {
+		return
+	}
 	// A little later than due, so that rounding cannot make the pop come too early.
 	d = max(d, 0) + time.Millisecond
 	if at := sinceBoot() + d; r.timerAt == 0 || at < r.timerAt {
@@ -181,19 +184,39 @@ func (r *runner) next(held *bool) (batch *lowkiq.Batch, ok bool) {
 // endLane must be called with mu held. It returns false.
 func (r *runner) endLane() bool {
 	r.lanes--
-	if r.lanes == 0 && r.stopping {
+	if r.lanes > 0 {
+		return false
+	}
+	r.giveSlot() // also a paused or stopping runner must not keep others waiting
+	if r.stopping {
 		close(r.idle)
 	}
 	return false
 }
 
-// widen starts more lanes if there is work for them. mu is held.
-func (r *runner) widen() {
-	batches := 0
-	for _, f := range r.buffer {
-		batches += (len(f.jobs) + r.on.rules.BatchSize - 1) / r.on.rules.BatchSize
+// giveSlot gives the node's probation slot to other runners. mu is held.
+func (r *runner) giveSlot() {
+	if r.slot {
+		r.slot = false
+		r.in.probation.give()
 	}
-	for r.lanes < min(r.on.rules.ShardConcurrency, batches) {
+}
+
+// widen starts more lanes if there is work for them: the other lanes are busy, perhaps
+// for long. mu is held, by a lane that goes on itself.
+func (r *runner) widen() {
+	most := r.on.rules.ShardConcurrency
+	if r.lanes >= most || r.alone {
+		return
+	}
+	wanted := r.lanes - 1
+	for _, f := range r.buffer {
+		wanted += (len(f.jobs) + r.on.rules.BatchSize - 1) / r.on.rules.BatchSize
+	}
+	if r.more || r.woken {
+		wanted++ // somebody should pop on
+	}
+	for r.lanes < min(most, wanted) {
 		r.startLane()
 	}
 }
@@ -217,87 +240,34 @@ func (r *runner) unstart(batch *lowkiq.Batch) {
 	r.buffer = append([]flight{{batch.Flight, batch.Jobs}}, r.buffer...)
 }
 
-// size says how many ids to pop: what the shard finishes in about 50 ms, a batch at
-// least, prefetch at most. mu is held.
-func (r *runner) size() int {
-	rules := &r.on.rules
-	least := min(rules.BatchSize*rules.ShardConcurrency, 1000)
-	if r.perJob == 0 {
-		return least
-	}
-	n := int(popAhead/max(r.perJob, time.Microsecond)) * rules.ShardConcurrency
-	return min(max(n, least), max(rules.Prefetch, least))
-}
-
-// pop fills the buffer. It says whether it is worth to try again at once.
-func (r *runner) pop() (again bool) {
-	r.mu.Lock()
-	req := queue.PopRequest{IDs: r.size(), Bytes: popBytes, MaxCrashes: max(0, r.on.rules.MaxCrashes), Slot: r.slot}
-	r.mu.Unlock()
-	for wait := newBackoff(); ; {
-		req.Acks = append(req.Acks, r.takeAcks()...)
-		popped, err := r.claim.Pop(r.in.io, req)
-		if err == nil {
-			r.acknowledged(req.Acks)
-			return r.popped(popped)
-		}
-		if errors.Is(err, lowkiq.ErrFenced) {
-			r.lose("pop")
-			return false
-		}
-		// Nobody knows whether it was executed: the same number again, by the same rules.
-		r.in.trouble("pop", r.claim.Shard, err)
-		if r.stops() || wait.sleep(r.work) != nil {
-			r.returnAcks(req.Acks)
-			return false
-		}
-	}
-}
-
-func (r *runner) stops() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.stopping
-}
-
-// popped takes in the answer to a pop.
-func (r *runner) popped(p queue.Popped) (again bool) {
-	r.in.clock(p.Now)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(p.Jobs) > 0 {
-		r.buffer = append(r.buffer, flight{p.Flight, p.Jobs})
-		r.lastWork = sinceBoot()
-		r.alone = p.Probation == queue.ProbationTaken
-	}
-	r.blocked = p.Probation == queue.ProbationWait
-	if r.slot && !r.alone {
-		r.slot = false
-		r.in.probation.give()
-	}
-	if p.Probation == queue.ProbationSlot && !r.slot {
-		r.slot = r.in.probation.take(r)
-		if r.slot && len(p.Jobs) == 0 {
-			return true
-		}
-	}
-	if len(p.Jobs) == 0 && !p.Next.IsZero() {
-		r.schedule(p.Next.Sub(p.Now))
-	}
-	return false
-}
-
 // lose ends the work on a shard whose claim is gone.
-func (r *runner) lose(op string) {
+func (r *runner) lose(op string, err error) {
+	var refusal *queue.FencedError
 	r.mu.Lock()
 	before := r.fenced
 	r.fenced = true
+	r.taken = errors.As(err, &refusal) && refusal.Owner.Fence != 0
 	r.mu.Unlock()
 	if before {
 		return
 	}
 	r.in.node.metrics.Fenced(op)
 	r.cancel(lowkiq.ErrLeaseLost)
+	r.in.kick()
+}
+
+// stray gives a shard back to claim it anew: Redis forgot some of what it did (a
+// failover), and only a release puts flights that nobody knows back into the queue (I2).
+func (r *runner) stray(why string, err error) {
+	r.mu.Lock()
+	before := r.astray
+	r.astray = true
+	r.mu.Unlock()
+	if before {
+		return
+	}
+	r.in.log.Warn("redis and node disagree about a shard: claiming it anew", "shard", r.claim.Shard, "why", why, "err", err)
+	r.stop()
 	r.in.kick()
 }
 
@@ -313,22 +283,4 @@ func (r *runner) stop() <-chan struct{} {
 		}
 	}
 	return r.idle
-}
-
-// backoff waits between attempts: 20 ms doubling to 500 ms, with jitter.
-type backoff struct{ next time.Duration }
-
-func newBackoff() *backoff { return &backoff{20 * time.Millisecond} }
-
-func (b *backoff) sleep(ctx context.Context) error {
-	wait := b.next/2 + rand.N(b.next/2+1)
-	b.next = min(2*b.next, 500*time.Millisecond)
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }

@@ -1,0 +1,181 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// The handler call.
+
+// PanicError is the failure of a handler that panicked.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
+
+// handle calls the handler for one batch and settles its jobs.
+func (r *runner) handle(batch *lowkiq.Batch, held *bool) {
+	if !r.in.mayWork() {
+		r.unstart(batch)
+		return
+	}
+	start := sinceBoot()
+	now := r.in.redisNow()
+	for i := range batch.Jobs {
+		r.on.metrics.Wait.Observe(max(0, now.Sub(batch.Jobs[i].PerformAt)).Seconds())
+	}
+	jobs := batch.Jobs // a handler may cut its batch to pieces
+	answer, cause := r.call(batch)
+	batch.Jobs = jobs
+	took := sinceBoot() - start
+	r.on.metrics.Handler.Observe(took.Seconds())
+	r.measure(took, len(jobs))
+	if answer == nil {
+		r.done(batch.Flight, jobs)
+		return
+	}
+	if cause != nil && !errors.Is(cause, lowkiq.ErrTimeout) {
+		r.stopped(batch, answer)
+		return
+	}
+	if *held {
+		r.in.slots.give()
+		*held = false
+	}
+	r.settle(batch, answer)
+}
+
+// stopped deals with a batch whose handler was told to stop. What is in flight goes back
+// with the release, no retry spent; what the handler says it has done is done.
+func (r *runner) stopped(batch *lowkiq.Batch, answer error) {
+	var failed lowkiq.Failed
+	if !errors.As(answer, &failed) {
+		return
+	}
+	var done []lowkiq.Job
+	for _, job := range batch.Jobs {
+		if failed[job.ID] == nil {
+			done = append(done, job)
+		}
+	}
+	if len(done) > 0 {
+		r.done(batch.Flight, done)
+	}
+}
+
+// call runs the handler. cause says why its context ended, if it did.
+func (r *runner) call(batch *lowkiq.Batch) (answer, cause error) {
+	ctx, cancel := context.WithCancelCause(r.work)
+	defer cancel(nil)
+	if timeout := r.on.rules.HandlerTimeout; timeout > 0 {
+		w := r.watch(timeout, cancel)
+		defer w.stop()
+	}
+	r.in.calls.Add(1)
+	defer r.in.calls.Add(-1)
+	answer = r.guarded(ctx, batch)
+	cause = context.Cause(ctx)
+	if errors.Is(cause, lowkiq.ErrTimeout) {
+		answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, r.on.rules.HandlerTimeout), answer)
+	}
+	return answer, cause
+}
+
+func (r *runner) guarded(ctx context.Context, batch *lowkiq.Batch) (answer error) {
+	returned := false
+	jobs := batch.Jobs
+	defer func() {
+		if value := recover(); value != nil {
+			answer = &PanicError{value, debug.Stack()}
+		} else if !returned {
+			// runtime.Goexit: this goroutine is lost, its work must not be.
+			batch.Jobs = jobs
+			go r.exited(batch)
+		}
+	}()
+	answer = r.on.handler.Handle(ctx, batch)
+	returned = true
+	return answer
+}
+
+// exited settles the batch of a handler that ended its goroutine, and replaces the lane.
+func (r *runner) exited(batch *lowkiq.Batch) {
+	r.in.slots.give()
+	if r.work.Err() == nil {
+		r.settle(batch, errors.New("handler called runtime.Goexit"))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endLane()
+	if !r.stopping {
+		r.startLane()
+	}
+}
+
+// overdueAfter is how long after its timeout a handler may take to return before
+// people are told.
+const overdueAfter = 30 * time.Second
+
+// callWatch cancels a call at its timeout and reports one that ignores it.
+type callWatch struct {
+	r       *runner
+	timeout time.Duration
+	cancel  context.CancelCauseFunc
+
+	mu        sync.Mutex
+	timer     *time.Timer // guarded by mu
+	cancelled bool        // guarded by mu
+	over      bool        // the call has returned; guarded by mu
+}
+
+func (r *runner) watch(timeout time.Duration, cancel context.CancelCauseFunc) *callWatch {
+	w := &callWatch{r: r, timeout: timeout, cancel: cancel}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(timeout, w.ring)
+	return w
+}
+
+func (w *callWatch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.timer.Stop()
+}
+
+// ring is the timer's end: first the timeout, then that of patience.
+func (w *callWatch) ring() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.over:
+	case !w.cancelled:
+		w.cancelled = true
+		w.cancel(lowkiq.ErrTimeout)
+		w.timer.Reset(overdueAfter)
+	default:
+		w.r.on.metrics.Overdue.Inc()
+		w.r.in.log.Error("handler has not returned after its timeout",
+			"shard", w.r.claim.Shard, "timeout", w.timeout, "stacks", string(stacks()))
+	}
+}
+
+// measure keeps a running mean of handler time per job.
+func (r *runner) measure(took time.Duration, jobs int) {
+	sample := max(took/time.Duration(jobs), time.Nanosecond)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.perJob == 0 {
+		r.perJob = sample
+		return
+	}
+	r.perJob += (sample - r.perJob) / 4
+}
