@@ -1,0 +1,176 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// flow pushes numbered payloads and handles them, both repeating what failed for a
+// transient reason, until stopped.
+type flow struct {
+	t       *testing.T
+	r       *rig
+	pushed  int
+	handled map[string]int // payload -> times
+}
+
+// run moves total payloads through the queue; disturb is called when half are pushed,
+// and all must be handled after it returned.
+func (f *flow) run(total int, disturb func()) {
+	ctx, cancel := context.WithTimeout(f.r.ctx, 90*time.Second)
+	defer cancel()
+	half, quiet := make(chan struct{}), make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() { f.push(ctx, total, half, quiet) })
+	work.Go(func() { f.handle(ctx, total) })
+	<-half
+	disturb()
+	close(quiet)
+	work.Wait()
+}
+
+// again repeats op by the rules; the first error that is not transient ends the test.
+func (f *flow) again(ctx context.Context, op func() error) bool {
+	for {
+		err := op()
+		if err == nil {
+			return true
+		}
+		if !Transient(err) || ctx.Err() != nil {
+			f.t.Errorf("got %v, want a transient error at most", err)
+			return false
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// push does not end before the disturbance.
+func (f *flow) push(ctx context.Context, total int, half, quiet chan struct{}) {
+	var once sync.Once
+	defer once.Do(func() { close(half) })
+	for f.pushed = 0; f.pushed < total; f.pushed++ {
+		if f.pushed == total/2 {
+			once.Do(func() { close(half) })
+		}
+		if f.pushed == total-total/4 {
+			select {
+			case <-quiet:
+			case <-ctx.Done():
+			}
+		}
+		n := f.pushed
+		if !f.again(ctx, func() error {
+			_, err := f.r.q.Push(ctx, job(fmt.Sprint("id", n%7), strconv.Itoa(n)))
+			return err
+		}) {
+			return
+		}
+	}
+}
+
+func (f *flow) handle(ctx context.Context, total int) {
+	var acks []Acks
+	for len(f.handled) < total || len(acks) > 0 {
+		var p Popped
+		if !f.again(ctx, func() (err error) {
+			p, err = f.r.claim.Pop(ctx, PopRequest{IDs: 3, Bytes: 1 << 20, Acks: acks})
+			return err
+		}) {
+			return
+		}
+		acks = nil
+		for _, j := range p.Jobs {
+			f.see(j)
+		}
+		if len(p.Jobs) > 0 {
+			acks = []Acks{{Flight: p.Flight, Rest: true}}
+		}
+		if ctx.Err() != nil {
+			f.t.Errorf("handled %d of %d payloads in time", len(f.handled), total)
+			return
+		}
+	}
+}
+
+// see notes payloads; those of one call are in push order (I3).
+func (f *flow) see(j lowkiq.Job) {
+	if !slices.IsSortedFunc(j.Payloads, func(x, y lowkiq.Payload) int { return number(x) - number(y) }) {
+		f.t.Errorf("%s: got %v, want push order", j.ID, dataOf(j.Payloads))
+	}
+	for _, p := range j.Payloads {
+		f.handled[string(p.Data)]++
+	}
+}
+
+func number(p lowkiq.Payload) int {
+	n, _ := strconv.Atoi(string(p.Data))
+	return n
+}
+
+// TestSlotMove: a slot moves to another master while jobs flow through it.
+func TestSlotMove(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3)
+	r := newRig(t, &backend{url: cluster.URL()})
+	f := &flow{t: t, r: r, handled: map[string]int{}}
+	slot := cluster.SlotOf(r.s.keys.jobs)
+	f.run(1500, func() {
+		for range 2 {
+			from := cluster.OwnerOf(slot)
+			move := cluster.BeginMove(slot, from, (from+1)%3)
+			for move.Step(1) {
+			}
+			move.Finish()
+		}
+	})
+	eq(t, "payloads handled", len(f.handled), 1500)
+	for payload, n := range f.handled {
+		if n > 2 {
+			t.Errorf("payload %s: handled %d times", payload, n)
+		}
+	}
+}
+
+// TestSentinel: push, pop and ack through the sentinels, and again after the master
+// was killed. What its replica had is there.
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t)
+	r := newRig(t, &backend{url: s.URL()}, func(c *Config) { c.Timeout = 2 * time.Second })
+	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
+	_, flight := r.popOne("a")
+	eq(t, "acked", r.ack(flight, "a"), 1)
+	p := r.pop(1)
+	if n, err := r.c.rdb.(*redis.Client).Wait(r.ctx, 1, 10*time.Second).Result(); err != nil || n != 1 {
+		t.Fatalf("wait for the replica: got %d, %v", n, err)
+	}
+	s.KillMaster()
+	var failures []error
+	until(t, "a push after the failover", func() bool {
+		_, err := r.q.Push(r.ctx, job("d", "1"))
+		if err != nil {
+			failures = append(failures, err)
+		}
+		return err == nil
+	})
+	for _, err := range failures {
+		if !Transient(err) {
+			t.Errorf("during the failover: got %v, want a transient error", err)
+		}
+	}
+	eq(t, "ack of the open flight", r.ack(p.Flight, "b"), 1)
+	eq(t, "drained", show(r.drain()...), "c[1] d[1]")
+}
