@@ -1,0 +1,149 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+var commitTests = []testCase{
+	{"Commit_EachAcknowledgedPushIsStoredOnce", commitMany},
+	{"Commit_OneBadJobIsRefusedAlone", commitBadJob},
+	{"Commit_ACancelledLeaderFailsNobody", commitCancelledLeader},
+	{"Commit_CancelledBefore", commitCancelledBefore},
+}
+
+func commitMany(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	workers, each := 50, 20
+	if b.mini {
+		workers, each = 20, 5
+	}
+	var mu sync.Mutex
+	acknowledged, unknown := map[string]bool{}, map[string]bool{}
+	var work sync.WaitGroup
+	for w := range workers {
+		work.Go(func() {
+			for i := range each {
+				id := fmt.Sprintf("w%d-%d", w, i)
+				ctx, cancel := context.WithCancel(r.ctx)
+				if i%3 == 0 { // some give up, before, meanwhile or after
+					timer := time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, cancel)
+					defer timer.Stop()
+				}
+				_, err := r.q.Push(ctx, job(id, "1"))
+				cancel()
+				mu.Lock()
+				if err == nil {
+					acknowledged[id] = true
+				} else if unknown[id] = true; !errors.Is(err, context.Canceled) {
+					t.Errorf("push: got %v, want nil or %v", err, context.Canceled)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	stored := map[string]int{}
+	for _, j := range r.drain() {
+		stored[j.ID] += len(j.Payloads)
+		if !acknowledged[j.ID] && !unknown[j.ID] {
+			t.Errorf("%s: stored, nobody pushed it", j.ID)
+		}
+	}
+	for id := range acknowledged {
+		eq(t, "payloads stored of "+id, stored[id], 1)
+	}
+	if len(acknowledged) < workers*each/2 {
+		t.Errorf("acknowledged: got %d of %d, want most", len(acknowledged), workers*each)
+	}
+	eq(t, "commits under way at the end", r.q.commit.active, 0)
+	eq(t, "callers waiting at the end", len(r.q.commit.waiting), 0)
+}
+
+// hold takes both turns of the committer, so that whoever pushes now waits.
+func (c *committer) hold() (release func()) {
+	leaders := []*pending{{turn: make(chan bool, 1)}, {turn: make(chan bool, 1)}}
+	for _, p := range leaders {
+		c.join(p)
+	}
+	return func() {
+		for range leaders {
+			c.pass()
+		}
+	}
+}
+
+func (c *committer) queued() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.waiting)
+}
+
+func commitBadJob(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	release := r.q.commit.hold()
+	errs := map[string]error{}
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	for _, id := range []string{"a", "", "b"} {
+		work.Go(func() {
+			_, err := r.q.Push(r.ctx, job(id, "1"))
+			mu.Lock()
+			defer mu.Unlock()
+			errs[id] = err
+		})
+	}
+	until(t, "three wait", func() bool { return r.q.commit.queued() == 3 })
+	release()
+	work.Wait()
+	if errs["a"] != nil || errs["b"] != nil || !errors.Is(errs[""], ErrID) {
+		t.Errorf("got %v, want one refused", errs)
+	}
+	eq(t, "stored", len(r.drain()), 2)
+}
+
+func commitCancelledLeader(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	release := r.q.commit.hold()
+	first, cancel := context.WithCancel(r.ctx)
+	var work sync.WaitGroup
+	push := func(ctx context.Context, id string, want error) {
+		queued := r.q.commit.queued()
+		work.Go(func() {
+			if _, err := r.q.Push(ctx, job(id, "1")); !errors.Is(err, want) {
+				t.Errorf("push %s: got %v, want %v", id, err, want)
+			}
+		})
+		until(t, id+" waits", func() bool { return r.q.commit.queued() == queued+1 })
+	}
+	// Whether the first one withdraws or was just made the leader, the others succeed.
+	push(first, "first", context.Canceled)
+	for i := range 10 {
+		push(r.ctx, fmt.Sprint("other", i), nil)
+	}
+	cancel()
+	release()
+	work.Wait()
+	n := len(r.drain())
+	if n != 10 && n != 11 {
+		t.Errorf("stored: got %d, want the ten others, with or without the first", n)
+	}
+}
+
+func commitCancelledBefore(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	ctx, cancel := context.WithCancel(r.ctx)
+	cancel()
+	if _, err := r.q.Push(ctx, job("a", "1")); !errors.Is(err, context.Canceled) {
+		t.Errorf("push: got %v, want %v", err, context.Canceled)
+	}
+	r.gone("a")
+	results, err := r.q.Push(r.ctx)
+	r.no(err)
+	eq(t, "results of an empty push", len(results), 0)
+}

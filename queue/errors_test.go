@@ -1,0 +1,223 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+var inputTests = []testCase{{"BadInput", badInput}, {"BadQueues", badQueues}}
+
+func badInput(t *testing.T, b *backend) {
+	r := newRig(t, b, func(c *Config) { c.PayloadBytes = 100 })
+	r.push(job("a", "1"))
+	before := r.dump()
+	for name, c := range map[string]struct {
+		push lowkiq.Push
+		want error
+		says string
+	}{
+		"empty id":         {job("", "1"), ErrID, "empty"},
+		"over-long id":     {job(strings.Repeat("x", 513), "1"), ErrID, "512"},
+		"payload too long": {job("a", strings.Repeat("x", 101)), ErrPayloadSize, "100"},
+		"NaN":              {job("a", "1", score(math.NaN())), ErrScore, "NaN"},
+		"+Inf":             {job("a", "1", score(math.Inf(1))), ErrScore, "Inf"},
+		"-Inf":             {job("a", "1", score(math.Inf(-1))), ErrScore, "Inf"},
+		"before 1970":      {job("a", "1", func(p *lowkiq.Push) { p.PerformAt = time.Unix(-1, 0) }), ErrPerformAt, "1969"},
+		"far future":       {job("a", "1", func(p *lowkiq.Push) { p.PerformAt = time.Unix(1<<40, 0) }), ErrPerformAt, "perform_in"},
+	} {
+		results, err := r.q.Push(r.ctx, c.push)
+		if !errors.Is(err, c.want) || !errors.Is(results[0].Err, c.want) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want %v with %q", name, err, c.want, c.says)
+		}
+		if Transient(err) {
+			t.Errorf("%s: is transient, want final", name)
+		}
+	}
+	if got, err := r.c.Push(r.ctx, "x", job("a", "1")); !errors.Is(err, lowkiq.ErrUnknownQueue) || !strings.Contains(err.Error(), `"x" (known: q)`) {
+		t.Errorf("unknown queue: got %v, %v", got, err)
+	}
+	eq(t, "redis after bad input", r.dump(), before)
+	// A bad job among good ones is refused alone, also in bulk.
+	var jobs []lowkiq.Push
+	for i := range 100 {
+		jobs = append(jobs, job(fmt.Sprint("id", i), "1"))
+	}
+	jobs[50].ID = ""
+	results, err := r.q.Push(r.ctx, jobs...)
+	if !errors.Is(err, ErrID) || results[49].Err != nil || results[51].Err != nil {
+		t.Errorf("bulk: got %v, %v, %v", err, results[49], results[51])
+	}
+	eq(t, "stored", len(r.drain()), 100)
+}
+
+func badQueues(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	before := r.dump()
+	for _, q := range []lowkiq.Queue{
+		{Name: "new", Shards: 0}, {Name: "new", Shards: -1}, {Name: "new", Shards: lowkiq.MaxShards + 1},
+		{Name: "", Shards: 1}, {Name: "{a}", Shards: 1}, {Name: "a/b", Shards: 1}, {Name: "a:b", Shards: 1}, {Name: "a b", Shards: 1},
+		{Name: strings.Repeat("x", 129), Shards: 1}, {Name: "-a", Shards: 1}, {Name: "a\n", Shards: 1},
+	} {
+		if _, err := r.c.Register(r.ctx, q); err == nil {
+			t.Errorf("register %.20q with %d shards: got nil, want an error", q.Name, q.Shards)
+		}
+	}
+	_, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 2})
+	if !errors.Is(err, lowkiq.ErrShardCount) || !strings.Contains(err.Error(), "configure 1") {
+		t.Errorf("register with 2 shards: got %v, want %v that says what is right", err, lowkiq.ErrShardCount)
+	}
+	eq(t, "redis after bad queues", r.dump(), before)
+	r.no(r.c.Pause(r.ctx, "q"))
+	entries, err := r.c.Registry(r.ctx)
+	r.no(err)
+	eq(t, "paused", entries["q"], Entry{Shards: 1, Layout: 1, Paused: true})
+	r.no(r.c.Resume(r.ctx, "q"))
+	eq(t, "redis after resume", r.dump(), before)
+	r.no(r.c.rdb.Del(r.ctx, r.c.queuesKey()).Err())
+	if err := r.c.Pause(r.ctx, "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
+		t.Errorf("pause of a queue that Redis forgot: got %v, want %v", err, lowkiq.ErrUnknownQueue)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cfg  Config
+		says string
+	}{
+		"cluster with braces": {Config{Cluster: "{a}"}, "cluster name"},
+		"no scheme":           {Config{Redis: "user:secret@host:1"}, "want redis://"},
+		"other scheme":        {Config{Redis: "http://u:secret@host"}, `scheme "http"`},
+		"two hosts":           {Config{Redis: "redis://:secret@a,b"}, "several hosts"},
+		"no master":           {Config{Redis: "redis+sentinel://:secret@a"}, "name the master"},
+		"cluster database":    {Config{Redis: "redis+cluster://:secret@a/1"}, "database 0 only"},
+		"database":            {Config{Redis: "redis://:secret@a/x"}, `database "x"`},
+		"slash in password":   {Config{Redis: "redis://:sec/ret@a/0"}, "URL-encoded"},
+		"bad escape":          {Config{Redis: "redis://:secret%zz@a/0"}, "URL-encoded"},
+		"no host":             {Config{Redis: "redis://:secret@/0"}, "host is missing"},
+		"limits":              {Config{Payloads: -1}, "limits"},
+	} {
+		_, err := Open(c.cfg)
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want an error that says %q", name, err, c.says)
+		}
+		if err != nil && strings.Contains(err.Error(), "ret") {
+			t.Errorf("%s: the error %v shows the password", name, err)
+		}
+	}
+}
+
+func TestAddressForms(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"redis://h":                           "h:6379",
+		"redis://u:p%40ss@h:1/3":              "h:1",
+		"redis+sentinel://a,b:2/m/4":          "a:26379,b:2",
+		"redis+cluster://:p@a:1,b:2,[::1]:3/": "a:1,b:2,[::1]:3",
+		"rediss://[::1]":                      "[::1]:6379",
+	} {
+		c, err := Open(Config{Redis: url})
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		eq(t, url, c.Redis(), want)
+		for range 2 {
+			if err := c.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}
+	}
+	eq(t, "masked", MaskURL("redis://u:secret@h:1/0"), "redis://u:***@h:1/0")
+}
+
+// TestErrorKinds asks real Redis servers for their errors.
+func TestErrorKinds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	push := func(url string) (error, *Client) {
+		c := (&backend{url: url}).open(t, func(c *Config) { c.Timeout = time.Second })
+		_, err := c.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 1})
+		return err, c
+	}
+	proxy := redistest.NewProxy(t, server.Addr())
+	replica := redistest.Start(t, "--replicaof", strings.Replace(server.Addr(), ":", " ", 1), "--replica-serve-stale-data", "yes")
+	half := redistest.Start(t, "--cluster-enabled", "yes") // a cluster node without slots
+	check := func(name, url string, unreachable bool, says string) {
+		t.Helper()
+		err, c := push(url)
+		if err == nil || !Transient(err) || Unreachable(err) != unreachable || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), c.address) {
+			t.Errorf("%s: got %v (transient %v, unreachable %v), want one with %q and %s, transient, unreachable %v", name, err, Transient(err), Unreachable(err), says, c.address, unreachable)
+		}
+	}
+	proxy.CutBeforeReply(1)
+	check("lost reply", proxy.URL(), true, "EOF")
+	proxy.Refuse(true)
+	check("refused", proxy.URL(), true, "refused")
+	check("replica", replica.URL(), false, "READONLY")
+	check("no slots", half.URL(), false, "CLUSTERDOWN")
+	server.Pause()
+	check("frozen", server.URL(), true, "timeout")
+	server.Resume()
+	c := (&backend{url: server.URL()}).open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Registry(ctx); err == nil || Transient(err) {
+		t.Errorf("cancelled: got %v, want an error that is not transient", err)
+	}
+}
+
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (answer) RedisError()     {}
+
+func TestTransient(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err                    error
+		transient, unreachable bool
+	}{
+		"nil":              {nil, false, false},
+		"loading":          {answer("LOADING Redis is loading the dataset in memory"), true, false},
+		"slot moving":      {answer("TRYAGAIN Multiple keys request during rehashing of slot"), true, false},
+		"moved":            {answer("MOVED 1 host:1"), true, false},
+		"wrong type":       {answer("WRONGTYPE Operation against a key"), false, false},
+		"password":         {answer("WRONGPASS invalid username-password pair"), false, false},
+		"fenced":           {&FencedError{}, false, false},
+		"held":             {ErrHeld, false, false},
+		"cancelled":        {context.Canceled, false, false},
+		"cancelled dial":   {&net.OpError{Op: "dial", Err: context.Canceled}, false, false},
+		"deadline":         {context.DeadlineExceeded, true, true},
+		"end":              {io.EOF, true, true},
+		"pool":             {redis.ErrPoolTimeout, true, true},
+		"closed":           {redis.ErrClosed, false, false},
+		"sentinels":        {errors.New("redis: all sentinels specified in configuration are unreachable"), true, true},
+		"queue named pool": {fmt.Errorf("shard pool/3: %w", errRecord), false, false},
+		"damaged":          {fmt.Errorf("connection/1: %w", errRecord), false, false},
+	} {
+		for _, err := range []error{c.err, wrapped(c.err)} {
+			eq(t, name+" transient", Transient(err), c.transient)
+			eq(t, name+" unreachable", Unreachable(err), c.unreachable)
+		}
+	}
+}
+
+func wrapped(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("shard q/1: %w", fmt.Errorf("push: redis h:1: %w", err))
+}
