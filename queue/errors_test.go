@@ -147,17 +147,17 @@ func TestAddressForms(t *testing.T) {
 func TestErrorKinds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	push := func(url string) (error, *Client) {
+	push := func(url string) (*Client, error) {
 		c := (&backend{url: url}).open(t, func(c *Config) { c.Timeout = time.Second })
 		_, err := c.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 1})
-		return err, c
+		return c, err
 	}
 	proxy := redistest.NewProxy(t, server.Addr())
 	replica := redistest.Start(t, "--replicaof", strings.Replace(server.Addr(), ":", " ", 1), "--replica-serve-stale-data", "yes")
 	half := redistest.Start(t, "--cluster-enabled", "yes") // a cluster node without slots
 	check := func(name, url string, unreachable bool, says string) {
 		t.Helper()
-		err, c := push(url)
+		c, err := push(url)
 		if err == nil || !Transient(err) || Unreachable(err) != unreachable || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), c.address) {
 			t.Errorf("%s: got %v (transient %v, unreachable %v), want one with %q and %s, transient, unreachable %v", name, err, Transient(err), Unreachable(err), says, c.address, unreachable)
 		}

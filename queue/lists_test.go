@@ -1,0 +1,159 @@
+package queue
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+var listTests = []testCase{{"Lists", lists}, {"ListsOfACrowd", crowdLists}, {"Stats", figures}}
+
+// brief is ids with states.
+func brief(jobs []Listed) string {
+	var b strings.Builder
+	for _, j := range jobs {
+		fmt.Fprintf(&b, "%s:%s ", j.ID, j.State)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// everywhere puts one job into each place of a queue of 3 shards, all owned.
+func everywhere(t *testing.T, b *backend) *Queue {
+	t.Helper()
+	c := b.open(t)
+	q := newQueue(t, c, 3)
+	r := &rig{t: t, ctx: t.Context(), c: c, q: q}
+	on := func(id string) { r.s = q.Of(id); r.own(cmp.Or(ownable(r), Fresh)) }
+	fail := func(id string, retry int, d time.Duration) {
+		on(id)
+		r.push(job(id, "1"))
+		_, flight := r.popOne(id)
+		r.nack(flight, id, Retry, retry, d)
+	}
+	fail("f1", 5, time.Hour)
+	fail("f2", 1, 2*time.Hour)
+	fail("f3", 1, time.Hour)
+	for id, policy := range map[string]Policy{"dead1": Bury, "dead2": Bury, "blocked": Block} {
+		on(id)
+		r.push(job(id, "1"))
+		_, flight := r.popOne(id)
+		r.bury(flight, id, policy)
+	}
+	for _, id := range []string{"fly3", "fly1", "fly2"} {
+		r.push(job(id, "1"))
+	}
+	for i := range 3 {
+		r.s = q.Shard(i)
+		r.own(cmp.Or(ownable(r), Fresh))
+		r.pop(10)
+	}
+	r.push(job("fly1", "2"), job("fly1", "3"))
+	r.push(job("ready2", "1", in(-time.Minute)), job("ready1", "1", in(-time.Hour)), job("later", "1", in(30*time.Minute)))
+	return q
+}
+
+// ownable is the cause by which the rig's shard can be claimed.
+func ownable(r *rig) Cause {
+	seen, err := r.s.Owner(r.ctx)
+	r.no(err)
+	if seen.Instance != "" {
+		return Self
+	}
+	return Fresh
+}
+
+func lists(t *testing.T, b *backend) {
+	q := everywhere(t, b)
+	ctx := t.Context()
+	now := time.Now()
+	all := "blocked:blocked f1:retry f2:retry f3:retry fly1:in_flight fly2:in_flight fly3:in_flight later:scheduled ready1:ready ready2:ready"
+	for _, c := range []struct {
+		name string
+		list func() ([]Listed, error)
+		want string
+	}{
+		{"by id", func() ([]Listed, error) { return q.ByID(ctx, Range{}) }, all},
+		{"by id, some", func() ([]Listed, error) { return q.ByID(ctx, Range{MinID: "f2", MaxID: "fly1"}) }, "f2:retry f3:retry fly1:in_flight"},
+		{"by id, first", func() ([]Listed, error) { return q.ByID(ctx, Range{Limit: 2}) }, "blocked:blocked f1:retry"},
+		{"by id, last", func() ([]Listed, error) { return q.ByID(ctx, Range{Limit: 2, Reverse: true}) }, "ready2:ready ready1:ready"},
+		{"by time", func() ([]Listed, error) { return q.ByTime(ctx, Range{}) }, "ready1:ready ready2:ready later:scheduled f1:retry f3:retry f2:retry"},
+		{"by time, last", func() ([]Listed, error) { return q.ByTime(ctx, Range{Reverse: true, Limit: 2}) }, "f2:retry f3:retry"},
+		{"by time, due", func() ([]Listed, error) { return q.ByTime(ctx, Range{MaxTime: now}) }, "ready1:ready ready2:ready"},
+		{"by time, between", func() ([]Listed, error) {
+			return q.ByTime(ctx, Range{MinTime: now, MaxTime: now.Add(45 * time.Minute)})
+		}, "later:scheduled"},
+		{"by retry", func() ([]Listed, error) { return q.ByRetry(ctx, Range{}) }, "f3:retry f2:retry f1:retry"},
+		{"by retry, most", func() ([]Listed, error) { return q.ByRetry(ctx, Range{Reverse: true, Limit: 1}) }, "f1:retry"},
+		{"by retry, some", func() ([]Listed, error) { return q.ByRetry(ctx, Range{MinRetry: 2, MaxRetry: 9}) }, "f1:retry"},
+		{"in flight", func() ([]Listed, error) { return q.InFlight(ctx, Range{}) }, "fly1:in_flight fly2:in_flight fly3:in_flight"},
+		{"in flight, last", func() ([]Listed, error) { return q.InFlight(ctx, Range{Reverse: true, Limit: 1}) }, "fly3:in_flight"},
+		{"in flight, some", func() ([]Listed, error) { return q.InFlight(ctx, Range{MinID: "fly2", Limit: 1}) }, "fly2:in_flight"},
+		{"morgue, one", func() ([]Listed, error) { return q.Morgue(ctx, Range{MinID: "dead2"}) }, "dead2:morgue"},
+		{"morgue, none", func() ([]Listed, error) { return q.Morgue(ctx, Range{MaxTime: now.Add(-time.Hour)}) }, ""},
+		{"blocked", func() ([]Listed, error) { return q.BlockedJobs(ctx, Range{}) }, "blocked:blocked"},
+	} {
+		got, err := c.list()
+		if err != nil {
+			t.Fatal(err)
+		}
+		eq(t, c.name, brief(got), c.want)
+	}
+	dead, err := q.Morgue(ctx, Range{})
+	eq(t, "morgue", fmt.Sprint(len(dead), err), "2 <nil>")
+	fly, ok, err := q.Job(ctx, "fly1")
+	eq(t, "fly1", fmt.Sprintln(brief([]Listed{fly}), fly.Flight > 0, fly.Parked, ok, err), "fly1:in_flight true 2 true <nil>\n")
+	dead1, ok, err := q.Job(ctx, "dead1")
+	eq(t, "dead1", fmt.Sprintln(brief([]Listed{dead1}), ok, err), "dead1:morgue true <nil>\n")
+}
+
+// Lists longer than one command takes.
+func crowdLists(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	n := 2500
+	if b.mini {
+		n = 600
+	}
+	var jobs []lowkiq.Push
+	for i := range n {
+		jobs = append(jobs, job(fmt.Sprintf("id%04d", i), "1", in(time.Duration(i+1)*time.Minute)))
+	}
+	r.push(jobs...)
+	got, err := r.q.ByID(r.ctx, Range{Limit: n + 1})
+	r.no(err)
+	eq(t, "ids", len(got), n)
+	got, err = r.q.ByTime(r.ctx, Range{Limit: n, Reverse: true})
+	r.no(err)
+	eq(t, "by time", got[0].ID+" "+got[n-1].ID, fmt.Sprintf("id%04d id0000", n-1))
+	done, err := r.q.RunAllNow(r.ctx)
+	r.no(err)
+	eq(t, "run now", done, n)
+	eq(t, "drained", len(r.drain()), n)
+}
+
+func figures(t *testing.T, b *backend) {
+	q := everywhere(t, b)
+	got, err := q.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eq(t, "jobs", got.Jobs, Counts{Ready: 2, Scheduled: 1, Retry: 3, InFlight: 3, Blocked: 1})
+	eq(t, "total", got.Jobs.Total(), 10)
+	eq(t, "morgue", fmt.Sprint(got.Morgue, got.MorgueIDs), "2 2")
+	eq(t, "processed, failed", fmt.Sprint(got.Processed, got.Failed), "0 6")
+	if got.Lag < 59*time.Minute || got.Lag > 61*time.Minute {
+		t.Errorf("lag: got %s, want an hour", got.Lag)
+	}
+	near(t, "now", got.Now, 0)
+	one, err := q.c.Stats(t.Context(), q.Shard(1))
+	if err != nil || len(one) != 1 || one[0].Owner.Instance == "" {
+		t.Errorf("stats of one shard: got %+v, %v, want an owner", one, err)
+	}
+	owners, err := q.c.Owners(t.Context(), q.shards)
+	if err != nil || owners[1] != one[0].Owner {
+		t.Errorf("owners: got %+v, %v, want %+v", owners, err, one[0].Owner)
+	}
+}

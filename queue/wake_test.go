@@ -1,0 +1,107 @@
+package queue
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+var wakeTests = []testCase{{"Wakes", wakes}, {"Peek", peek}}
+
+// listen collects what a listener tells.
+func listen(t *testing.T, r *rig) <-chan Wake {
+	t.Helper()
+	ctx, cancel := context.WithCancel(r.ctx)
+	w := r.c.NewWakes(ctx)
+	news, done := make(chan Wake, 1000), make(chan error, 1)
+	r.no(w.Add(ctx, r.s))
+	go func() { done <- w.Run(ctx, func(wake Wake) { news <- wake }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	return news
+}
+
+func next(t *testing.T, news <-chan Wake) Wake {
+	t.Helper()
+	select {
+	case wake := <-news:
+		return wake
+	case <-time.After(30 * time.Second):
+		t.Fatal("no news in 30 s")
+		return Wake{}
+	}
+}
+
+func wakes(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	news := listen(t, r)
+	eq(t, "confirmed", next(t, news), Wake{Shard: r.s.Shard, Confirmed: true})
+	now := Wake{Shard: r.s.Shard}
+	r.push(job("a", "1"))
+	eq(t, "from nothing to something due", next(t, news), now)
+	r.push(job("b", "1"))
+	r.push(job("a", "2"))
+	later := time.Now().Add(time.Hour).Truncate(time.Second)
+	r.push(job("c", "1", in(time.Until(later))))
+	if wake := next(t, news); wake.Due.IsZero() || wake.Due.Sub(later).Abs() > time.Second {
+		t.Errorf("scheduled: got %+v, want one due at %s", wake, later)
+	}
+	r.push(job("d", "1", in(2*time.Hour)))
+	r.push(job("e", "1", in(time.Minute)))
+	if wake := next(t, news); wake.Due.IsZero() || !wake.Due.Before(later) {
+		t.Errorf("earlier: got %+v, want one due before %s", wake, later)
+	}
+	_, err := r.q.RunNow(r.ctx, "c")
+	r.no(err)
+	eq(t, "run now", next(t, news), now)
+	r.no(r.s.Want(r.ctx, 42))
+	eq(t, "wanted", next(t, news), Wake{Shard: r.s.Shard, Wanted: 42})
+	r.drain()
+	r.push(job("a", "3"), job("b", "1", score(1)))
+	eq(t, "again", next(t, news), now)
+	_, err = r.claim.Release(r.ctx)
+	r.no(err)
+	eq(t, "released", next(t, news), now)
+}
+
+func TestWakesAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
+	r := newRig(t, &backend{url: proxy.URL()})
+	news := listen(t, r)
+	next(t, news)
+	proxy.DropAll()
+	eq(t, "lost", next(t, news).Lost, true)
+	for wake := next(t, news); !wake.Confirmed; wake = next(t, news) {
+	}
+	until(t, "a push after the loss", func() bool { _, err := r.q.Push(r.ctx, job("a", "1")); return err == nil })
+	eq(t, "news", next(t, news), Wake{Shard: r.s.Shard})
+}
+
+func peek(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	look := func() Peeked {
+		t.Helper()
+		seen, err := r.c.Peek(r.ctx, r.s, r.s)
+		r.no(err)
+		eq(t, "the same twice", seen[0], seen[1])
+		return seen[0]
+	}
+	eq(t, "empty", look(), Peeked{})
+	r.push(job("a", "1", in(time.Hour)))
+	p := look()
+	eq(t, "ready", p.Ready, false)
+	near(t, "next", p.Next, time.Hour)
+	r.push(job("b", "1"))
+	eq(t, "ready", look().Ready, true)
+	r.pop(1)
+	eq(t, "ready with all in flight", look().Ready, false)
+	r.own(Seize)
+	eq(t, "ready on probation", look().Ready, true)
+}
