@@ -1,0 +1,107 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+var usecRule = regexp.MustCompile(`cmdstat_evalsha:calls=\d+,usec=(\d+)`)
+
+// scriptTime is what Redis has spent in scripts: its own work, not the clock's.
+func (r *rig) scriptTime() int {
+	r.t.Helper()
+	text, err := r.c.rdb.Info(r.ctx, "commandstats").Result()
+	r.no(err)
+	found := usecRule.FindStringSubmatch(text)
+	if found == nil {
+		return 0
+	}
+	us, _ := strconv.Atoi(found[1])
+	return us
+}
+
+// TestCrowdIsLinear: 10,000 payloads pushed one by one to one id cost Redis the same
+// each, however many wait; also duplicates, also after a failure, also while in flight.
+func TestCrowdIsLinear(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for name, prepare := range map[string]func(*rig){
+		"waiting": func(*rig) {},
+		"parked":  func(r *rig) { r.push(job("a", "flying")); r.popOne("a") },
+	} {
+		t.Run(name, func(t *testing.T) { // one after the other: they share the figures
+			r := newRig(t, &backend{url: server.URL()}, func(c *Config) { c.Cluster = name })
+			prepare(r)
+			const n = 10_000
+			cost := make([]int, 0, n/1000)
+			push := func(i int) { r.push(job("a", fmt.Sprintf("payload %d", i))) }
+			thousand := func(from int) int {
+				before := r.scriptTime()
+				for i := range 1000 {
+					push(from + i)
+				}
+				return r.scriptTime() - before
+			}
+			for from := 0; from < n; from += 1000 {
+				cost = append(cost, thousand(from))
+			}
+			again := thousand(0)
+			if name == "waiting" {
+				_, flight := r.popOne("a")
+				r.nack(flight, "a", Retry, 0, 0)
+				cost = append(cost, again, thousand(0))
+			}
+			for i, c := range cost {
+				if c > 6*cost[0] {
+					t.Errorf("thousand %d: got %d us of Redis, want at most six times that of the first, %d", i, c, cost[0])
+				}
+			}
+			if _, err := r.q.Push(r.ctx, job("a", "one more")); !errors.Is(err, ErrTooManyPayloads) {
+				t.Errorf("payload %d: got %v, want %v", n+1, err, ErrTooManyPayloads)
+			}
+			r.push(job("b", "1"))
+		})
+	}
+}
+
+// TestStateCheckObjects breaks a shard in every way that the check of its keys must see.
+func TestStateCheckObjects(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t).URL()}
+	for name, break_ := range map[string]func(*rig) error{
+		"stranded":            func(r *rig) error { return r.c.rdb.LRem(r.ctx, r.s.keys.ready, 1, "ready").Err() },
+		"in two places":       func(r *rig) error { return r.c.rdb.RPush(r.ctx, r.s.keys.ready, "ready").Err() },
+		"entry, no record":    func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "ready").Err() },
+		"flight, no record":   func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "fly").Err() },
+		"wrong flight count":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.claim, "#1", 7).Err() },
+		"parked, not flying":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.parked, "ready", "a1234567890").Err() },
+		"uncounted tomb":      func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "ready", "x").Err() },
+		"morgue count":        func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.count, "morgue", 3).Err() },
+		"spill without owner": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.spillx, "w1:z:p", "000000000001 1").Err() },
+		"due, wrong time":     func(r *rig) error { return r.c.rdb.ZIncrBy(r.ctx, r.s.keys.due, 5, "later").Err() },
+		"retry among due":     func(r *rig) error { return r.c.rdb.Rename(r.ctx, r.s.keys.due, r.s.keys.retry).Err() },
+		"crash of a stranger": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.crashes, "ready", 1).Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := &rig{t: t, ctx: t.Context(), c: b.open(t)}
+			r.q = newQueue(t, r.c, 1)
+			r.s = r.q.Shard(0)
+			r.own(Fresh)
+			r.push(job("fly", "1"))
+			r.pop(1)
+			r.push(job("ready", "1"), job("later", "1", in(3600e9)))
+			_, err := r.s.readState(r.ctx)
+			r.no(err)
+			r.no(break_(r))
+			if _, err := r.s.readState(r.ctx); err == nil {
+				t.Error("got nil, want an objection")
+			}
+		})
+	}
+}
