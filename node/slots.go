@@ -10,17 +10,19 @@ import (
 
 // slots bound the handler calls of a node. When all are taken, the waiter with the
 // smallest key is next: the due time of its oldest job (scheduler lag) or the time
-// since when it waits (seq).
+// since when it waits (seq). Equal keys are served in turn.
 type slots struct {
 	waiters atomic.Int32 // len(queue), read without mu
 
 	mu    sync.Mutex
 	free  int       // guarded by mu
+	count uint64    // waiters ever; guarded by mu
 	queue slotQueue // guarded by mu
 }
 
 type waiter struct {
 	key   time.Time
+	place uint64 // in the order of arrival
 	turn  chan struct{}
 	index int // in the heap; -1 once it has its turn
 }
@@ -35,7 +37,8 @@ func (s *slots) take(ctx context.Context, key time.Time) error {
 		s.mu.Unlock()
 		return nil
 	}
-	w := &waiter{key: key, turn: make(chan struct{})}
+	s.count++
+	w := &waiter{key: key, place: s.count, turn: make(chan struct{})}
 	heap.Push(&s.queue, w)
 	s.waiters.Store(int32(len(s.queue)))
 	s.mu.Unlock()
@@ -82,8 +85,13 @@ func (s *slots) next() {
 
 type slotQueue []*waiter
 
-func (q slotQueue) Len() int           { return len(q) }
-func (q slotQueue) Less(i, j int) bool { return q[i].key.Before(q[j].key) }
+func (q slotQueue) Len() int { return len(q) }
+func (q slotQueue) Less(i, j int) bool {
+	if !q[i].key.Equal(q[j].key) {
+		return q[i].key.Before(q[j].key)
+	}
+	return q[i].place < q[j].place
+}
 func (q slotQueue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].index, q[j].index = i, j

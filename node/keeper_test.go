@@ -1,0 +1,200 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// leaseFunc is a lease in a test.
+type leaseFunc func(ctx context.Context) error
+
+func (f leaseFunc) Renew(ctx context.Context, _ []byte, _ time.Duration) error { return f(ctx) }
+
+// kept is a keeper in a bubble, with the bubble's clock.
+type kept struct {
+	*keeper
+	begun   time.Time
+	jump    atomic.Int64 // ns that the clock has counted while the process was suspended
+	renewed atomic.Int64
+}
+
+func keep(t *testing.T, ttl time.Duration, renew leaseFunc) *kept {
+	t.Helper()
+	k := &kept{begun: time.Now(), keeper: newKeeper(ttl, func() []byte { return nil }, slog.New(slog.DiscardHandler))}
+	k.now = func() time.Duration { return time.Since(k.begun) + time.Duration(k.jump.Load()) }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); k.run(ctx, renew, func(context.Context) { k.renewed.Add(1) }) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	return k
+}
+
+// lostAfter waits for the keeper's end and says when it came.
+func (k *kept) lostAfter() time.Duration {
+	<-k.lost
+	return time.Since(k.begun)
+}
+
+const ttl = 6 * time.Second
+
+func TestKeeperRenews(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := keep(t, ttl, func(context.Context) error { return nil })
+		time.Sleep(time.Hour) // the bubble's
+		synctest.Wait()
+		if !k.holds() {
+			t.Error("lost although each renewal was good")
+		}
+		if want := int64(3601); k.renewed.Load() != want {
+			t.Errorf("%d renewals in an hour, want %d: one per ttl/6", k.renewed.Load(), want)
+		}
+	})
+}
+
+// TestKeeperDeadline: 0.7 ttl from before the last good request was sent, however long
+// its answer took, whatever the failures after it were.
+func TestKeeperDeadline(t *testing.T) {
+	t.Parallel()
+	hang := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
+	refuse := func(context.Context) error { return errBoom }
+	for _, c := range []struct {
+		name  string
+		after func(context.Context) error // what follows the good renewals
+		slow  time.Duration               // of the good renewals' answers
+		want  time.Duration               // of the last good request, plus 0.7 ttl, up to one tick late
+	}{
+		{"redis hangs", hang, 0, 10*time.Second + ttl*7/10},
+		{"redis refuses", refuse, 0, 10*time.Second + ttl*7/10},
+		{"slow answers before", refuse, ttl/6 - time.Millisecond, 10*time.Second + ttl*7/10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				begun := time.Now()
+				k := keep(t, ttl, func(ctx context.Context) error {
+					asked.Add(1)
+					if time.Since(begun) <= 10*time.Second {
+						time.Sleep(c.slow)
+						return nil
+					}
+					return c.after(ctx)
+				})
+				got := k.lostAfter()
+				if got < c.want || got > c.want+ttl/60 {
+					t.Errorf("lost after %s, want %s to %s", got, c.want, c.want+ttl/60)
+				}
+				if k.holds() || !errors.Is(k.why, lowkiq.ErrLeaseLost) {
+					t.Errorf("holds %v, why %v", k.holds(), k.why)
+				}
+				if least := int64(13); asked.Load() < least {
+					t.Errorf("%d renewals were tried, want %d: until the deadline", asked.Load(), least)
+				}
+				if got, want := k.overrun()-k.deadline(), ttl/5; got != want {
+					t.Errorf("handlers have %s to return, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestKeeperRecovers: an outage shorter than the deadline has no effect.
+func TestKeeperRecovers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		k := keep(t, ttl, func(context.Context) error {
+			if d := time.Since(begun); d > 10*time.Second && d < 14*time.Second {
+				return errBoom
+			}
+			return nil
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !k.holds() {
+			t.Errorf("lost: %v", k.why)
+		}
+	})
+}
+
+// TestKeeperLateReply: an answer that comes after the deadline revives nothing, also in
+// the moment before the watch has noticed.
+func TestKeeperLateReply(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{time.Nanosecond, time.Millisecond, ttl / 60, ttl} {
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &kept{begun: time.Now(), keeper: newKeeper(ttl, func() []byte { return nil }, slog.New(slog.DiscardHandler))}
+				k.now = func() time.Duration { return time.Since(k.begun) }
+				time.Sleep(ttl / 2) // this is when the next renewal is sent
+				on := k.renew(t.Context(), leaseFunc(func(context.Context) error {
+					time.Sleep(ttl*7/10 - ttl/2 + late) // deaf to its context, like a thawed process
+					return nil
+				}), func(context.Context) { t.Error("a late renewal was taken for a good one") })
+				if on || k.holds() || k.good.Load() != 0 {
+					t.Errorf("on %v, holds %v, good %d: revived", on, k.holds(), k.good.Load())
+				}
+			})
+		})
+	}
+}
+
+func TestKeeperMissingLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		k := keep(t, ttl, func(context.Context) error {
+			if asked.Add(1) == 5 {
+				return fmt.Errorf("x: %w", queue.ErrLeaseGone)
+			}
+			return nil
+		})
+		if got, want := k.lostAfter(), 4*ttl/6; got != want {
+			t.Errorf("lost after %s, want %s", got, want)
+		}
+		if !errors.Is(k.why, lowkiq.ErrLeaseLost) || !errors.Is(k.why, queue.ErrLeaseGone) {
+			t.Errorf("why is %v", k.why)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if k.holds() || asked.Load() != 5 {
+			t.Errorf("holds %v after %d renewals; want no more than 5", k.holds(), asked.Load())
+		}
+	})
+}
+
+// TestKeeperSuspend: the clock jumps while the machine sleeps; the very next question
+// before a handler call notices, with no tick in between.
+func TestKeeperSuspend(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		jump time.Duration
+		want bool
+	}{{ttl / 2, true}, {ttl*7/10 + 1, false}, {time.Hour, false}} {
+		t.Run(fmt.Sprint(c.jump), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := keep(t, ttl, func(context.Context) error { return nil })
+				time.Sleep(ttl / 6)
+				synctest.Wait() // the second renewal is good
+				k.jump.Store(int64(c.jump))
+				if got := k.holds(); got != c.want {
+					t.Errorf("holds is %v after a sleep of %s, want %v", got, c.jump, c.want)
+				}
+				time.Sleep(ttl)
+				synctest.Wait()
+				if got := k.holds(); got != c.want {
+					t.Errorf("later holds is %v, want %v for good", got, c.want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// queued waits in a bubble until exactly n takers wait.
+func queued(t *testing.T, s *slots, n int32) {
+	t.Helper()
+	synctest.Wait()
+	if got := s.waiters.Load(); got != n {
+		t.Fatalf("%d takers wait, want %d", got, n)
+	}
+	if s.contended() != (n > 0) {
+		t.Errorf("contended is %v with %d waiting", s.contended(), n)
+	}
+}
+
+// TestSlotsOldestFirst: the waiter with the smallest key is next; equal keys in turn.
+func TestSlotsOldestFirst(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		keys []int // in order of arrival
+		want []int // places in keys, in order of their turns
+	}{
+		{"oldest due first", []int{5, 1, 9, 3}, []int{1, 3, 0, 2}},
+		{"equal keys in turn", []int{7, 7, 7, 7, 7, 7, 7, 7, 7}, []int{0, 1, 2, 3, 4, 5, 6, 7, 8}},
+		{"both", []int{7, 1, 7, 1, 7, 1}, []int{1, 3, 5, 0, 2, 4}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSlots(1)
+				if err := s.take(t.Context(), time.Time{}); err != nil {
+					t.Fatal(err)
+				}
+				var got []int
+				for i, key := range c.keys {
+					go func() {
+						if s.take(t.Context(), time.Unix(int64(key), 0)) == nil {
+							got = append(got, i) // one at a time: there is one slot
+							s.give()
+						}
+					}()
+					queued(t, s, int32(i+1))
+				}
+				s.give()
+				queued(t, s, 0)
+				if !slices.Equal(got, c.want) {
+					t.Errorf("got %v, want %v", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestSlotsCancelled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(1)
+		if err := s.take(t.Context(), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		answer := make(chan error, 1)
+		go func() { answer <- s.take(ctx, time.Time{}) }()
+		queued(t, s, 1)
+		cancel(errBoom)
+		if err := <-answer; !errors.Is(err, errBoom) {
+			t.Errorf("got %v, want the cause", err)
+		}
+		queued(t, s, 0)
+		s.give()
+		if s.free != 1 {
+			t.Errorf("%d slots are free, want 1", s.free)
+		}
+	})
+}
+
+// TestSlotsTurnAndCancel: a turn that comes together with the cancel is passed on.
+func TestSlotsTurnAndCancel(t *testing.T) {
+	t.Parallel()
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSlots(1)
+			if err := s.take(t.Context(), time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				if s.take(ctx, time.Time{}) == nil {
+					s.give()
+				}
+			}()
+			queued(t, s, 1)
+			cancel()
+			s.give()
+			synctest.Wait()
+			if s.free != 1 {
+				t.Fatalf("%d slots are free, want 1", s.free)
+			}
+		})
+	}
+}
+
+// TestSlotsProperty: with any number of slots, takers and cancels, never more than the
+// slots at once, and all are free in the end.
+func TestSlotsProperty(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 4).Draw(t, "slots")
+		takers := rapid.SliceOfN(rapid.IntRange(0, 20), 1, 40).Draw(t, "keys")
+		cancelled := rapid.SliceOfN(rapid.Bool(), len(takers), len(takers)).Draw(t, "cancelled")
+		s := newSlots(size)
+		var now atomic.Int64
+		var over atomic.Bool
+		var group sync.WaitGroup
+		for i, key := range takers {
+			ctx, cancel := context.WithCancel(context.Background())
+			group.Go(func() {
+				defer cancel()
+				if s.take(ctx, time.Unix(int64(key), 0)) != nil {
+					return
+				}
+				if now.Add(1) > int64(size) {
+					over.Store(true)
+				}
+				now.Add(-1)
+				s.give()
+			})
+			if cancelled[i] {
+				group.Go(cancel)
+			}
+		}
+		group.Wait()
+		if over.Load() {
+			t.Fatalf("more than %d at once", size)
+		}
+		if s.free != size || len(s.queue) != 0 || s.contended() {
+			t.Fatalf("%d slots are free, %d wait; want %d, 0", s.free, len(s.queue), size)
+		}
+	})
+}
