@@ -44,7 +44,7 @@ func (*demoCommand) Run(s *streams) error {
 	case err != nil:
 		return fail(exitFailed, "demo: no verdict: %w", err)
 	}
-	fmt.Fprintf(s.out, "\n%s", verdict.Words())
+	fmt.Fprint(s.out, demo.Words(verdict))
 	if !verdict.OK() {
 		return fail(exitFailed, "demo: promises were broken")
 	}

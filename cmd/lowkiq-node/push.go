@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
@@ -20,11 +21,14 @@ import (
 type pushCommand struct {
 	source `embed:""`
 
-	Queue  string   `required:"" short:"q" placeholder:"NAME" help:"Queue to push into."`
-	Shards *int     `placeholder:"N" help:"Shard count: registers the queue if it is new."`
-	Strict bool     `help:"Stop at the first line that is refused."`
-	Skip   int      `placeholder:"N" help:"Leave the first N lines out: they are stored already."`
-	Files  []string `arg:"" optional:"" help:"NDJSON files; none or - is standard input."`
+	Queue  string `required:"" short:"q" placeholder:"NAME" help:"Queue to push into."`
+	Shards *int   `placeholder:"N" help:"Shard count: registers the queue if it is new."`
+	Strict bool   `help:"Stop at the first line that is refused."`
+	Skip   int    `placeholder:"N" help:"Leave the first N lines out: they are stored already."`
+
+	Patience time.Duration `default:"30s" placeholder:"TIME" help:"How long to try while Redis is away (${default})."`
+
+	Files []string `arg:"" optional:"" help:"NDJSON files; none or - is standard input."`
 
 	ID        string   `group:"A single job:" placeholder:"ID" help:"Push this one job instead of lines."`
 	Payload   string   `group:"A single job:" placeholder:"JSON" help:"Its payload."`
@@ -41,7 +45,7 @@ func (*pushCommand) Help() string {
 
 The shard count comes from the registry in Redis, else from --shards or the configuration's queues, which registers the queue.
 
-Bad lines are reported as "line N: reason" and do not stop the rest, unless --strict. While Redis is away the push is repeated for 30 s; then it says "resume with --skip N": every line up to N is stored, or was reported as refused. A push is at least once: equal payloads of one id waiting together are one, which is counted as merged.
+Bad lines are reported as "line N: reason" and do not stop the rest, unless --strict. While Redis is away the push is repeated for 30 s (--patience); then it says "resume with --skip N": every line up to N is stored, or was reported as refused. A push is at least once: equal payloads of one id waiting together are one, which is counted as merged.
 
 The last line on stdout is {"pushed":n,"merged":k,"refused":m,"lines":l}: jobs stored, those of them that were merged, jobs refused, and lines taken, which is pushed + refused.
 
@@ -79,6 +83,8 @@ func (c *pushCommand) check() error {
 		return fail(exitUsage, "--id pushes one job: neither files nor --skip go with it")
 	case c.Skip < 0:
 		return fail(exitUsage, "--skip is %d, want 0 or more", c.Skip)
+	case c.Patience <= 0:
+		return fail(exitUsage, "--patience is %s, want more than 0", c.Patience)
 	case c.Shards != nil && (*c.Shards < 1 || *c.Shards > lowkiq.MaxShards):
 		return fail(exitUsage, "--shards is %d, want 1 to %d", *c.Shards, lowkiq.MaxShards)
 	}
@@ -120,14 +126,14 @@ func (c *pushCommand) push(ctx context.Context, s *streams, q *queue.Queue) erro
 	defer closeAll()
 	bar := newBar(s.err, -1, "pushing")
 	f := &feed.Feeder{
-		Target: q, Shards: q.Shards, Skip: c.Skip, Strict: c.Strict,
+		Target: q, Shards: q.Shards, Skip: c.Skip, Strict: c.Strict, Patience: c.Patience,
 		Refused: func(line int, reason error) {
 			bar.clear()
 			fmt.Fprintf(s.err, "line %d: %v\n", line, reason)
 		},
 		Away: func(err error) {
 			bar.clear()
-			fmt.Fprintf(s.err, "lowkiq-node: redis is away, trying for 30s: %v\n", err)
+			fmt.Fprintf(s.err, "lowkiq-node: redis is away, trying for %s: %v\n", c.Patience, err)
 		},
 		Settled: func(sum feed.Summary) { bar.at(sum.Lines) },
 	}

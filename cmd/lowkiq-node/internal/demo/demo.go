@@ -91,13 +91,24 @@ func (s *stage) play(ctx context.Context) (verdict history.Verdict, err error) {
 	if err := s.worker.stop(); err != nil {
 		return verdict, err
 	}
-	// A payload may be handled twice, that is the price of losing none; nothing else is
-	// allowed.
-	verdict, err = history.Check(history.Config{ShardConcurrency: 1, MaxDuplicates: -1, MaxUncaused: -1}, s.feeder.pushed(), s.settings.History)
+	if verdict, err = judge(s.feeder, s.settings.History); err != nil {
+		return verdict, err
+	}
+	s.cfg.Say("Pushes repeated while the worker was away: %d.", s.feeder.retried)
+	return verdict, nil
+}
+
+// judge gives the verdict on a history. A payload may be handled twice, that is the
+// price of losing none; nothing else is allowed.
+func judge(f *feeder, path string) (history.Verdict, error) {
+	cfg := history.Config{ShardConcurrency: 1, MaxDuplicates: -1, MaxUncaused: -1}
+	verdict, err := history.Check(cfg, f.pushed(), path)
 	if err != nil {
 		return verdict, fmt.Errorf("verdict: %w", err)
 	}
-	s.cfg.Say("Pushes repeated while the worker was away: %d.", s.feeder.retried)
+	if verdict.OK() && verdict.Distinct != Payloads {
+		return verdict, fmt.Errorf("verdict: %d events were handled of %d", verdict.Distinct, Payloads)
+	}
 	return verdict, nil
 }
 
@@ -159,6 +170,34 @@ func (s *stage) replace() error {
 	s.worker = next
 	s.cfg.Say("Restarted as process %d.", next.cmd.Process.Pid)
 	return nil
+}
+
+// Words is the verdict for a person. The judge's own words follow if it is bad.
+func Words(v history.Verdict) string {
+	word := "GOOD: every promise was kept."
+	if !v.OK() {
+		word = "BAD: promises were broken."
+	}
+	text := fmt.Sprintf(`
+Verdict: %s
+  every event handled:              %s (%d of %d, %d lost)
+  order of each file kept:          %s (%d out of order)
+  no file handled twice at once:    %s (%d overlaps in %d handler calls)
+  handled again after the kill:     %d events (at least once is the promise; %d calls were cut off)
+  speed:                            %.0f jobs per second for %.1f s, on miniredis, with a handler of %s
+`, word, yes(v.Lost == 0 && v.Distinct == Payloads), v.Distinct, Payloads, v.Lost, yes(v.Misordered == 0), v.Misordered,
+		yes(v.Overlaps == 0), v.Overlaps, v.Calls, v.Duplicates, v.Interrupted, v.PerSecond, v.Wall.Seconds(), workTime)
+	if !v.OK() {
+		text += "\n" + v.Words()
+	}
+	return text
+}
+
+func yes(ok bool) string {
+	if ok {
+		return "yes"
+	}
+	return "NO"
 }
 
 func freeAddress() (string, error) {

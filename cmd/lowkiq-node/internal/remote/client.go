@@ -52,8 +52,11 @@ func New(address, token string) (*Client, error) {
 	}
 	return &Client{
 		base: strings.TrimRight(address, "/"), token: token,
-		http: &http.Client{Timeout: time.Minute, Transport: &http.Transport{
-			DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}},
+		http: &http.Client{
+			Timeout:       time.Minute,
+			Transport:     &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a node does not redirect
+		},
 	}, nil
 }
 

@@ -1,0 +1,129 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/node/handler"
+)
+
+// TestMain is also the main of the lowkiq-node that scripts run.
+func TestMain(m *testing.M) {
+	handler.Guard()
+	testscript.Main(leakless{m}, map[string]func(){"lowkiq-node": main})
+}
+
+// leakless fails a run that leaves goroutines.
+type leakless struct{ *testing.M }
+
+func (l leakless) Run() int {
+	code := l.M.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// TestScripts runs the stories of testdata. Each has a Redis of its own (LOWKIQ_REDIS)
+// and a free address ($HTTP, and LOWKIQ_URL).
+//
+//	exits N command…           it ends with this exit code
+//	await REGEXP command…      it is repeated until it succeeds and its stdout matches
+//	awaitfile FILE REGEXP      until the file's content matches
+//	signal TERM|TTIN           to the background commands
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			redis := redistest.Start(t)
+			address := freePort(t)
+			env.Setenv("REDIS", redis.Addr())
+			env.Setenv("LOWKIQ_REDIS", redis.URL())
+			env.Setenv("HTTP", address)
+			env.Setenv("LOWKIQ_URL", "http://"+address)
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // or every command ends a second late
+			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("TMPDIR", filepath.Join(env.WorkDir, ".tmp"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "await": await, "awaitfile": awaitFile, "signal": sendSignal,
+		},
+	})
+}
+
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	if err != nil || neg {
+		ts.Fatalf("usage: exits CODE command…")
+	}
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("got exit code %d, want %d", got, want)
+	}
+}
+
+const patience = 20 * time.Second
+
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	eventually(ts, func() bool {
+		return ts.Exec(args[1], args[2:]...) == nil && pattern.MatchString(ts.ReadFile("stdout"))
+	}, "%q: want stdout to match %s", args[1:], pattern)
+}
+
+func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
+	pattern := regexp.MustCompile("(?m)" + args[1])
+	eventually(ts, func() bool {
+		text, err := os.ReadFile(ts.MkAbs(args[0]))
+		return err == nil && pattern.Match(text)
+	}, "file %s: want it to match %s", args[0], pattern)
+}
+
+func eventually(ts *testscript.TestScript, condition func() bool, format string, args ...any) {
+	for deadline := time.Now().Add(patience); !condition(); {
+		if time.Now().After(deadline) {
+			ts.Fatalf(format, args...)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
+	sig := map[string]os.Signal{"TERM": syscall.SIGTERM, "TTIN": syscall.SIGTTIN}[args[0]]
+	for _, cmd := range ts.BackgroundCmds() {
+		ts.Check(cmd.Process.Signal(sig))
+	}
+}

@@ -1,0 +1,156 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// pushing is a lowkiq-node push whose standard input the test writes.
+type pushing struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	stderr bytes.Buffer
+	stdout bytes.Buffer
+}
+
+func startPush(t *testing.T, redis string, args ...string) *pushing {
+	t.Helper()
+	p := &pushing{cmd: exec.Command("lowkiq-node", append([]string{"push", "--redis", redis, "--queue", "orders"}, args...)...)}
+	p.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	var err error
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.cmd.Process.Kill() })
+	return p
+}
+
+func (p *pushing) write(t *testing.T, from, to int) {
+	t.Helper()
+	for i := from; i <= to; i++ {
+		if _, err := fmt.Fprintf(p.in, "{\"id\":\"%d\"}\n", i); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// end waits and returns the exit code.
+func (p *pushing) end(t *testing.T) int {
+	t.Helper()
+	p.in.Close()
+	err := p.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// waiting waits until n jobs are in the queue.
+func waiting(t *testing.T, redis string, n int) {
+	t.Helper()
+	client, err := queue.Open(queue.Config{Redis: redis})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	got := -1
+	for deadline := time.Now().Add(patience); got != n; {
+		if q, err := client.Queue(context.Background(), "orders"); err == nil {
+			if stats, err := q.Stats(t.Context()); err == nil {
+				got = stats.Jobs.Ready
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("got %d jobs waiting, want %d", got, n)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// Redis is lost in the middle of a stream and stays away: the push says where to go on,
+// and going on there loses nothing.
+func TestPushOutage(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	p := startPush(t, redis.URL(), "--shards", "4", "--patience", "1s")
+	p.write(t, 1, 100)
+	waiting(t, redis.URL(), 100)
+	redis.Kill()
+	p.write(t, 101, 200)
+	if code := p.end(t); code != exitUnreachable || !strings.Contains(p.stderr.String(), "resume with --skip 100\n") {
+		t.Fatalf("got exit code %d and %q, want %d and resume with --skip 100", code, p.stderr.String(), exitUnreachable)
+	}
+	if got, want := p.stdout.String(), `{"pushed":100,"merged":0,"refused":0,"lines":100}`+"\n"; got != want {
+		t.Errorf("stdout: got %s, want %s", got, want)
+	}
+	redis.Restart()
+	p = startPush(t, redis.URL(), "--skip", "100")
+	p.write(t, 1, 200)
+	if code := p.end(t); code != exitOK {
+		t.Fatalf("got exit code %d and %q, want 0", code, p.stderr.String())
+	}
+	waiting(t, redis.URL(), 200)
+}
+
+// Redis is lost and comes back in time: nobody needs to do anything.
+func TestPushSurvivesRestart(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	p := startPush(t, redis.URL(), "--shards", "4")
+	p.write(t, 1, 100)
+	waiting(t, redis.URL(), 100)
+	redis.Kill()
+	p.write(t, 101, 200)
+	redis.Restart()
+	if code := p.end(t); code != exitOK {
+		t.Fatalf("got exit code %d and %q, want 0", code, p.stderr.String())
+	}
+	waiting(t, redis.URL(), 200)
+}
+
+// Interrupted by Ctrl-C, the push says where to go on.
+func TestPushInterrupted(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	p := startPush(t, redis.URL(), "--shards", "4")
+	p.write(t, 1, 10)
+	waiting(t, redis.URL(), 10)
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	// Its standard input stays open: it must not wait for that.
+	err := p.cmd.Wait()
+	if code := p.cmd.ProcessState.ExitCode(); code != exitInterrupted || !strings.Contains(p.stderr.String(), "resume with --skip 10\n") {
+		t.Errorf("got %v, exit code %d and %q, want %d and resume with --skip 10", err, code, p.stderr.String(), exitInterrupted)
+	}
+}
+
+// On a Redis Cluster everything is the same.
+func TestPushCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3)
+	p := startPush(t, cluster.URL(), "--shards", "16")
+	p.write(t, 1, 5000)
+	if code := p.end(t); code != exitOK || p.stdout.String() != `{"pushed":5000,"merged":0,"refused":0,"lines":5000}`+"\n" {
+		t.Fatalf("got exit code %d, %q and %q, want 0 and 5000 pushed", code, p.stdout.String(), p.stderr.String())
+	}
+	waiting(t, cluster.URL(), 5000)
+}
