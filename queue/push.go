@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 	"unsafe"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -101,7 +104,8 @@ const maxUnix = 1 << 33
 // chunk is one script's share of a push: jobs of one shard, in push order.
 type chunk struct {
 	call
-	jobs []int32 // places in the push
+	shard int
+	jobs  []int32 // places in the push
 }
 
 // write sends jobs to Redis in pipelines of scripts and fills in the results.
@@ -109,7 +113,7 @@ func (q *Queue) write(ctx context.Context, jobs []lowkiq.Push, results []Result)
 	chunks := q.cut(jobs, results)
 	for len(chunks) > 0 {
 		n, size := 0, 0
-		for n < len(chunks) && (n == 0 || size < waveBytes) {
+		for n < len(chunks) && (n == 0 || size < waveBytes && q.mayFollow(chunks[:n], chunks[n])) {
 			size += q.fill(chunks[n], jobs)
 			n++
 		}
@@ -126,6 +130,16 @@ func (q *Queue) write(ctx context.Context, jobs []lowkiq.Push, results []Result)
 	}
 }
 
+// mayFollow reports whether a chunk may be in one pipeline with others. In a cluster two
+// chunks of one shard may not: while a slot moves, the first may be refused and the
+// second taken, and then the payloads are not in push order.
+func (q *Queue) mayFollow(wave []*chunk, next *chunk) bool {
+	if _, cluster := q.c.rdb.(*redis.ClusterClient); !cluster {
+		return true
+	}
+	return !slices.ContainsFunc(wave, func(ch *chunk) bool { return ch.shard == next.shard })
+}
+
 // cut sorts jobs into chunks by shard, refusing the bad ones.
 func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 	open := make(map[int]*chunk, min(len(jobs), q.Shards))
@@ -140,7 +154,13 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 		shard := lowkiq.ShardOf(job.ID, q.Shards)
 		ch := open[shard]
 		if ch == nil || len(ch.jobs) == chunkJobs || sizes[ch]+len(job.Payload) > chunkBytes {
-			ch = &chunk{call: call{script: q.c.scripts.push, keys: q.shards[shard].push}}
+			// Of several scripts of a shard none may be unknown to a Redis that knows the
+			// next one, or the payloads are not in push order.
+			several := ch != nil
+			if several {
+				ch.text = true
+			}
+			ch = &chunk{shard: shard, call: call{script: q.c.scripts.push, keys: q.shards[shard].push, text: several}}
 			ch.args = []any{nil, nil, nil, q.shards[shard].keys.wake}
 			open[shard] = ch
 			chunks = append(chunks, ch)

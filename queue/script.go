@@ -73,6 +73,7 @@ type call struct {
 	script *script
 	keys   []string
 	args   []any
+	text   bool // send the script's text instead of its name
 	reply  any
 	err    error
 }
@@ -92,7 +93,11 @@ func (c *Client) pipeline(ctx context.Context, calls []*call) (unknown []*call) 
 	pipe := c.rdb.Pipeline()
 	cmds := make([]*redis.Cmd, len(calls))
 	for i, call := range calls {
-		cmds[i] = pipe.EvalSha(ctx, call.script.sha, call.keys, call.args...)
+		if call.text {
+			cmds[i] = pipe.Eval(ctx, call.script.text, call.keys, call.args...)
+		} else {
+			cmds[i] = pipe.EvalSha(ctx, call.script.sha, call.keys, call.args...)
+		}
 	}
 	pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
 	for i, call := range calls {

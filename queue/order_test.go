@@ -1,0 +1,47 @@
+package queue
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// TestBulkOrderWhileScriptsAreForgotten: the scripts of one push that concern one shard
+// take effect in push order, or not at all, while Redis forgets and others bring the
+// scripts back in the midst of the pipeline (I3).
+func TestBulkOrderWhileScriptsAreForgotten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	stop := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				r.c.rdb.ScriptFlush(r.ctx)
+				r.c.rdb.ScriptLoad(r.ctx, r.c.scripts.push.text)
+			}
+		}
+	})
+	defer work.Wait()
+	defer close(stop)
+	for round := range 20 {
+		var jobs []lowkiq.Push
+		for i := range 8000 {
+			jobs = append(jobs, job(fmt.Sprint("id", i%10), fmt.Sprint(i)))
+		}
+		r.push(jobs...)
+		for _, j := range r.drain() {
+			for i := 1; i < len(j.Payloads); i++ {
+				if x, y := number(j.Payloads[i-1]), number(j.Payloads[i]); x > y {
+					t.Fatalf("round %d: %s: got payload %d before %d, want push order", round, j.ID, x, y)
+				}
+			}
+		}
+	}
+}
