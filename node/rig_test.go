@@ -104,16 +104,7 @@ type producer struct {
 
 func open(t testing.TB, url string, shards int) *producer {
 	t.Helper()
-	client, err := queue.Open(queue.Config{Redis: url})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	q, err := client.Register(t.Context(), lowkiq.Queue{Name: "orders", Shards: shards})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &producer{t, q, client}
+	return openCluster(t, url, "default", shards)
 }
 
 func (p *producer) push(jobs ...lowkiq.Push) {
@@ -294,3 +285,18 @@ func TestWitness(t *testing.T) {
 }
 
 var errBoom = errors.New("boom")
+
+// openCluster is open for a cluster of another name.
+func openCluster(t testing.TB, url, cluster string, shards int) *producer {
+	t.Helper()
+	client, err := queue.Open(queue.Config{Redis: url, Cluster: cluster})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	q, err := client.Register(t.Context(), lowkiq.Queue{Name: "orders", Shards: shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &producer{t, q, client}
+}
