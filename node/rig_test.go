@@ -1,12 +1,16 @@
 package node
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -299,4 +303,32 @@ func openCluster(t testing.TB, url, cluster string, shards int) *producer {
 		t.Fatal(err)
 	}
 	return &producer{t, q, client}
+}
+
+// raw sends one command to a Redis and returns its answer.
+func raw(t testing.TB, addr string, words ...string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience)) //nolint:errcheck // then a read would tell
+	if _, err := fmt.Fprintf(conn, "%s\r\n", strings.Join(words, " ")); err != nil {
+		t.Fatal(err)
+	}
+	reader := bufio.NewReader(conn)
+	line, err := reader.ReadString('\n')
+	if err != nil || line[0] == '-' {
+		t.Fatalf("%v: %s %v", words, line, err)
+	}
+	if line[0] != '$' {
+		return strings.TrimSpace(line[1:])
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(line[1:]))
+	text := make([]byte, n)
+	if _, err := io.ReadFull(reader, text); err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

@@ -1,0 +1,202 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// cutter cuts connections at random until the test stops it.
+func cutter(t *testing.T, proxy *redistest.Proxy, seed uint64) (stop func()) {
+	t.Helper()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	end := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for cuts := -1; ; {
+			select {
+			case <-end:
+				proxy.CutReplyOf(func([]string) bool { return false })
+				return
+			case <-tick.C:
+			}
+			if now := proxy.Cuts(); now == cuts {
+				continue // the last one is not spent yet
+			} else {
+				cuts = now
+			}
+			n := 1 + random.IntN(20)
+			matches := func(words []string) bool {
+				if strings.EqualFold(words[0], "evalsha") {
+					n--
+				}
+				return n == 0
+			}
+			if random.IntN(3) == 0 {
+				proxy.CutRequestOf(matches)
+			} else {
+				proxy.CutReplyOf(matches)
+			}
+		}
+	})
+	return sync.OnceFunc(func() { close(end); group.Wait() })
+}
+
+// TestLostReplies: requests and replies are lost at random for the whole run, those of
+// leases and claims included. Nothing is lost, nothing stays behind, order holds.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	for _, lanes := range []int{1, 8} {
+		t.Run(fmt.Sprint(lanes, " lanes"), func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			proxy := redistest.NewProxy(t, srv.Addr())
+			var stop func()
+			const ids, each = 40, 15
+			w := newWitness(lanes)
+			var fails atomic.Int64
+			run := start(t, Config{Redis: proxy.URL(), OnStart: func() error {
+				stop = cutter(t, proxy, rand.Uint64())
+				return nil
+			}}, QueueConfig{
+				Shards: 3, ShardConcurrency: lanes, BatchSize: 2, RetryIn: func(int) time.Duration { return time.Millisecond },
+			}, w.around(func(context.Context, *lowkiq.Batch) error {
+				if rand.IntN(10) == 0 && fails.Add(1) < 50 {
+					return errBoom
+				}
+				return nil
+			}))
+			run.serving()
+			defer stop()
+			p := open(t, srv.URL(), 3)
+			for n := range each {
+				for i := range ids {
+					p.push(numbered(fmt.Sprint("id", i), n, n+1)...)
+				}
+			}
+			p.drained()
+			t.Logf("%d connections were cut", proxy.Cuts())
+			stop()
+			run.stop()
+			w.check(t, ids*each)
+			if owner, err := p.Shard(0).Owner(t.Context()); err != nil || owner.Instance != "" {
+				t.Errorf("after the drain %q owns a shard, %v", owner.Instance, err)
+			}
+		})
+	}
+}
+
+// TestLostLeaseReply: an answer to the lease's request that is lost must not end the
+// node, nor let it use a name twice.
+func TestLostLeaseReply(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	proxy := redistest.NewProxy(t, srv.Addr())
+	p := open(t, srv.URL(), 2)
+	p.push(numbered("a", 0, 3)...)
+	proxy.CutReplyOf(func(words []string) bool {
+		return strings.EqualFold(words[0], "evalsha") && len(words) > 3 && strings.Contains(words[3], ":lease:")
+	})
+	run := start(t, Config{Redis: proxy.URL()}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error { return nil })
+	p.drained()
+	if got := run.instance().name; !strings.HasSuffix(got, ".2") {
+		t.Errorf("works as %s, want instance 2", got)
+	}
+	if proxy.Cuts() != 1 {
+		t.Error("nothing was cut")
+	}
+}
+
+// TestForgetfulRedis: Redis falls back to an earlier state, as after a failover to a
+// replica that lagged: pops and acks never happened. The shard goes on without a restart.
+func TestForgetfulRedis(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	held, release := make(chan struct{}, 2), make(chan struct{})
+	w := newWitness(1)
+	run := start(t, Config{Redis: srv.URL(), TTL: time.Minute}, QueueConfig{Shards: 1}, w.around(func(_ context.Context, b *lowkiq.Batch) error {
+		if b.Jobs[0].ID == "held" {
+			held <- struct{}{}
+			<-release
+		}
+		return nil
+	}))
+	run.serving()
+	p.push(numbered("held", 0, 1)...)
+	receive(t, "the handler", held)
+	raw(t, srv.Addr(), "SAVE")
+	close(release)
+	for i := range 5 {
+		p.push(numbered("after", i, i+1)...)
+		p.drained()
+	}
+	srv.Kill()
+	srv.Restart()
+	receive(t, "what came back is handled again", held)
+	p.drained()
+	p.push(numbered("after", 5, 6)...)
+	p.drained()
+	w.check(t, 7)
+	if got := run.instance().name; !strings.HasSuffix(got, ".1") {
+		t.Errorf("works as %s: its lease was to survive", got)
+	}
+}
+
+// TestUnknownFlight: one answer that names a flight which nobody here knows may be old,
+// two in a row mean that the shard must be claimed anew.
+func TestUnknownFlight(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		open  [][]int64 // flights named by each answer
+		acks  int64     // flight whose acks wait
+		flush bool      // acks are on their way
+		want  bool
+	}{
+		{"known", [][]int64{{3}, {3}}, 0, false, false},
+		{"acks wait", [][]int64{{2, 3}, {3, 2}}, 2, false, false},
+		{"acks on their way", [][]int64{{2, 3}, {3, 2}}, 0, true, false},
+		{"once", [][]int64{{2, 3}, {3}}, 0, false, false},
+		{"another one", [][]int64{{1, 3}, {2, 3}}, 0, false, false},
+		{"twice", [][]int64{{2, 3}, {3, 2}}, 0, false, true},
+		{"twice, several", [][]int64{{2, 3, 1}, {1, 3, 2}}, 0, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := &runner{in: &instance{}, open: map[int64]int{3: 1}}
+			if c.acks != 0 {
+				r.acks = []queue.Acks{{Flight: c.acks}}
+			}
+			if c.flush {
+				r.flushing = make(chan struct{})
+			}
+			got := false
+			for i, open := range c.open {
+				again, estranged := r.takeIn(queue.Popped{Open: open})
+				if i == 0 && estranged {
+					t.Error("estranged at the first answer")
+				}
+				if again != (r.strange != 0) {
+					t.Errorf("pops again: %v", again)
+				}
+				got = estranged
+			}
+			if got != c.want {
+				t.Errorf("estranged is %v, want %v", got, c.want)
+			}
+		})
+	}
+}
