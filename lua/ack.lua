@@ -1,7 +1,7 @@
 -- ack: the ids named are done.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 due  5 flight  6 parked  7 crashes  8 count
--- ARGV  1 instance  2 fence  then groups: flight, count, ids;
+-- ARGV  1 instance  2 fence  3 channel that wakes the owner  then groups: flight, count, ids;
 --       count 0 means all that is left of the flight
 -- Returns the number of ids that were in their flight until now; the others are no-ops,
 -- so a repeated or late ack cannot touch a newer flight of the same id (I1).
@@ -10,4 +10,7 @@
 --#include settle
 --#include enqueue
 --#include finish
-return finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], 3, #ARGV)
+local done, again = finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], 4, #ARGV)
+-- An ack by itself is sent when no pop is near: the owner may be asleep.
+if again > 0 then redis.call('PUBLISH', ARGV[3], '0') end
+return done

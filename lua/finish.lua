@@ -2,9 +2,10 @@
 
 -- finish deletes handled jobs; what was pushed to them meanwhile becomes due at
 -- max(its due time, now). ARGV from p: groups of flight, count, ids; count 0 means all
--- that is left of the flight. Returns how many ids were done.
+-- that is left of the flight. Returns how many ids were done
+-- and how many wait again.
 local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, crashes_key, count_key, p, stop)
-  local done = 0
+  local done, again = 0, 0
   local time
   while p <= stop do
     local number, k = ARGV[p], tonumber(ARGV[p + 1])
@@ -23,6 +24,7 @@ local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, cras
         for i = 1, #ids do
           if later[i] then
             if not time then time = redis.call('TIME') end
+            again = again + 1
             unpark(jobs_key, ready_key, due_key, parked_key, ids[i], later[i], time[1] * 1000000 + time[2])
           end
         end
@@ -30,5 +32,5 @@ local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, cras
     end
   end
   if done > 0 then redis.call('HINCRBY', count_key, 'processed', done) end
-  return done
+  return done, again
 end

@@ -149,7 +149,7 @@ func appendAcks(args []any, acks []Acks) []any {
 // Ack says that jobs are done. It returns how many were still in their flight; to
 // repeat it does nothing.
 func (c *Claim) Ack(ctx context.Context, acks ...Acks) (int, error) {
-	reply, err := c.c.run(ctx, c.c.scripts.ack, c.pop[:8], appendAcks([]any{c.Instance, c.fence}, acks)...)
+	reply, err := c.c.run(ctx, c.c.scripts.ack, c.pop[:8], appendAcks([]any{c.Instance, c.fence, c.keys.wake}, acks)...)
 	if err != nil {
 		return 0, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}

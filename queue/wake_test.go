@@ -65,6 +65,11 @@ func wakes(t *testing.T, b *backend) {
 	r.drain()
 	r.push(job("a", "3"), job("b", "1", score(1)))
 	eq(t, "again", next(t, news), now)
+	p := r.pop(2)
+	r.push(job("a", "4")) // parked: nothing is due
+	r.ack(p.Flight, "b")
+	r.ack(p.Flight, "a")
+	eq(t, "an ack alone lets a wait again", next(t, news), now)
 	_, err = r.claim.Release(r.ctx)
 	r.no(err)
 	eq(t, "released", next(t, news), now)
