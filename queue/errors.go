@@ -50,11 +50,20 @@ var ErrHeld = errors.New("the shard's claim is held or has changed")
 // or out of memory. Whether it was executed is unknown if the connection broke.
 func Transient(err error) bool {
 	for _, prefix := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "OOM", "MOVED", "ASK", "BUSY", "NOREPLICAS", "MISCONF", "UNKILLABLE"} {
-		if redis.HasErrorPrefix(err, prefix) {
+		if says(err, prefix) {
 			return true
 		}
 	}
 	return Unreachable(err)
+}
+
+// says reports whether Redis answered with this kind of error. Redis 6.2 wraps what a
+// command inside a script says: "ERR Error running script (…): @user_script: 1: -OOM …".
+func says(err error, prefix string) bool {
+	if redis.HasErrorPrefix(err, prefix) {
+		return true
+	}
+	return redis.HasErrorPrefix(err, "Error running script") && strings.Contains(err.Error(), ": -"+prefix+" ")
 }
 
 // Unreachable reports whether err says that Redis could not be asked or did not answer.

@@ -194,6 +194,8 @@ func TestTransient(t *testing.T) {
 		"loading":          {answer("LOADING Redis is loading the dataset in memory"), true, false},
 		"slot moving":      {answer("TRYAGAIN Multiple keys request during rehashing of slot"), true, false},
 		"moved":            {answer("MOVED 1 host:1"), true, false},
+		"6.2, full":        {answer("ERR Error running script (call to f_0): @user_script:1: @user_script: 1: -OOM command not allowed when used memory > 'maxmemory'."), true, false},
+		"6.2, other":       {answer("ERR Error running script (call to f_0): @user_script:1: user_script:1: attempt to index a nil value"), false, false},
 		"wrong type":       {answer("WRONGTYPE Operation against a key"), false, false},
 		"password":         {answer("WRONGPASS invalid username-password pair"), false, false},
 		"fenced":           {&FencedError{}, false, false},

@@ -123,7 +123,7 @@ func (c *Client) explain(op string, err error) error {
 		return nil
 	case redis.HasErrorPrefix(err, "FENCED"):
 		return fencedError(err)
-	case redis.HasErrorPrefix(err, "OOM"):
+	case says(err, "OOM"):
 		return fmt.Errorf("%s: redis %s is out of memory (raise maxmemory or let jobs drain): %w", op, c.address, err)
 	case errors.As(err, &redisErr):
 		return fmt.Errorf("%s: redis %s answered: %w", op, c.address, err)
