@@ -182,7 +182,7 @@ func (c *claimer) want(ctx context.Context, s *queue.Shard, owner queue.Owner) {
 	if owner.Instance == "" {
 		return
 	}
-	if err := s.Want(ctx, owner.Fence); err != nil {
+	if err := s.Want(ctx, owner); err != nil {
 		c.trouble("want", s.Shard, err)
 	}
 }

@@ -54,7 +54,7 @@ func newInstance(n *Node, number int) *instance {
 	in.log = n.log.With("instance", in.name)
 	in.work, in.cancelWork = context.WithCancelCause(context.Background())
 	in.io, in.cancelIO = context.WithCancel(context.Background())
-	in.wakes = n.client.NewWakes(in.io)
+	in.wakes = n.client.NewWakes(in.io, in.name)
 	in.keeper = newKeeper(n.cfg.TTL, in.info, in.log)
 	return in
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -115,22 +117,31 @@ func (c *Client) Instances(ctx context.Context) ([]Instance, error) {
 	if len(index) == 0 {
 		return instances, nil
 	}
-	pipe := c.rdb.Pipeline()
-	leases := make(map[string]*redis.StringCmd, len(index))
-	for name := range index {
-		leases[name] = pipe.Get(ctx, c.leaseKey(name))
+	names := slices.Sorted(maps.Keys(index))
+	keys := make([]string, len(names))
+	for i, name := range names {
+		keys[i] = c.leaseKey(name)
 	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	leases, err := c.rdb.MGet(ctx, keys...).Result()
+	if err != nil {
 		return nil, c.explain("read leases", err)
 	}
-	for name, identity := range index {
-		value, err := leases[name].Bytes()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return nil, c.explain("read the lease of "+name, err)
+	for i, name := range names {
+		instance := Instance{Name: name, Identity: []byte(index[name])}
+		if lease, ok := leases[i].(string); ok {
+			instance.Lease = []byte(lease)
 		}
-		instances = append(instances, Instance{Name: name, Identity: []byte(identity), Lease: value})
+		instances = append(instances, instance)
 	}
 	return instances, nil
+}
+
+// Reserve takes a node's name for a boot until the lease shows it, at most for ttl. It
+// returns false if another boot has it.
+func (c *Client) Reserve(ctx context.Context, node, boot string, ttl time.Duration) (bool, error) {
+	key := clusterKey(c.cfg.Cluster, "name:"+node)
+	taken, err := c.rdb.SetNX(ctx, key, boot, ttl).Result()
+	return taken, c.explain("reserve the name "+node, err)
 }
 
 // Time is Redis's clock.

@@ -28,6 +28,9 @@ type Wake struct {
 	Due time.Time
 	// Wanted is the fence of the claim that another instance waits for, 0 otherwise.
 	Wanted int64
+	// Drain is "on" if somebody asks this node to give its shards away, "off" if it may
+	// take some again, "" otherwise.
+	Drain string
 }
 
 // Wakes listens for pushes to shards: a message comes when a shard goes from nothing
@@ -36,14 +39,20 @@ type Wake struct {
 type Wakes struct {
 	c      *Client
 	pubsub *redis.PubSub
+	mail   string // channel of messages to the instance itself
 
 	mu     sync.Mutex
 	shards map[string]lowkiq.Shard // by channel; guarded by mu
 }
 
-// NewWakes builds a listener; Run makes it listen.
-func (c *Client) NewWakes(ctx context.Context) *Wakes {
-	return &Wakes{c: c, pubsub: c.rdb.Subscribe(ctx), shards: map[string]lowkiq.Shard{}}
+// NewWakes builds a listener for an instance; Run makes it listen. Besides the news of
+// shards it hears what others have to say to the instance.
+func (c *Client) NewWakes(ctx context.Context, instance string) *Wakes {
+	return &Wakes{c: c, pubsub: c.rdb.Subscribe(ctx), mail: c.mailChannel(instance), shards: map[string]lowkiq.Shard{}}
+}
+
+func (c *Client) mailChannel(instance string) string {
+	return clusterKey(c.cfg.Cluster, "to:"+instance)
 }
 
 // Add subscribes to shards. The confirmation arrives as a Wake.
@@ -84,6 +93,9 @@ const (
 // Run delivers news until ctx ends. tell must not block for long.
 func (w *Wakes) Run(ctx context.Context, tell func(Wake)) error {
 	defer w.pubsub.Close()
+	if err := w.pubsub.Subscribe(ctx, w.mail); err != nil && ctx.Err() == nil {
+		tell(Wake{Lost: true}) // the next connection subscribes it
+	}
 	stop := context.AfterFunc(ctx, func() { w.pubsub.Close() }) //nolint:errcheck // unblocks Receive
 	defer stop()
 	for {
@@ -127,7 +139,9 @@ func (w *Wakes) deliver(msg any, tell func(Wake)) {
 			tell(Wake{Shard: shard, Confirmed: true})
 		}
 	case *redis.Message:
-		if shard, ok := w.shard(m.Channel); ok {
+		if m.Channel == w.mail {
+			tell(decodeMail(m.Payload))
+		} else if shard, ok := w.shard(m.Channel); ok {
 			tell(decodeWake(shard, m.Payload))
 		}
 	}
@@ -140,13 +154,23 @@ func (w *Wakes) shard(channel string) (lowkiq.Shard, bool) {
 	return shard, ok
 }
 
-// decodeWake reads "0" (due now), a due time in us, or "wanted <fence>".
+// decodeMail reads "wanted <queue> <index> <fence>" or "drain on|off".
+func decodeMail(payload string) (wake Wake) {
+	words := strings.Fields(payload)
+	switch {
+	case len(words) == 4 && words[0] == "wanted":
+		wake.Shard.Queue = words[1]
+		wake.Shard.Index, _ = strconv.Atoi(words[2])
+		wake.Wanted, _ = strconv.ParseInt(words[3], 10, 64)
+	case len(words) == 2 && words[0] == "drain":
+		wake.Drain = words[1]
+	}
+	return wake
+}
+
+// decodeWake reads "0" (due now) or a due time in us.
 func decodeWake(shard lowkiq.Shard, payload string) Wake {
 	wake := Wake{Shard: shard}
-	if fence, ok := strings.CutPrefix(payload, "wanted "); ok {
-		wake.Wanted, _ = strconv.ParseInt(fence, 10, 64)
-		return wake
-	}
 	if us, err := strconv.ParseInt(payload, 10, 64); err == nil && us > 0 {
 		wake.Due = time.UnixMicro(us)
 	}
@@ -155,9 +179,21 @@ func decodeWake(shard lowkiq.Shard, payload string) Wake {
 
 // Want tells the holder of a shard's claim that another instance waits for it; a live
 // holder that does not run the shard releases exactly that fence.
-func (s *Shard) Want(ctx context.Context, fence int64) error {
-	err := s.c.rdb.Publish(ctx, s.keys.wake, "wanted "+strconv.FormatInt(fence, 10)).Err()
+func (s *Shard) Want(ctx context.Context, holder Owner) error {
+	text := fmt.Sprintf("wanted %s %d %d", s.Queue, s.Index, holder.Fence)
+	err := s.c.rdb.Publish(ctx, s.c.mailChannel(holder.Instance), text).Err()
 	return s.c.explain("want "+s.String(), err)
+}
+
+// Drain asks an instance to give its shards away (on), or to take some again. heard is
+// false if it does not listen.
+func (c *Client) Drain(ctx context.Context, instance string, on bool) (heard bool, err error) {
+	text := "drain off"
+	if on {
+		text = "drain on"
+	}
+	n, err := c.rdb.Publish(ctx, c.mailChannel(instance), text).Result()
+	return n > 0, c.explain("drain "+instance, err)
 }
 
 // Peeked is what a look at a shard saw.

@@ -14,7 +14,7 @@ var wakeTests = []testCase{{"Wakes", wakes}, {"Peek", peek}}
 func listen(t *testing.T, r *rig) <-chan Wake {
 	t.Helper()
 	ctx, cancel := context.WithCancel(r.ctx)
-	w := r.c.NewWakes(ctx)
+	w := r.c.NewWakes(ctx, "n/b.1")
 	news, done := make(chan Wake, 1000), make(chan error, 1)
 	r.no(w.Add(ctx, r.s))
 	go func() { done <- w.Run(ctx, func(wake Wake) { news <- wake }) }()
@@ -60,7 +60,7 @@ func wakes(t *testing.T, b *backend) {
 	_, err := r.q.RunNow(r.ctx, "c")
 	r.no(err)
 	eq(t, "run now", next(t, news), now)
-	r.no(r.s.Want(r.ctx, 42))
+	r.no(r.s.Want(r.ctx, Owner{Instance: "n/b.1", Fence: 42}))
 	eq(t, "wanted", next(t, news), Wake{Shard: r.s.Shard, Wanted: 42})
 	r.drain()
 	r.push(job("a", "3"), job("b", "1", score(1)))

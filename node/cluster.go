@@ -1,0 +1,160 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/oklog/run"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/membership"
+	"github.com/lowkiq/lowkiq/rebalance"
+)
+
+// cluster is the node's part in the cluster: gossip says who seems alive, Raft says
+// who should own which shard. Both belong to the process and outlive its instances.
+// Neither is trusted with safety: that is the claims' (I1).
+type cluster struct {
+	node     *Node
+	gossip   *membership.Gossip
+	listener *rebalance.Listener
+	agent    *rebalance.Agent
+	done     chan struct{} // closed when the agent has left the Raft group
+}
+
+// newCluster opens the Raft port and builds gossip and agent; they are silent until
+// their actors run.
+func newCluster(n *Node) (*cluster, error) {
+	host, port, err := bindAddress(n.cfg.Bind)
+	if err != nil {
+		return nil, err
+	}
+	raftPort := 0
+	if port > 0 {
+		raftPort = port + 1
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(raftPort)))
+	if err != nil {
+		return nil, fmt.Errorf("raft listens one port above gossip: %w", err)
+	}
+	c := &cluster{node: n, done: make(chan struct{})}
+	raftPort = listener.Addr().(*net.TCPAddr).Port
+	c.listener = rebalance.NewListener(rebalance.ListenerConfig{
+		Cluster: n.cfg.Cluster, Listener: listener, Advertise: n.advertise(raftPort), Log: n.log,
+	})
+	c.gossip, err = membership.New(membership.Config{
+		Cluster: n.cfg.Cluster, Node: n.cfg.Name, Boot: n.boot, Bind: n.cfg.Bind, Advertise: n.advertise(port), Join: n.cfg.Join,
+		TTL: n.cfg.TTL, Peers: c.addresses, Keys: n.cfg.GossipKeys, Insecure: n.cfg.Insecure,
+		Meta: membership.Meta{N: 1, Raft: raftPort, HTTP: n.URL()}, Log: n.log,
+	})
+	if err == nil {
+		c.agent, err = rebalance.New(rebalance.Config{
+			Boot: n.boot, TTL: n.cfg.TTL, Record: n.leases.Record(), Mark: n.leases.Mark(n.cfg.TTL),
+			Source: c, Transport: c.listener.Transport, Log: n.log,
+		})
+	}
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return c, nil
+}
+
+func bindAddress(bind string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(bind)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err != nil || port < 0 || port > 65534 {
+		return "", 0, fmt.Errorf("bind %q: want host:port, the port below 65535 as Raft listens one above", bind)
+	}
+	return host, port, nil
+}
+
+// advertise is the host:port at which others reach a port of this node, "" for the
+// address it listens at.
+func (n *Node) advertise(port int) string {
+	if n.cfg.Advertise == "" || port == 0 {
+		return ""
+	}
+	return net.JoinHostPort(n.cfg.Advertise, strconv.Itoa(port))
+}
+
+// add adds the cluster's actors. They end after the instances, because a drain needs
+// the plan; the agent first, because leaving the group needs the network.
+func (c *cluster) add(group *run.Group) {
+	actor := func(run func(context.Context) error, after <-chan struct{}) {
+		ctx, cancel := context.WithCancel(context.Background())
+		group.Add(func() error {
+			err := run(ctx)
+			<-ctx.Done()
+			return err
+		}, func(error) { <-after; cancel() })
+	}
+	actor(func(ctx context.Context) error { defer close(c.done); return c.agent.Run(ctx) }, c.node.stopped)
+	actor(c.listener.Run, c.done)
+	actor(c.gossip.Run, c.done)
+	actor(c.follow, c.done)
+}
+
+// follow passes news on: of gossip to the agent, of either to the supervisor.
+func (c *cluster) follow(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.gossip.Changed():
+			c.agent.Wake()
+		case <-c.agent.Changed():
+			status := c.agent.Status()
+			c.node.metrics.RaftLeader.Set(map[bool]float64{true: 1}[status.Leading])
+			c.node.metrics.Generation.Set(float64(c.agent.Assignment().Generation.Index))
+			c.publish(func(m *membership.Meta) { m.Seat = c.seatText() })
+		}
+		if in := c.node.current.Load(); in != nil {
+			in.kick()
+		}
+	}
+}
+
+// publish changes what the process says of itself.
+func (c *cluster) publish(change func(*membership.Meta)) {
+	if err := c.gossip.Update(change); err != nil {
+		c.node.log.Warn("gossip not updated", "err", err)
+	}
+}
+
+func (c *cluster) seatText() string {
+	text, err := json.Marshal(c.agent.Seat())
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// desired says which shards of the handled queues this node should run now.
+func (c *cluster) desired(view rebalance.View) func(lowkiq.Shard) bool {
+	assignment := c.agent.Assignment()
+	if assignment.Generation == (rebalance.Generation{}) {
+		// Nothing was ever agreed. A node that is alone need not wait for its own
+		// election: the claims keep it safe, and the first plan starts from them.
+		alone := view.Leased && len(view.Peers) == 1
+		return func(lowkiq.Shard) bool { return alone }
+	}
+	name := c.node.cfg.Name
+	return func(s lowkiq.Shard) bool { return assignment.Owner(s) == name }
+}
+
+// dead reports what gossip knows of the instance that holds a claim: that it was given
+// up by its own process, or that it is dead or has left. "unknown" is neither.
+func (c *cluster) dead(instance string) (succeeded, gone bool) {
+	i, err := membership.ParseInstance(instance)
+	if err != nil {
+		return false, false
+	}
+	state := c.gossip.State(i)
+	return c.gossip.Succeeded(i), state == membership.Dead || state == membership.Left
+}

@@ -1,0 +1,185 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/membership"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/rebalance"
+)
+
+// What the leader plans from: leases in Redis, processes in gossip.
+
+// View implements rebalance.Source.
+func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
+	instances, err := c.node.leases.Instances(ctx)
+	if err != nil {
+		return rebalance.View{}, err
+	}
+	entries, err := c.node.leases.Registry(ctx)
+	if err != nil {
+		return rebalance.View{}, err
+	}
+	var queues []lowkiq.Queue
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		queues = append(queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
+	}
+	view := viewOf(c.leased(instances), c.gossip.Members(), c.node.boot)
+	view.Queues = queues
+	in := c.node.current.Load()
+	view.Leased = in != nil && in.keeper.holds()
+	for i := range view.Peers {
+		if view.Peers[i].Boot == c.node.boot {
+			view.Peers[i].Seat = c.agent.Seat() // fresher than any lease
+		}
+	}
+	return view, nil
+}
+
+// leased keeps the instances that have a lease and are not proven dead.
+func (c *cluster) leased(instances []queue.Instance) []LeaseInfo {
+	var live []LeaseInfo
+	for _, other := range instances {
+		if other.Lease == nil {
+			continue
+		}
+		info, err := parseLease(other.Lease)
+		if err != nil || c.node.process.gone(info.Process) {
+			continue
+		}
+		live = append(live, info)
+	}
+	return live
+}
+
+// viewOf joins leases and gossip to one set of processes.
+func viewOf(leases []LeaseInfo, members []membership.Member, self string) rebalance.View {
+	peers := map[string]rebalance.Peer{} // by boot
+	newest := map[string]LeaseInfo{}     // by name
+	for _, info := range leases {
+		peers[info.Boot] = peerOf(info)
+		if best, ok := newest[info.Node]; !ok || info.Start.After(best.Start) {
+			newest[info.Node] = info
+		}
+	}
+	for boot, peer := range peers {
+		peer.Superseded = newest[peer.Name].Boot != boot
+		peers[boot] = peer
+	}
+	for _, m := range members {
+		_, leased := peers[m.Instance.Boot]
+		if leased || m.State != membership.Alive {
+			continue
+		}
+		if peer, ok := gossiped(m); ok {
+			peers[peer.Boot] = peer
+		}
+	}
+	view := rebalance.View{}
+	for _, boot := range slices.Sorted(maps.Keys(peers)) {
+		view.Peers = append(view.Peers, peers[boot])
+	}
+	return view
+}
+
+func peerOf(info LeaseInfo) rebalance.Peer {
+	return rebalance.Peer{
+		Node: rebalance.Node{
+			Name: info.Node, Weight: info.Weight, Draining: info.Draining,
+			Queues: slices.Sorted(maps.Keys(info.Queues)),
+		},
+		Boot: info.Boot, Address: info.Raft, Seat: info.Seat, Leased: true,
+	}
+}
+
+// gossiped is a process that has no lease but is alive: it may vote, it owns nothing.
+func gossiped(m membership.Member) (rebalance.Peer, bool) {
+	host, _, err := net.SplitHostPort(m.Address)
+	if err != nil || m.Meta.Raft == 0 {
+		return rebalance.Peer{}, false
+	}
+	peer := rebalance.Peer{
+		Node: rebalance.Node{Name: m.Instance.Node, Draining: m.Meta.Draining},
+		Boot: m.Instance.Boot, Address: net.JoinHostPort(host, strconv.Itoa(m.Meta.Raft)),
+	}
+	return peer, json.Unmarshal([]byte(m.Meta.Seat), &peer.Seat) == nil
+}
+
+// addresses lists where other processes gossip, by their leases: gossip alone never
+// heals a partition, and a node without --join finds its peers this way.
+func (c *cluster) addresses(ctx context.Context) ([]string, error) {
+	instances, err := c.node.leases.Instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []string
+	for _, info := range c.leased(instances) {
+		if info.Boot != c.node.boot && info.Gossip != "" {
+			list = append(list, info.Gossip)
+		}
+	}
+	return list, nil
+}
+
+// Claims implements rebalance.Source.
+func (c *cluster) Claims(ctx context.Context) (*rebalance.Assignment, error) {
+	entries, err := c.node.leases.Registry(ctx)
+	if err != nil {
+		return nil, err
+	}
+	owners := map[string][]string{} // node names by queue and shard index
+	for name := range entries {
+		q, err := c.node.leases.Queue(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for from := 0; from < q.Queue.Shards; from += claimPage {
+			page := make([]*queue.Shard, 0, claimPage)
+			for i := from; i < min(from+claimPage, q.Queue.Shards); i++ {
+				page = append(page, q.Shard(i))
+			}
+			held, err := c.node.leases.Owners(ctx, page)
+			if err != nil {
+				return nil, err
+			}
+			for _, owner := range held {
+				owners[name] = append(owners[name], nodeOf(owner.Instance))
+			}
+		}
+	}
+	return assignmentOf(owners), nil
+}
+
+// assignmentOf turns node names into an assignment; "" is no owner.
+func assignmentOf(owners map[string][]string) *rebalance.Assignment {
+	names := map[string]int32{}
+	for _, list := range owners {
+		for _, name := range list {
+			if name != "" {
+				names[name] = 0
+			}
+		}
+	}
+	a := &rebalance.Assignment{Nodes: slices.Sorted(maps.Keys(names))}
+	for i, name := range a.Nodes {
+		names[name] = int32(i)
+	}
+	for _, queueName := range slices.Sorted(maps.Keys(owners)) {
+		p := rebalance.Placement{Queue: queueName}
+		for _, name := range owners[queueName] {
+			owner := rebalance.None
+			if name != "" {
+				owner = names[name]
+			}
+			p.Owners = append(p.Owners, owner)
+		}
+		a.Queues = append(a.Queues, p)
+	}
+	return a
+}
