@@ -1,0 +1,92 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// Run measures. It empties the Redis it is given, before every measurement and at the end.
+func Run(ctx context.Context, cfg Config) (Report, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return Report{}, fmt.Errorf("bench: %w", err)
+	}
+	on, err := open(ctx, cfg.Redis)
+	if err != nil {
+		return Report{}, fmt.Errorf("bench: %w", err)
+	}
+	defer on.close()
+	b := &bench{cfg: cfg, on: on, jobs: makeJobs(cfg.Jobs), got: samples{}, others: samples{}}
+	if err := b.run(ctx); err != nil {
+		return Report{}, fmt.Errorf("bench: %w", err)
+	}
+	return b.report(ctx), nil
+}
+
+// bench is one run.
+type bench struct {
+	cfg    Config
+	on     *Server
+	jobs   []lowkiq.Push
+	got    samples
+	others samples // of Config.Steps
+}
+
+// payload is 16 bytes, as in the comparison with other systems.
+const payload = "0123456789abcdef"
+
+func makeJobs(n int) []lowkiq.Push {
+	jobs := make([]lowkiq.Push, n)
+	for i := range jobs {
+		jobs[i] = lowkiq.Push{ID: fmt.Sprintf("job-%d", i), Payload: []byte(payload)}
+	}
+	return jobs
+}
+
+func (b *bench) run(ctx context.Context) error {
+	steps := append([]Step{
+		{"floor", b.floor},
+		{"bulk push, drain at batch 100", b.batch100},
+		{"bulk push, drain at batch 1", b.batch1},
+		{"50 goroutines push one by one", b.single},
+		{"push to start on an idle node", b.start},
+	}, b.cfg.Steps...)
+	total := b.cfg.Rounds * len(steps)
+	if b.cfg.Idle {
+		total++
+	}
+	for done := range b.cfg.Rounds * len(steps) {
+		i := done % len(steps)
+		b.cfg.Progress(steps[i].Name, float64(done)/float64(total))
+		got := b.got
+		if i >= len(steps)-len(b.cfg.Steps) {
+			got = b.others
+		}
+		if err := b.measure(ctx, steps[i], got); err != nil {
+			return err
+		}
+	}
+	if b.cfg.Idle {
+		b.cfg.Progress("1,000 idle shards", float64(total-1)/float64(total))
+		if err := b.measure(ctx, Step{"1,000 idle shards", b.idle}, b.got); err != nil {
+			return err
+		}
+	}
+	b.cfg.Progress("done", 1)
+	return b.on.empty(ctx)
+}
+
+// measure does one step on an empty Redis, with the garbage of the steps before collected.
+func (b *bench) measure(ctx context.Context, s Step, got samples) error {
+	if err := b.on.empty(ctx); err != nil {
+		return err
+	}
+	runtime.GC()
+	if err := s.Run(ctx, b.on, got.note); err != nil {
+		return fmt.Errorf("%s: %w", s.Name, err)
+	}
+	return nil
+}

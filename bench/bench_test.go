@@ -1,0 +1,176 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tiny is a run that proves that every figure is measured, not what it is.
+func tiny() Config {
+	return Config{Jobs: 2000, Shards: 3, Rounds: 1, samples: 20, settle: time.Millisecond, watch: 50 * time.Millisecond}
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	var progress []float64
+	var steps []string
+	cfg := tiny()
+	cfg.Idle = true
+	cfg.Progress = func(what string, done float64) { steps, progress = append(steps, what), append(progress, done) }
+	cfg.Steps = []Step{{"other", func(ctx context.Context, on *Server, note func(string, float64)) error {
+		used, err := on.Usage(ctx)
+		note("other_commands", float64(used.Commands))
+		note("start_p50_ms", 1e6) // a name of lowkiq's own
+		return err
+	}}}
+	r, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []struct {
+		name    string
+		figures *Figures
+	}{{"lowkiq", &r.Figures}, {"floor", &r.Floor}, {"ratio", &r.ToFloor}} {
+		for _, f := range part.figures.list() {
+			if *f.value <= 0 {
+				t.Errorf("%s of %s: got %v, want > 0", f.name, part.name, *f.value)
+			}
+		}
+	}
+	if r.Idle == nil || r.Idle.Commands <= 0 || r.Idle.CPUPercent <= 0 {
+		t.Errorf("idle: got %+v, want both > 0", r.Idle)
+	}
+	if len(r.Steps) != 2 || r.Steps["other_commands"] <= 0 || r.Steps["start_p50_ms"] != 1e6 || r.StartP50 >= 1e5 {
+		t.Errorf("steps: got %v beside %+v, want their own two figures", r.Steps, r.Figures)
+	}
+	if !slices.IsSorted(progress) || progress[0] != 0 || progress[len(progress)-1] != 1 || !slices.Contains(steps, "other") {
+		t.Errorf("progress: got %v of %q, want 0 to 1 rising, with the step", progress, steps)
+	}
+	if len(r.Goals) != 9 {
+		t.Errorf("goals: got %d, want all 9", len(r.Goals))
+	}
+}
+
+func TestRunWithoutIdleLeavesItOut(t *testing.T) {
+	t.Parallel()
+	r, err := Run(t.Context(), tiny())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Idle != nil || len(r.Goals) != 7 || bytes.Contains(text, []byte(`"idle"`)) || bytes.Contains(text, []byte(`"steps"`)) {
+		t.Errorf("got %s, want neither idle nor steps, and 7 goals", text)
+	}
+}
+
+// The names are what scripts read; add, never rename.
+func TestReportJSON(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(Report{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	floor, _ := got["floor"].(map[string]any)
+	ratio, _ := got["to_floor"].(map[string]any)
+	for _, name := range []string{
+		"push_bulk_per_s", "push_single50_per_s", "drain_batch1_per_s", "drain_batch100_per_s", "start_p50_ms", "start_p99_ms",
+		"redis_us_per_job_push", "redis_us_per_job_drain", "redis_bytes_per_job", "allocs_per_job",
+	} {
+		for where, object := range map[string]map[string]any{"report": got, "floor": floor, "to_floor": ratio} {
+			if _, ok := object[name]; !ok {
+				t.Errorf("%s lacks %s: %s", where, name, text)
+			}
+		}
+	}
+	var figures Figures
+	text, _ = json.Marshal(figures)
+	for _, f := range figures.list() {
+		if !strings.Contains(string(text), `"`+f.name+`"`) {
+			t.Errorf("figure %s has another name in %s", f.name, text)
+		}
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"few jobs", Config{Jobs: 10}, "jobs is 10, want at least 1000"},
+		{"negative shards", Config{Shards: -1}, "shards is -1, want 1 to"},
+		{"negative rounds", Config{Rounds: -1}, "rounds is -1, want at least 1"},
+		{"no single redis", Config{Redis: "redis+cluster://a:1"}, "bench wants a single Redis"},
+		{"nobody there", Config{Redis: "redis://127.0.0.1:1/0"}, "redis 127.0.0.1:1: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Run(t.Context(), c.cfg)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cfg := tiny()
+	cfg.Progress = func(what string, _ float64) {
+		if strings.HasPrefix(what, "push to start") {
+			cancel()
+		}
+	}
+	if _, err := Run(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}
+
+func TestStepFails(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	cfg := tiny()
+	cfg.Steps = []Step{{"other", func(context.Context, *Server, func(string, float64)) error { return broken }}}
+	_, err := Run(t.Context(), cfg)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "other: ") {
+		t.Errorf("got %v, want %v of step other", err, broken)
+	}
+}
+
+// A drain that misses jobs must not look fast.
+func TestFloorDrainObjects(t *testing.T) {
+	t.Parallel()
+	on, err := open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer on.close()
+	cfg := tiny().withDefaults()
+	b := &bench{cfg: cfg, on: on, jobs: makeJobs(cfg.Jobs), got: samples{}}
+	f, err := newMinimal(t.Context(), on.rdb, cfg.Shards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.pushAll(t.Context(), b.jobs[:cfg.Jobs-1]); err != nil {
+		t.Fatal(err)
+	}
+	err = b.floorDrain(t.Context(), f, Usage{}, b.got.note)
+	if err == nil || err.Error() != "drained 1999 jobs, want 2000" {
+		t.Errorf("got %v, want that one job is missing", err)
+	}
+}

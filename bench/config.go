@@ -1,0 +1,82 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// Config says what to measure. The zero value of a field is its default.
+type Config struct {
+	// Redis is the URL of a single Redis, which Run empties, all databases. Default: a
+	// private redis-server without persistence, on a free port.
+	Redis  string
+	Jobs   int // unique ids, at least 1,000. Default 100,000
+	Shards int // of the queue. Default 5
+	Rounds int // the figures are their medians. Default 3
+	// Idle also watches a node with 1,000 idle shards, once, for a minute.
+	Idle bool
+	// Steps are measured in every round after lowkiq's own.
+	Steps []Step
+	// Progress is told what is measured next, and how far the whole is (0 to 1).
+	Progress func(what string, done float64)
+
+	// How long the idle node settles, and is watched then. Polls double from 1 s to 60 s
+	// after 10 s without work: 30 s later a shard is looked at about once in half a minute.
+	settle, watch time.Duration
+	samples       int // of the time from push to start, per round
+}
+
+// Step is one measurement of a round. It begins with an empty Redis. What it notes under
+// a name, one value per round, is reported as the median of the rounds.
+type Step struct {
+	Name string
+	Run  func(ctx context.Context, on *Server, note func(figure string, value float64)) error
+}
+
+const minJobs = 1000 // fewer say nothing
+
+func (cfg Config) withDefaults() Config {
+	set := func(field *int, value int) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	set(&cfg.Jobs, 100_000)
+	set(&cfg.Shards, 5)
+	set(&cfg.Rounds, 3)
+	set(&cfg.samples, 500)
+	if cfg.Progress == nil {
+		cfg.Progress = func(string, float64) {}
+	}
+	if cfg.settle == 0 {
+		cfg.settle = 30 * time.Second
+	}
+	if cfg.watch == 0 {
+		cfg.watch = 30 * time.Second
+	}
+	return cfg
+}
+
+// Validate says what is wrong with the configuration.
+func (cfg Config) Validate() error {
+	cfg = cfg.withDefaults()
+	var errs []error
+	if cfg.Jobs < minJobs {
+		errs = append(errs, fmt.Errorf("jobs is %d, want at least %d", cfg.Jobs, minJobs))
+	}
+	if cfg.Shards < 1 || cfg.Shards > lowkiq.MaxShards {
+		errs = append(errs, fmt.Errorf("shards is %d, want 1 to %d", cfg.Shards, lowkiq.MaxShards))
+	}
+	if cfg.Rounds < 1 {
+		errs = append(errs, fmt.Errorf("rounds is %d, want at least 1", cfg.Rounds))
+	}
+	if cfg.Redis != "" {
+		_, err := options(cfg.Redis)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

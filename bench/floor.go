@@ -1,0 +1,194 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// The floor's scripts: what no ordered queue that survives a crash can do without.
+const (
+	floorPush = `
+redis.call('HSET', KEYS[1], unpack(ARGV))
+local ids = {}
+for i = 1, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+redis.call('RPUSH', KEYS[2], unpack(ids))
+return #ids`
+	floorPop = `
+redis.call('DEL', KEYS[3])
+local ids = redis.call('LPOP', KEYS[2], ARGV[1])
+if not ids then return {} end
+local records = redis.call('HMGET', KEYS[1], unpack(ids))
+redis.call('HDEL', KEYS[1], unpack(ids))
+local flat = {}
+for i = 1, #ids do
+  flat[2 * i - 1] = ids[i]
+  flat[2 * i] = records[i]
+end
+redis.call('RPUSH', KEYS[3], unpack(flat))
+return flat`
+)
+
+// The floor's chunks are those of packages queue and node: jobs per push script, ids per pop.
+const (
+	floorChunk    = 1000
+	floorPrefetch = 100
+)
+
+// minimal is the floor's queue.
+type minimal struct {
+	rdb       *redis.Client
+	push, pop string     // names of the loaded scripts
+	keys      [][]string // by shard: jobs, ready, flight
+}
+
+func newMinimal(ctx context.Context, rdb *redis.Client, shards int) (*minimal, error) {
+	f := &minimal{rdb: rdb}
+	var err error
+	if f.push, err = rdb.ScriptLoad(ctx, floorPush).Result(); err != nil {
+		return nil, fmt.Errorf("load the push script: %w", err)
+	}
+	if f.pop, err = rdb.ScriptLoad(ctx, floorPop).Result(); err != nil {
+		return nil, fmt.Errorf("load the pop script: %w", err)
+	}
+	for i := range shards {
+		tag := fmt.Sprintf("floor:{%d}:", i)
+		f.keys = append(f.keys, []string{tag + "jobs", tag + "ready", tag + "flight"})
+	}
+	return f, nil
+}
+
+// pushAll pushes jobs in one pipeline of one script per shard and 1,000 jobs, as
+// queue.Push does.
+func (f *minimal) pushAll(ctx context.Context, jobs []lowkiq.Push) error {
+	text := payload
+	pipe := f.rdb.Pipeline()
+	chunks := make([][]any, len(f.keys))
+	send := func(shard int) {
+		pipe.EvalSha(ctx, f.push, f.keys[shard][:2], chunks[shard]...)
+		chunks[shard] = nil
+	}
+	for i := range jobs {
+		shard := lowkiq.ShardOf(jobs[i].ID, len(f.keys))
+		if chunks[shard] == nil {
+			chunks[shard] = make([]any, 0, 2*floorChunk)
+		}
+		chunks[shard] = append(chunks[shard], &jobs[i].ID, &text) // pointers: nothing is boxed
+		if len(chunks[shard]) == 2*floorChunk {
+			send(shard)
+		}
+	}
+	for shard, chunk := range chunks {
+		if len(chunk) > 0 {
+			send(shard)
+		}
+	}
+	_, err := pipe.Exec(ctx)
+	return err
+}
+
+// drain pops everything, one goroutine per shard, and returns how many jobs that were.
+func (f *minimal) drain(ctx context.Context) (total int, err error) {
+	group, ctx := errgroup.WithContext(ctx)
+	drained := make([]int, len(f.keys))
+	for shard := range f.keys {
+		group.Go(func() error {
+			for {
+				n, err := f.popSome(ctx, shard)
+				if n == 0 || err != nil {
+					return err
+				}
+				drained[shard] += n
+			}
+		})
+	}
+	err = group.Wait()
+	for _, n := range drained {
+		total += n
+	}
+	return total, err
+}
+
+// popSome acknowledges what the last call popped and pops on.
+func (f *minimal) popSome(ctx context.Context, shard int) (int, error) {
+	flat, err := f.rdb.EvalSha(ctx, f.pop, f.keys[shard], floorPrefetch).Slice()
+	return len(flat) / 2, err
+}
+
+// floor measures the minimal scripts.
+func (b *bench) floor(ctx context.Context, on *Server, note func(string, float64)) error {
+	f, err := newMinimal(ctx, on.rdb, b.cfg.Shards)
+	if err != nil {
+		return err
+	}
+	before, err := on.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	err = b.inBatches(ctx, func(ctx context.Context, from, to int) error { return f.pushAll(ctx, b.jobs[from:to]) })
+	if err != nil {
+		return err
+	}
+	rate := b.perSecond(begun)
+	pushed, err := on.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	note(ofFloor+"push_bulk_per_s", rate)
+	note(ofFloor+"push_single50_per_s", rate)
+	note(ofFloor+"redis_us_per_job_push", b.usPerJob(pushed.CPU-before.CPU))
+	note(ofFloor+"redis_bytes_per_job", float64(pushed.Bytes-before.Bytes)/float64(len(b.jobs)))
+	if err := b.floorDrain(ctx, f, pushed, note); err != nil {
+		return err
+	}
+	return b.floorStart(ctx, f, note)
+}
+
+func (b *bench) floorDrain(ctx context.Context, f *minimal, pushed Usage, note func(string, float64)) error {
+	runtime.GC()
+	allocs := mallocs()
+	begun := time.Now()
+	n, err := f.drain(ctx)
+	rate := b.perSecond(begun)
+	if err == nil && n != len(b.jobs) {
+		err = fmt.Errorf("drained %d jobs, want %d", n, len(b.jobs))
+	}
+	if err != nil {
+		return err
+	}
+	note(ofFloor+"allocs_per_job", float64(mallocs()-allocs)/float64(len(b.jobs)))
+	drained, err := b.on.Usage(ctx)
+	note(ofFloor+"redis_us_per_job_drain", b.usPerJob(drained.CPU-pushed.CPU))
+	note(ofFloor+"drain_batch1_per_s", rate)
+	note(ofFloor+"drain_batch100_per_s", rate)
+	return err
+}
+
+// floorStart is push and pop one after the other: two round trips, and nobody to wake.
+func (b *bench) floorStart(ctx context.Context, f *minimal, note func(string, float64)) error {
+	took := make([]float64, b.cfg.samples)
+	for i := range took {
+		job := b.jobs[i%len(b.jobs)]
+		begun := time.Now()
+		if err := f.pushAll(ctx, []lowkiq.Push{job}); err != nil {
+			return err
+		}
+		n, err := f.popSome(ctx, lowkiq.ShardOf(job.ID, len(f.keys)))
+		if err == nil && n != 1 {
+			err = fmt.Errorf("popped %d jobs, want the one pushed", n)
+		}
+		if err != nil {
+			return err
+		}
+		took[i] = ms(time.Since(begun))
+	}
+	noteStart(note, ofFloor, took)
+	return nil
+}

@@ -1,0 +1,36 @@
+package bench
+
+import "fmt"
+
+// Goal is what a figure should be on two cores shared with Redis.
+type Goal struct {
+	Figure  string `json:"figure"`
+	Want    string `json:"want"`
+	Reached bool   `json:"reached"`
+}
+
+// goals holds a report against the project's goals. Those of figures that were not
+// measured are left out.
+func goals(r *Report) []Goal {
+	ofFloor := func(name string, ratio, want float64) Goal {
+		return Goal{name, fmt.Sprintf(">= %.0f %% of floor", 100*want), ratio >= want}
+	}
+	atMost := func(name string, value, want float64) Goal {
+		return Goal{name, fmt.Sprintf("<= %g", want), value <= want}
+	}
+	all := []Goal{
+		ofFloor("push_bulk_per_s", r.ToFloor.PushBulk, 0.60),
+		{"push_single50_per_s", ">= 100,000", r.PushSingle50 >= 100_000},
+		ofFloor("drain_batch1_per_s", r.ToFloor.Drain1, 0.35),
+		ofFloor("drain_batch100_per_s", r.ToFloor.Drain100, 0.60),
+		atMost("start_p50_ms", r.StartP50, 1),
+		atMost("start_p99_ms", r.StartP99, 3),
+		atMost("redis_bytes_per_job", r.RedisBytes, 120),
+	}
+	if r.Idle != nil {
+		all = append(all,
+			Goal{idleCommands, "< 5", r.Idle.Commands < 5},
+			Goal{idleCPU, "< 2", r.Idle.CPUPercent < 2})
+	}
+	return all
+}

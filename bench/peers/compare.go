@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/lowkiq/lowkiq/bench"
+)
+
+// Names of asynq's figures.
+const (
+	pushRate    = "push_single50_per_s"
+	pushCPU     = "redis_us_per_job_push"
+	bytesPerJob = "redis_bytes_per_job"
+	startP50    = "start_p50_ms"
+	startP99    = "start_p99_ms"
+)
+
+func drainRate(concurrency int) string { return fmt.Sprintf("drain_%d_per_s", concurrency) }
+func drainCPU(concurrency int) string  { return fmt.Sprintf("redis_us_per_job_drain_%d", concurrency) }
+
+// comparison is what is printed: asynq's figures beside lowkiq's, of the same rounds.
+type comparison struct {
+	Lowkiq bench.Report       `json:"lowkiq"`
+	Asynq  map[string]float64 `json:"asynq"`
+	Rows   []pair             `json:"rows"`
+}
+
+// pair is a figure of both.
+type pair struct {
+	Title  string  `json:"title"`
+	Lowkiq float64 `json:"lowkiq"`
+	Asynq  float64 `json:"asynq"`
+	// Times better lowkiq is: > 1 is faster, or less of what is spent.
+	Better float64 `json:"better"`
+}
+
+func compare(r bench.Report) comparison {
+	asynq := r.Steps
+	r.Steps = nil
+	more := func(title string, lowkiq, asynq float64) pair { return pair{title, lowkiq, asynq, over(lowkiq, asynq)} }
+	less := func(title string, lowkiq, asynq float64) pair { return pair{title, lowkiq, asynq, over(asynq, lowkiq)} }
+	return comparison{r, asynq, []pair{
+		more("50 goroutines push one by one, jobs/s", r.PushSingle50, asynq[pushRate]),
+		more("drain at batch 1 / concurrency 5, jobs/s", r.Drain1, asynq[drainRate(5)]),
+		more("drain at batch 1 / concurrency 100, jobs/s", r.Drain1, asynq[drainRate(100)]),
+		more("drain at batch 100 / concurrency 100, jobs/s", r.Drain100, asynq[drainRate(100)]),
+		less("push to start when idle, p50, ms", r.StartP50, asynq[startP50]),
+		less("push to start when idle, p99, ms", r.StartP99, asynq[startP99]),
+		less("Redis CPU per push, bulk / single, us", r.RedisPush, asynq[pushCPU]),
+		less("Redis CPU per drained job, us", r.RedisDrain, asynq[drainCPU(5)]),
+		less("Redis memory per queued job, bytes", r.RedisBytes, asynq[bytesPerJob]),
+	}}
+}
+
+func over(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
+// table prints the comparison for people.
+func (c *comparison) table(w io.Writer) error {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%d jobs of %d bytes, %d shards; medians of %d rounds, interleaved; Redis %s and all clients share %d cores\n\n",
+		c.Lowkiq.Jobs, c.Lowkiq.PayloadBytes, c.Lowkiq.Shards, c.Lowkiq.Rounds, c.Lowkiq.RedisVersion, c.Lowkiq.Cores)
+	fmt.Fprintf(&out, "%-46s %12s %12s %14s\n", "", "lowkiq", "asynq", "lowkiq better")
+	for _, p := range c.Rows {
+		fmt.Fprintf(&out, "%-46s %12s %12s %12.1f x\n", p.Title, number(p.Lowkiq), number(p.Asynq), p.Better)
+	}
+	fmt.Fprintf(&out, "\nAcks: lowkiq: %s; asynq: each job by itself, right after its handler.\n", c.Lowkiq.Acks)
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+func number(v float64) string {
+	if v < 100 {
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}

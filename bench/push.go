@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// pushBatch is how many jobs one bulk push carries, and pushers how many run at once.
+const (
+	pushBatch = 10_000
+	pushers   = 2
+)
+
+// inBatches calls fn for parts of the jobs from a few goroutines.
+func (b *bench) inBatches(ctx context.Context, fn func(ctx context.Context, from, to int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(pushers)
+	for from := 0; from < len(b.jobs); from += pushBatch {
+		to := min(from+pushBatch, len(b.jobs))
+		group.Go(func() error { return fn(ctx, from, to) })
+	}
+	return group.Wait()
+}
+
+func (b *bench) perSecond(begun time.Time) float64 {
+	return float64(len(b.jobs)) / time.Since(begun).Seconds()
+}
+
+func (b *bench) usPerJob(d time.Duration) float64 {
+	return float64(d.Microseconds()) / float64(len(b.jobs))
+}
+
+const queueName = "bench"
+
+// producer opens the queue as a pushing program does.
+func (b *bench) producer(ctx context.Context) (*queue.Client, *queue.Queue, error) {
+	client, err := queue.Open(queue.Config{Redis: b.on.URL})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err = client.Load(ctx); err == nil {
+		var q *queue.Queue
+		if q, err = client.Register(ctx, lowkiq.Queue{Name: queueName, Shards: b.cfg.Shards}); err == nil {
+			return client, q, nil
+		}
+	}
+	client.Close() //nolint:errcheck // the first error counts
+	return nil, nil, err
+}
+
+// pushAll pushes all jobs in bulk. It returns what Redis had used before and after.
+func (b *bench) pushAll(ctx context.Context, note func(string, float64)) (before, after Usage, err error) {
+	client, q, err := b.producer(ctx)
+	if err != nil {
+		return before, after, err
+	}
+	defer client.Close()
+	if before, err = b.on.Usage(ctx); err != nil {
+		return before, after, err
+	}
+	begun := time.Now()
+	err = b.inBatches(ctx, func(ctx context.Context, from, to int) error {
+		_, err := q.Push(ctx, b.jobs[from:to]...)
+		return err
+	})
+	if err != nil {
+		return before, after, err
+	}
+	note("push_bulk_per_s", b.perSecond(begun))
+	after, err = b.on.Usage(ctx)
+	return before, after, err
+}
+
+// singleJobs is how many jobs are pushed one by one, at most.
+const singleJobs = 100_000
+
+// single pushes from 50 goroutines, one job a call.
+func (b *bench) single(ctx context.Context, _ *Server, note func(string, float64)) error {
+	client, q, err := b.producer(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	n := min(len(b.jobs), singleJobs)
+	var next atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	begun := time.Now()
+	for range 50 {
+		group.Go(func() error {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				if _, err := q.Push(ctx, b.jobs[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	note("push_single50_per_s", float64(n)/time.Since(begun).Seconds())
+	return nil
+}

@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"context"
+	"runtime"
+	"slices"
+)
+
+// Figures are what is measured. Rates are jobs per second.
+type Figures struct {
+	PushBulk     float64 `json:"push_bulk_per_s"`
+	PushSingle50 float64 `json:"push_single50_per_s"`
+	Drain1       float64 `json:"drain_batch1_per_s"`
+	Drain100     float64 `json:"drain_batch100_per_s"`
+	// From before a push to the start of its handler, on a node that waits.
+	StartP50 float64 `json:"start_p50_ms"`
+	StartP99 float64 `json:"start_p99_ms"`
+	// CPU time of the Redis process, at bulk push, and from there to the end of a drain at batch 100.
+	RedisPush  float64 `json:"redis_us_per_job_push"`
+	RedisDrain float64 `json:"redis_us_per_job_drain"`
+	// What the data of a queued job takes in Redis.
+	RedisBytes float64 `json:"redis_bytes_per_job"`
+	// Heap allocations of the whole process in a drain at batch 100.
+	Allocs float64 `json:"allocs_per_job"`
+}
+
+// Report is what was measured: medians of the rounds.
+type Report struct {
+	Jobs         int    `json:"jobs"`
+	Shards       int    `json:"shards"`
+	Rounds       int    `json:"rounds"`
+	PayloadBytes int    `json:"payload_bytes"`
+	Cores        int    `json:"cores"` // shared by this process and, unless it is remote, Redis
+	RedisVersion string `json:"redis_version"`
+	Acks         string `json:"acks"` // how acknowledgements were grouped
+
+	Figures
+
+	// Floor is what the minimal scripts reached. They know no handler, so one drain, in
+	// chunks of 100, stands for both batch sizes; and one bulk push for both pushes.
+	Floor Figures `json:"floor"`
+	// ToFloor are ratios: the figure / the floor's figure, of the same round.
+	ToFloor Figures `json:"to_floor"`
+
+	Idle  *Idle  `json:"idle,omitempty"` // nil: not measured
+	Goals []Goal `json:"goals"`
+	// Steps are the medians of what Config.Steps noted.
+	Steps map[string]float64 `json:"steps,omitempty"`
+}
+
+// Idle is what a node with 1,000 idle shards costs.
+type Idle struct {
+	Commands   float64 `json:"redis_commands_per_s_per_100_shards"` // change of total_commands_processed
+	CPUPercent float64 `json:"node_cpu_percent"`                    // of one core
+}
+
+const acks = "an ack rides on its shard's next pop, at the latest it follows within 10 ms"
+
+// figure is a named place in Figures.
+type figure struct {
+	name, title string
+	value       *float64
+}
+
+func (f *Figures) list() []figure {
+	return []figure{
+		{"push_bulk_per_s", "bulk push, jobs/s", &f.PushBulk},
+		{"push_single50_per_s", "50 goroutines push one by one, jobs/s", &f.PushSingle50},
+		{"drain_batch1_per_s", "drain at batch 1, acks within 10 ms, jobs/s", &f.Drain1},
+		{"drain_batch100_per_s", "drain at batch 100, jobs/s", &f.Drain100},
+		{"start_p50_ms", "push to start on an idle node, p50, ms", &f.StartP50},
+		{"start_p99_ms", "push to start on an idle node, p99, ms", &f.StartP99},
+		{"redis_us_per_job_push", "Redis CPU per pushed job, us", &f.RedisPush},
+		{"redis_us_per_job_drain", "Redis CPU per drained job, us", &f.RedisDrain},
+		{"redis_bytes_per_job", "Redis memory per queued job, bytes", &f.RedisBytes},
+		{"allocs_per_job", "allocations per drained job", &f.Allocs},
+	}
+}
+
+// samples are what the rounds noted, by name.
+type samples map[string][]float64
+
+// ofFloor marks the names of the floor's samples.
+const ofFloor = "floor/"
+
+func (s samples) note(name string, value float64) { s[name] = append(s[name], value) }
+
+func (s samples) median(name string) float64 { return median(s[name]) }
+
+// ratio is the median of each round's ratio to the floor.
+func (s samples) ratio(name string) float64 {
+	floor := s[ofFloor+name]
+	var ratios []float64
+	for i, value := range s[name] {
+		if i < len(floor) && floor[i] > 0 {
+			ratios = append(ratios, value/floor[i])
+		}
+	}
+	return median(ratios)
+}
+
+// median is 0 if there are no values, the mean of the middle two if their number is even.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+func (b *bench) report(ctx context.Context) Report {
+	r := Report{
+		Jobs: b.cfg.Jobs, Shards: b.cfg.Shards, Rounds: b.cfg.Rounds, PayloadBytes: len(payload),
+		Cores: runtime.GOMAXPROCS(0), RedisVersion: b.on.version(ctx), Acks: acks,
+	}
+	floor, ratio := r.Floor.list(), r.ToFloor.list()
+	for i, f := range r.Figures.list() {
+		*f.value, *floor[i].value, *ratio[i].value = b.got.median(f.name), b.got.median(ofFloor+f.name), b.got.ratio(f.name)
+	}
+	if b.cfg.Idle {
+		r.Idle = &Idle{Commands: b.got.median(idleCommands), CPUPercent: b.got.median(idleCPU)}
+	}
+	if len(b.others) > 0 {
+		r.Steps = map[string]float64{}
+	}
+	for name := range b.others {
+		r.Steps[name] = b.others.median(name)
+	}
+	r.Goals = goals(&r)
+	return r
+}

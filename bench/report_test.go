@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestMedian(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		values []float64
+		want   float64
+	}{
+		{"none", nil, 0},
+		{"one", []float64{3}, 3},
+		{"odd", []float64{9, 1, 4}, 4},
+		{"even", []float64{9, 1, 4, 5}, 4.5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if got := median(c.values); got != c.want {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// A machine that got slower half-way must not change a ratio.
+func TestRatioIsOfTheSameRound(t *testing.T) {
+	t.Parallel()
+	s := samples{"x": {50, 25, 20}, "floor/x": {100, 50, 40}, "alone": {1}}
+	if got := s.ratio("x"); got != 0.5 {
+		t.Errorf("got %v, want 0.5", got)
+	}
+	if got := s.ratio("alone"); got != 0 {
+		t.Errorf("without a floor: got %v, want 0", got)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	for want, v := range map[string]float64{
+		"0.00": 0, "0.84": 0.841, "15.4": 15.42, "50": 50, "999.5": 999.5, "1,000": 1000, "12,346": 12345.6, "1,000,000": 1e6,
+	} {
+		if got := number(v); got != want {
+			t.Errorf("number(%v): got %q, want %q", v, got, want)
+		}
+	}
+}
+
+// sample is a report with round figures.
+func sample() Report {
+	r := Report{Jobs: 100_000, Shards: 5, Rounds: 3, PayloadBytes: 16, Cores: 2, RedisVersion: "7.0.15", Acks: acks}
+	r.Figures = Figures{376_000, 121_000, 245_000, 402_000, 0.61, 1.42, 1.53, 1.61, 104, 7.25}
+	r.Floor = Figures{600_000, 600_000, 700_000, 700_000, 0.12, 0.31, 0.97, 0.82, 96, 3.5}
+	r.ToFloor = Figures{0.627, 0.202, 0.35, 0.574, 5.1, 4.6, 1.58, 1.96, 1.08, 2.07}
+	return r
+}
+
+const wantTable = `100,000 jobs of 16 bytes, 5 shards; medians of 3 rounds; 2 cores, shared with Redis 7.0.15 if it runs here
+
+                                                   lowkiq        floor   of floor   goal
+bulk push, jobs/s                                 376,000      600,000       63 %   >= 60 % of floor  reached
+50 goroutines push one by one, jobs/s             121,000      600,000       20 %   >= 100,000        reached
+drain at batch 1, acks within 10 ms, jobs/s       245,000      700,000       35 %   >= 35 % of floor  reached
+drain at batch 100, jobs/s                        402,000      700,000       57 %   >= 60 % of floor  NOT REACHED
+push to start on an idle node, p50, ms               0.61         0.12      5.1 x   <= 1              reached
+push to start on an idle node, p99, ms               1.42         0.31      4.6 x   <= 3              reached
+Redis CPU per pushed job, us                         1.53         0.97      158 %
+Redis CPU per drained job, us                        1.61         0.82      196 %
+Redis memory per queued job, bytes                    104           96      108 %   <= 120            reached
+allocations per drained job                          7.25         3.50      2.1 x
+1,000 idle shards, Redis commands/s per 100          4.10            -          -   < 5               reached
+1,000 idle shards, CPU of node, % of a core          2.50            -          -   < 2               NOT REACHED
+
+Acks: an ack rides on its shard's next pop, at the latest it follows within 10 ms.
+Floor: two minimal scripts (bulk insert; pop and ack 100 ids with list, hash and flight), same chunks, same connections, no checks.
+`
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.Idle = &Idle{Commands: 4.1, CPUPercent: 2.5}
+	r.Goals = goals(&r)
+	var got strings.Builder
+	if err := r.Table(&got); err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != wantTable {
+		t.Errorf("got\n%s\nwant\n%s", got.String(), wantTable)
+	}
+}
+
+func TestTableWithoutIdle(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.Goals = goals(&r)
+	var got strings.Builder
+	if err := r.Table(&got); err != nil {
+		t.Fatal(err)
+	}
+	want := "1,000 idle shards, CPU of node, % of a core             -            -          -   not measured\n"
+	if !strings.Contains(got.String(), want) {
+		t.Errorf("got\n%s\nwant in it\n%s", got.String(), want)
+	}
+}
+
+func TestGoalsObject(t *testing.T) {
+	t.Parallel()
+	slow := Report{Figures: Figures{StartP50: 9, StartP99: 9, RedisBytes: 900}, Idle: &Idle{Commands: 9, CPUPercent: 9}}
+	for _, g := range goals(&slow) {
+		if g.Reached {
+			t.Errorf("%s %s is reached by %+v", g.Figure, g.Want, slow)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+)
+
+const row = "%-44s %12s %12s %10s   %-16s  %s\n"
+
+// Table prints the report for people.
+func (r *Report) Table(w io.Writer) error {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s jobs of %d bytes, %d shards; medians of %d rounds; %d cores, shared with Redis %s if it runs here\n\n",
+		number(float64(r.Jobs)), r.PayloadBytes, r.Shards, r.Rounds, r.Cores, r.RedisVersion)
+	fmt.Fprintf(&out, row, "", "lowkiq", "floor", "of floor", "goal", "")
+	floor, ratio := r.Floor.list(), r.ToFloor.list()
+	for i, f := range r.Figures.list() {
+		want, verdict := r.verdict(f.name)
+		fmt.Fprintf(&out, row, f.title, number(*f.value), number(*floor[i].value), share(*ratio[i].value), want, verdict)
+	}
+	r.idleRows(&out)
+	fmt.Fprintf(&out, "\nAcks: %s.\nFloor: two minimal scripts (bulk insert; pop and ack 100 ids with list, hash and flight), same chunks, same connections, no checks.\n", r.Acks)
+	_, err := io.WriteString(w, trimmed(out.String()))
+	return err
+}
+
+func (r *Report) idleRows(out io.Writer) {
+	commands, cpu := "-", "-"
+	if r.Idle != nil {
+		commands, cpu = number(r.Idle.Commands), number(r.Idle.CPUPercent)
+	}
+	line := func(name, title, value string) {
+		want, verdict := r.verdict(name)
+		fmt.Fprintf(out, row, title, value, "-", "-", cmp.Or(want, "not measured"), verdict)
+	}
+	line(idleCommands, "1,000 idle shards, Redis commands/s per 100", commands)
+	line(idleCPU, "1,000 idle shards, CPU of node, % of a core", cpu)
+}
+
+// verdict says what a figure should be, and whether it is.
+func (r *Report) verdict(name string) (want, verdict string) {
+	for _, g := range r.Goals {
+		switch {
+		case g.Figure != name:
+		case g.Reached:
+			return g.Want, "reached"
+		default:
+			return g.Want, "NOT REACHED"
+		}
+	}
+	return "", ""
+}
+
+// share prints a ratio: as a part of the floor, or as a multiple of it.
+func share(ratio float64) string {
+	switch {
+	case ratio == 0:
+		return "-"
+	case ratio < 2:
+		return fmt.Sprintf("%.0f %%", 100*ratio)
+	}
+	return fmt.Sprintf("%.1f x", ratio)
+}
+
+// number prints three digits or more, thousands apart.
+func number(v float64) string {
+	switch {
+	case v < 10:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	case v < 1000 && v != math.Trunc(v):
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	text := strconv.FormatFloat(v, 'f', 0, 64)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// trimmed is text without spaces at the ends of its lines.
+func trimmed(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		out.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return out.String()
+}

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/lowkiq/lowkiq/node"
+)
+
+// Samples of the time from push to start are taken one after the other, each on an idle
+// node. The first ones warm connections and subscriptions up and do not count.
+const (
+	warmUp = 20
+	// The ack of a sample must be through, or the node is not idle at the next: it is sent
+	// within 10 ms.
+	ackPause = 12 * time.Millisecond
+)
+
+// start measures from before a push to the start of its handler.
+func (b *bench) start(ctx context.Context, _ *Server, note func(string, float64)) (err error) {
+	client, q, err := b.producer(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	started := make(chan time.Time, 1)
+	w, err := b.work(ctx, node.QueueConfig{Shards: b.cfg.Shards}, func(int) { started <- time.Now() })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	var took []float64
+	for i := range warmUp + b.cfg.samples {
+		begun := time.Now()
+		if _, err := q.Push(ctx, b.jobs[i%len(b.jobs)]); err != nil {
+			return err
+		}
+		select {
+		case at := <-started:
+			if i >= warmUp {
+				took = append(took, ms(at.Sub(begun)))
+			}
+		case <-w.ended:
+			return errors.New("the node ended early")
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Second):
+			return errors.New("no handler started within 10 s of a push")
+		}
+		if err := pause(ctx, ackPause); err != nil {
+			return err
+		}
+	}
+	noteStart(note, "", took)
+	return nil
+}
+
+func noteStart(note func(string, float64), prefix string, took []float64) {
+	slices.Sort(took)
+	note(prefix+"start_p50_ms", took[len(took)/2])
+	note(prefix+"start_p99_ms", took[len(took)*99/100])
+}
+
+func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// Names of the idle node's samples.
+const (
+	idleShards   = 1000
+	idleCommands = "idle/redis_commands_per_s_per_100_shards"
+	idleCPU      = "idle/node_cpu_percent"
+)
+
+// idle measures what a node with many idle shards costs, once its polls have become rare.
+func (b *bench) idle(ctx context.Context, _ *Server, note func(string, float64)) (err error) {
+	w, err := b.work(ctx, node.QueueConfig{Shards: idleShards}, func(int) {})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	if err := pause(ctx, b.cfg.settle); err != nil {
+		return err
+	}
+	before, err := b.on.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	cpu, err := processCPU()
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, b.cfg.watch); err != nil {
+		return err
+	}
+	after, err := b.on.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	cpuAfter, err := processCPU()
+	note(idleCommands, float64(after.Commands-before.Commands)/b.cfg.watch.Seconds()/(idleShards/100))
+	note(idleCPU, 100*(cpuAfter-cpu).Seconds()/b.cfg.watch.Seconds())
+	return err
+}
