@@ -29,6 +29,10 @@ type claimer struct {
 	asked map[lowkiq.Shard]bool          // shards whose wake-ups were subscribed to
 }
 
+func newClaimer(in *instance) *claimer {
+	return &claimer{instance: in, since: map[lowkiq.Shard]time.Duration{}, asked: map[lowkiq.Shard]bool{}}
+}
+
 // pause waits for a kick, or about d. A shard that is given up meanwhile is claimed at
 // once: its release is news on the shard's channel.
 func (c *claimer) pause(ctx context.Context, d time.Duration) {
@@ -58,8 +62,8 @@ func (c *claimer) claimFreed(ctx context.Context, first lowkiq.Shard) (claimed b
 	}
 	var page []*queue.Shard
 	for _, s := range shards {
-		if c.runner(s) == nil {
-			page = append(page, c.node.queues[s.Queue].queue.Shard(s.Index))
+		if on := c.node.queues[s.Queue]; on != nil && c.runner(s) == nil {
+			page = append(page, on.queue.Shard(s.Index))
 		}
 	}
 	if len(page) == 0 {

@@ -116,19 +116,22 @@ func (in *instance) poll(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		var page []*runner
-		now := sinceBoot()
-		for _, r := range in.all() {
-			if r.due(now, interval) {
-				page = append(page, r)
-			}
-			if len(page) == peekPage {
-				in.peek(ctx, page)
-				page = nil
-			}
-		}
-		in.peek(ctx, page)
+		in.pollOnce(ctx, sinceBoot(), interval)
 	}
+}
+
+func (in *instance) pollOnce(ctx context.Context, now, interval time.Duration) {
+	var page []*runner
+	for _, r := range in.all() {
+		if r.due(now, interval) {
+			page = append(page, r)
+		}
+		if len(page) == peekPage {
+			in.peek(ctx, page)
+			page = nil
+		}
+	}
+	in.peek(ctx, page)
 }
 
 // peek wakes the runners whose shard has something due.

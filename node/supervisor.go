@@ -16,7 +16,7 @@ import (
 // supervise claims what is desired and not held, and drops what was fenced, until ctx
 // ends.
 func (in *instance) supervise(ctx context.Context) {
-	c := &claimer{instance: in, since: map[lowkiq.Shard]time.Duration{}, asked: map[lowkiq.Shard]bool{}}
+	c := newClaimer(in)
 	wait := claimRetryLeast
 	for ctx.Err() == nil {
 		in.dropEnded()

@@ -1,0 +1,166 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// TestDrain: batches in flight finish and are acknowledged, nothing new starts, shards are
+// released and the lease is dropped.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 2)
+	p.push(append(numbered("a", 0, 1), numbered("b", 0, 1)...)...)
+	began, release := make(chan string, 10), make(chan struct{})
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 2, ShardConcurrency: 1}, func(ctx context.Context, b *lowkiq.Batch) error {
+		began <- b.Jobs[0].ID
+		<-release
+		return ctx.Err()
+	})
+	run.serving()
+	busy := 1
+	receive(t, "a handler", began)
+	if p.Of("a") != p.Of("b") {
+		receive(t, "the other handler", began)
+		busy++
+	}
+	in := run.instance()
+	run.cancel()
+	await(t, "draining", in.draining.Load)
+	await(t, "no more pops", func() bool {
+		for _, r := range in.all() {
+			if !r.stops() {
+				return false
+			}
+		}
+		return true
+	})
+	p.push(numbered("c", 0, 1)...)
+	close(release)
+	run.stop()
+	s := p.stats()
+	if int(s.Processed) != busy || s.Failed != 0 || s.Jobs.Ready != 3-busy || s.Jobs.InFlight != 0 {
+		t.Errorf("%d processed, %d failed, %+v; want %d, 0, the others ready", s.Processed, s.Failed, s.Jobs, busy)
+	}
+	for i := range 2 {
+		if owner, err := p.Shard(i).Owner(t.Context()); err != nil || owner.Instance != "" {
+			t.Errorf("%q owns shard %d, %v", owner.Instance, i, err)
+		}
+	}
+	if instances, err := p.client.Instances(t.Context()); err != nil || len(instances) != 0 {
+		t.Errorf("%d instances are left, %v", len(instances), err)
+	}
+}
+
+// TestLastAcks: a release does not overtake the acks of a flush that runs, and takes them
+// along if the flush failed: a clean drain repeats nothing.
+func TestLastAcks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := &runner{open: map[int64]int{1: 2}, stopping: true, flush: time.AfterFunc(time.Hour, func() {})}
+		defer r.flush.Stop()
+		jobs := []lowkiq.Job{{ID: "a"}, {ID: "b"}}
+		r.done(1, jobs[:1])
+		flush := r.beginFlush()
+		if len(flush) != 1 {
+			t.Fatalf("the flush has %v", flush)
+		}
+		r.done(1, jobs[1:])
+		if again := r.beginFlush(); again != nil {
+			t.Fatalf("a second flush at once has %v", again)
+		}
+		last := make(chan int, 1)
+		go func() { last <- len(r.lastAcks()) }()
+		synctest.Wait()
+		if len(last) > 0 {
+			t.Fatalf("%d acks although a flush runs", <-last)
+		}
+		r.returnAcks(flush)
+		r.endFlush()
+		if got := <-last; got != 2 {
+			t.Errorf("%d acks, want 2", got)
+		}
+	})
+}
+
+// TestShutdownTimeout: patience ends; handlers are cancelled with ErrShutdown, and their
+// jobs go back without a retry spent. What they say is done, is.
+func TestShutdownTimeout(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	p.push(append(numbered("a", 0, 1), numbered("b", 0, 1)...)...)
+	began, cause := make(chan struct{}, 1), make(chan error, 1)
+	run := start(t, Config{Redis: srv.URL(), ShutdownTimeout: 20 * time.Millisecond}, QueueConfig{Shards: 1, BatchSize: 2}, func(ctx context.Context, b *lowkiq.Batch) error {
+		began <- struct{}{}
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return lowkiq.Failed{"b": ctx.Err()}
+	})
+	receive(t, "the handler", began)
+	run.stop()
+	if err := <-cause; !errors.Is(err, lowkiq.ErrShutdown) {
+		t.Errorf("the cause is %v", err)
+	}
+	s := p.stats()
+	if s.Processed != 1 || s.Failed != 0 || s.Jobs.Ready != 1 {
+		t.Errorf("%d processed, %d failed, %+v; want 1, 0, one ready", s.Processed, s.Failed, s.Jobs)
+	}
+	job, _, err := p.Job(t.Context(), "b")
+	if err != nil || job.RetryCount != -1 || job.Error != "" {
+		t.Errorf("b has retry count %d, error %q, %v; want -1, none", job.RetryCount, job.Error, err)
+	}
+}
+
+// TestOverrunOfShutdown: a handler that ignores even the cancel leads to OnOverrun, two
+// seconds later, although the lease is fine.
+func TestOverrunOfShutdown(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	p.push(numbered("a", 0, 1)...)
+	began, release := make(chan struct{}, 1), make(chan struct{})
+	overrun := make(chan time.Time, 1)
+	cancelled := make(chan time.Time, 1)
+	run := start(t, Config{Redis: srv.URL(), TTL: time.Minute, ShutdownTimeout: time.Millisecond, OnOverrun: func([]byte) {
+		overrun <- time.Now()
+		close(release)
+	}}, QueueConfig{Shards: 1}, func(ctx context.Context, b *lowkiq.Batch) error {
+		context.AfterFunc(ctx, func() { cancelled <- time.Now() })
+		began <- struct{}{}
+		<-release
+		return nil
+	})
+	receive(t, "the handler", began)
+	run.stop()
+	took := (<-overrun).Sub(<-cancelled)
+	// With a lease of a minute, 0.9 ttl would be 54 s.
+	if took < shutdownGrace-100*time.Millisecond || took > shutdownGrace+20*time.Second {
+		t.Errorf("OnOverrun came %s after the cancel, want %s", took, shutdownGrace)
+	}
+	if got := p.stats().Processed; got != 1 {
+		t.Errorf("%d processed, want 1", got)
+	}
+}
+
+// TestCancelledStart: a node that is told to stop before it began ends without an error.
+func TestCancelledStart(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	n, err := New(Config{Redis: srv.URL(), LastWords: func(err error) { t.Errorf("last words: %v", err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := n.Run(ctx); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}

@@ -1,0 +1,103 @@
+package node
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// commands is how many commands Redis has processed, those inside scripts included.
+func commands(t *testing.T, addr string) int {
+	t.Helper()
+	for line := range strings.Lines(raw(t, addr, "INFO", "stats")) {
+		if text, ok := strings.CutPrefix(line, "total_commands_processed:"); ok {
+			n, err := strconv.Atoi(strings.TrimSpace(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("INFO has no total_commands_processed")
+	return 0
+}
+
+// TestIdleCost: a thousand shards that have been idle for a while cost fewer than 5 Redis
+// commands per second and hundred shards. The polls of two minutes are made at once, by an
+// injected clock; to what they cost comes what the lease costs, per second.
+func TestIdleCost(t *testing.T) {
+	t.Parallel()
+	const shards, window = 1000, 120 * time.Second
+	srv := redistest.Start(t)
+	run := start(t, Config{Redis: srv.URL(), TTL: 2 * time.Minute}, QueueConfig{Shards: shards}, nothing).serving()
+	in := run.instance()
+	await(t, "all are idle and subscribed", func() bool {
+		for _, r := range in.all() {
+			r.mu.Lock()
+			idle := r.lanes == 0 && r.heard
+			r.mu.Unlock()
+			if !idle {
+				return false
+			}
+		}
+		return true
+	})
+	clock := sinceBoot()
+	polls := func(d time.Duration) {
+		for end := clock + d; clock < end; clock += time.Second {
+			in.pollOnce(t.Context(), clock, time.Second)
+		}
+	}
+	polls(200 * time.Second) // until they have backed off
+	before := commands(t, srv.Addr())
+	polls(window)
+	polled := commands(t, srv.Addr()) - before
+	before = commands(t, srv.Addr())
+	for range 10 {
+		in.renewed(t.Context()) // once a second at the default ttl
+	}
+	renewals := (commands(t, srv.Addr())-before)/10 + 3 // and the lease's script: itself, PEXPIRE, SET
+	perSecond := float64(polled)/window.Seconds() + float64(renewals)
+	per100 := perSecond / (shards / 100)
+	t.Logf("%d shards: %d commands by polls in %s, %d per renewal: %.2f/s per hundred", shards, polled, window, renewals, per100)
+	if per100 >= 5 {
+		t.Errorf("%.2f commands a second per hundred idle shards, want less than 5", per100)
+	}
+	if want := shards * int(window/idlePoll); polled < want {
+		t.Errorf("%d commands by polls in %s, want at least %d: each shard once a minute", polled, window, want)
+	}
+}
+
+// TestDue: how often a runner is polled.
+func TestDue(t *testing.T) {
+	t.Parallel()
+	const s = time.Second
+	for _, c := range []struct {
+		name string
+		r    *runner
+		over time.Duration
+		want int // polls in that time
+	}{
+		{"busy lately", &runner{heard: true, lastWork: time.Hour}, 10 * s, 10},
+		{"idle for long", &runner{heard: true, lastWork: -time.Hour}, 10 * time.Minute, 15},
+		{"never heard", &runner{lastWork: -time.Hour}, 10 * time.Minute, 600},
+		{"at work", &runner{heard: true, lanes: 1}, time.Minute, 0},
+		{"stopping", &runner{stopping: true}, time.Minute, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.r.on = &handled{}
+			got := 0
+			for now := time.Duration(0); now < c.over; now += s {
+				if c.r.due(now, s) {
+					got++
+				}
+			}
+			if got != c.want {
+				t.Errorf("%d polls in %s, want %d", got, c.over, c.want)
+			}
+		})
+	}
+}
