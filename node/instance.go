@@ -142,6 +142,8 @@ func (in *instance) serve(stop context.Context, lease *queue.Lease) {
 	group.Go(func() { in.keeper.run(keep, lease, in.renewed) })
 	group.Go(func() { in.listen(loops) })
 	group.Go(func() { in.poll(loops) })
+	handedBack := make(chan struct{})
+	group.Go(func() { in.enforce(handedBack) })
 	supervised := make(chan struct{})
 	group.Go(func() { defer close(supervised); in.supervise(loops) })
 	select {
@@ -156,6 +158,7 @@ func (in *instance) serve(stop context.Context, lease *queue.Lease) {
 	stopLoops()
 	<-supervised
 	in.handBack(stop)
+	close(handedBack)
 	if stop.Err() != nil && !in.keeper.ended.Load() {
 		stopKeeping()
 		in.drop(lease)

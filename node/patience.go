@@ -18,35 +18,34 @@ func exitOverrun(stacks []byte) {
 // Handlers may take this long after the shutdown's cancel.
 const shutdownGrace = 2 * time.Second
 
-// await waits until no lane runs: after a lost lease until 0.9 ttl, at a shutdown for
-// the configured patience, then for shutdownGrace after the cancel. Then OnOverrun.
+// enforce ends handlers when the lease is lost; at 0.9 ttl after its last good renewal
+// it calls OnOverrun if one still runs. It waits for no answer of Redis, unlike all else
+// that a lost lease leads to: with Redis frozen it must come in time, too (I1).
+func (in *instance) enforce(handedBack <-chan struct{}) {
+	select {
+	case <-in.keeper.lost:
+	case <-handedBack:
+		return
+	}
+	in.cancelWork(in.keeper.why)
+	// A process that was frozen past 0.9 ttl gives its handlers a moment, too.
+	left := max(in.keeper.overrun()-in.keeper.now(), in.node.cfg.TTL/20)
+	if !in.wait(handedBack, left) && in.calls.Load() > 0 {
+		in.node.cfg.OnOverrun(stacks())
+	}
+}
+
+// await waits until no lane runs. At a shutdown it cancels handlers after the configured
+// patience, and shutdownGrace later calls OnOverrun.
 func (in *instance) await(stop context.Context) {
 	done := make(chan struct{})
 	go func() { in.lanes.Wait(); close(done) }()
-	if stop.Err() != nil && !in.keeper.ended.Load() {
-		if in.patient(done, in.node.cfg.ShutdownTimeout) {
-			return
+	if stop.Err() != nil && !in.patient(done, in.node.cfg.ShutdownTimeout) && !in.keeper.ended.Load() {
+		in.log.Warn("handlers still run: cancelling them", "calls", in.calls.Load())
+		in.cancelWork(lowkiq.ErrShutdown)
+		if !in.patient(done, shutdownGrace) && !in.keeper.ended.Load() && in.calls.Load() > 0 {
+			in.node.cfg.OnOverrun(stacks())
 		}
-		if !in.keeper.ended.Load() {
-			in.log.Warn("handlers still run: cancelling them", "calls", in.calls.Load())
-			in.cancelWork(lowkiq.ErrShutdown)
-			if in.patient(done, shutdownGrace) {
-				return
-			}
-		}
-	}
-	if in.keeper.ended.Load() {
-		in.cancelWork(in.keeper.why)
-		// A process that was frozen past 0.9 ttl gives its handlers a moment, too.
-		in.wait(done, max(in.keeper.overrun()-in.keeper.now(), in.node.cfg.TTL/20))
-	}
-	select {
-	case <-done:
-		return
-	default:
-	}
-	if in.calls.Load() > 0 {
-		in.node.cfg.OnOverrun(stacks())
 	}
 	<-done
 }
@@ -65,11 +64,14 @@ func (in *instance) patient(done <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-func (in *instance) wait(done <-chan struct{}, d time.Duration) {
+// wait waits for done for d. It reports whether done came.
+func (in *instance) wait(done <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-done:
+		return true
 	case <-timer.C:
+		return false
 	}
 }

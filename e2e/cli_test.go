@@ -1,0 +1,149 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"io"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/history"
+)
+
+// The stock binary, with handlers in other processes.
+
+// built is lowkiq-node, built once for all tests. TestMain removes it.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// binary builds lowkiq-node and returns its path.
+func binary(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "lowkiq-e2e-"); built.err != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", built.dir, "./cmd/lowkiq-node")
+		cmd.Dir = ".."
+		if out, err := cmd.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "lowkiq-node")
+}
+
+// config writes a node.yaml with a handler.
+func (r *rig) config(handler string) string {
+	r.t.Helper()
+	file := filepath.Join(r.t.TempDir(), "node.yaml")
+	text := fmt.Sprintf(`redis: %s
+node:
+  name: n1
+  ttl: %s
+  concurrency: 8
+queues:
+  %s:
+    shards: %d
+    max_crashes: 0
+    handler: %s
+`, r.redis.URL(), ttl, queueName, r.shards, handler)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return file
+}
+
+func (r *rig) stock(config string) *process {
+	r.t.Helper()
+	return r.run("lowkiq-node", []string{roleEnv + "=child"}, binary(r.t), "run", "--config", config, "--http", "127.0.0.1:0")
+}
+
+func TestStockNodeExecKillNine(t *testing.T) {
+	t.Parallel()
+	random := randomly(t)
+	r := newRig(t, 8)
+	config := r.config(fmt.Sprintf("{exec: [%q], processes: 3}", os.Args[0]))
+	r.killsInAStream(random, func() *process { return r.stock(config) }, history.Config{ShardConcurrency: 1, MaxDuplicates: -1})
+}
+
+func TestStockNodeChildrenDieWithIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 4)
+	script := filepath.Join(t.TempDir(), "family.sh")
+	if err := os.WriteFile(script, []byte(family), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := r.stock(r.config(fmt.Sprintf("{exec: [sh, %q], processes: 2}", script)))
+	r.push(plainJobs("job", 20)...)
+	r.familyRuns(1 + 2*5)
+	r.drained()
+	r.diesWithFamily(w)
+}
+
+// TestStockNodeHTTPKillNine: the endpoint writes the history. It stops when its request
+// is aborted, which is as soon as the node is dead.
+func TestStockNodeHTTPKillNine(t *testing.T) {
+	t.Parallel()
+	random := randomly(t)
+	r := newRig(t, 8)
+	config := r.config(fmt.Sprintf("{http: %q}", r.endpoint(2*time.Millisecond)))
+	// The history is the endpoint's, which does not die: no death explains a duplicate.
+	r.killsInAStream(random, func() *process { return r.stock(config) }, history.Config{ShardConcurrency: 1, MaxDuplicates: -1, MaxUncaused: -1})
+}
+
+// TestHTTPSIGTERM: the requests in flight are answered before the worker exits.
+func TestHTTPSIGTERM(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 8)
+	s := settings{Handler: "http", URL: r.endpoint(20 * time.Millisecond)}
+	r.push(realEvents(1000)...)
+	for range 3 {
+		w := r.start(s)
+		r.works(w)
+		w.terminate(servesAgain)
+	}
+	w := r.start(s)
+	r.drained()
+	w.terminate(patience)
+	r.verdict(history.Config{ShardConcurrency: 1})
+	r.noneFailed()
+}
+
+// endpoint serves batches in the test's own process.
+func (r *rig) endpoint(work time.Duration) (url string) {
+	pretend := &settings{Work: work}
+	handler := history.Wrap(r.notes, lowkiq.HandlerFunc(pretend.pretend))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		text, err := io.ReadAll(req.Body)
+		if err != nil {
+			return // the node died
+		}
+		batch, err := decodeBatch(text)
+		if err == nil {
+			err = handler.Handle(req.Context(), batch)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	}))
+	r.t.Cleanup(server.Close)
+	return server.URL
+}

@@ -1,0 +1,38 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/history"
+)
+
+// TestSIGTERM: under load a worker exits with 0 at once; what is in flight is finished
+// or put back, nothing is handled twice, no retry is spent, and the next worker goes on.
+func TestSIGTERM(t *testing.T) {
+	t.Parallel()
+	random := randomly(t)
+	r := newRig(t, 16)
+	const rounds = 6
+	feed := r.feed(realEvents(4000))
+	var slowestEnd, slowestStart time.Duration
+	for i := range rounds {
+		feed.share(i+1, rounds)
+		w := r.start(settings{Work: 5 * time.Millisecond})
+		slowestStart = max(slowestStart, r.works(w)-w.started)
+		<-time.After(upTo(random, 200*time.Millisecond))
+		slowestEnd = max(slowestEnd, w.terminate(patience))
+	}
+	w := r.start(settings{})
+	feed.finish()
+	r.drained()
+	w.terminate(patience)
+	t.Logf("slowest end %s, slowest start %s", slowestEnd, slowestStart)
+	if slowestEnd > servesAgain || slowestStart > servesAgain {
+		t.Errorf("got %s from SIGTERM to the exit and %s from a start to the first job, want at most %s each", slowestEnd, slowestStart, servesAgain)
+	}
+	r.verdict(history.Config{ShardConcurrency: 1})
+	r.noneFailed()
+}

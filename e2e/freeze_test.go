@@ -1,0 +1,121 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/history"
+)
+
+// TestFrozenProcess: a worker is stopped for longer than its lease lives. Another one
+// takes over; on its thaw the first is fenced, and goes on as a new instance that waits
+// (design, section 10).
+//
+// A call that was under way when the process froze ends after the thaw, when its id may
+// have been handled by the other: the stated limit of I1. So the verdict takes the
+// freeze for the end of such calls (see cutOff). Of whatever began after the thaw
+// nothing is excused: with the lost claim's fence it would be a fault.
+func TestFrozenProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 16)
+	theirs := filepath.Join(t.TempDir(), "frozen")
+	a := r.start(settings{Name: "a", Work: 20 * time.Millisecond, History: theirs})
+	feed := r.feed(realEvents(3000))
+	feed.share(1, 2)
+	r.works(a)
+	b := r.start(settings{Name: "b", Work: time.Millisecond})
+	r.leased("b", 1)
+	a.signal(syscall.SIGSTOP)
+	r.await("the first worker is frozen", patience, func() bool { return state(a) == "T" })
+	frozen := history.Now()
+	took := r.works(b) - frozen
+	t.Logf("taken over in %s", took)
+	if most := 2*ttl + 3*time.Second; took > most {
+		t.Errorf("got %s until the second took over, want at most %s", took, most)
+	}
+	// While nobody has seized a shard, its owner may still ack what it has finished.
+	r.await("the second worker owns all shards", patience, func() bool { return r.owns("b") })
+	feed.share(2, 2)
+	a.signal(syscall.SIGCONT)
+	r.leased("a", 2)
+	feed.finish()
+	r.drained()
+	b.terminate(patience)
+	r.push(plainJobs("afterwards", 50)...)
+	r.drained()
+	a.terminate(patience)
+	cut := r.cutOff(theirs, a, frozen)
+	t.Logf("%d calls were under way when the process froze", cut)
+	v := r.judge(history.Config{ShardConcurrency: 1, MaxDuplicates: -1}, r.history, theirs)
+	if !v.OK() {
+		t.Error(v.Words())
+	}
+	r.noneFailed()
+}
+
+// owns tells whether a node owns all shards.
+func (r *rig) owns(node string) bool {
+	r.t.Helper()
+	for i := range r.shards {
+		owner, err := r.queue.Shard(i).Owner(r.t.Context())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if !strings.HasPrefix(owner.Instance, node+"/") {
+			return false
+		}
+	}
+	return true
+}
+
+// state is the letter of a process's state in /proc.
+func state(p *process) string {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid()) + "/stat")
+	if err != nil {
+		return ""
+	}
+	return string(stat[bytes.LastIndexByte(stat, ')')+2:][:1])
+}
+
+// cutOff rewrites a history as if its process had died when it froze, and another one
+// of the same name had lived on: calls that it was in have no end any more. It returns
+// how many.
+func (r *rig) cutOff(file string, p *process, frozen time.Duration) (cut int) {
+	r.t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var kept [][]byte
+	for _, line := range bytes.Split(text, []byte("\n")) {
+		word := bytes.Fields(line)
+		if len(word) > 3 && (string(word[0]) == "end" || string(word[0]) == "fail") && r.nanos(word[1]) > frozen && r.nanos(word[3]) < frozen {
+			cut++
+			continue
+		}
+		kept = append(kept, line)
+	}
+	if err := os.WriteFile(file, bytes.Join(kept, []byte("\n")), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.notes.Death(strconv.Itoa(p.pid()), frozen, frozen); err != nil {
+		r.t.Fatal(err)
+	}
+	return cut
+}
+
+func (r *rig) nanos(text []byte) time.Duration {
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		r.t.Fatalf("history: %v", err)
+	}
+	return time.Duration(n)
+}

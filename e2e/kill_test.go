@@ -1,0 +1,70 @@
+//go:build linux
+
+package e2e
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/stream"
+)
+
+// servesAgain is the promise for a crashed process that is restarted on its host, from
+// its start to its first handled job (design, section 6, seize (a)).
+const servesAgain = 2 * time.Second
+
+// randomly returns a source whose seed the log tells.
+func randomly(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// TestKillNineTwentyTimes: the worker is killed at random instants while the real event
+// stream is pushed and handled. Every payload is handled, in order, no id twice at once
+// (I1, I2, I3), and each restarted process serves within 2 s (I4).
+func TestKillNineTwentyTimes(t *testing.T) {
+	t.Parallel()
+	const kills = 20
+	random := randomly(t)
+	r := newRig(t, 16)
+	feed := r.feed(realEvents(stream.Count))
+	s := settings{MaxCrashes: -1, Work: 2 * time.Millisecond}
+	early := 0
+	var slowest time.Duration
+	for i := range kills {
+		feed.share(i+1, kills+1)
+		if random.IntN(4) == 0 { // one more death, on the way up
+			early++
+			w := r.start(s)
+			<-time.After(upTo(random, 200*time.Millisecond))
+			r.kill(w)
+		}
+		w := r.start(s)
+		slowest = max(slowest, r.works(w)-w.started)
+		<-time.After(upTo(random, 250*time.Millisecond)) // the random instant
+		r.kill(w)
+	}
+	feed.share(1, 1)
+	w := r.start(s)
+	slowest = max(slowest, r.works(w)-w.started)
+	feed.finish()
+	r.drained()
+	w.terminate(patience)
+	t.Logf("slowest restart: %s; %d deaths at the start besides", slowest, early)
+	if slowest > servesAgain {
+		t.Errorf("got %s from a process's start to its first job, want at most %s", slowest, servesAgain)
+	}
+	v := r.verdict(history.Config{ShardConcurrency: 1, MaxDuplicates: -1})
+	if v.Deaths != kills+early || v.Interrupted == 0 {
+		t.Errorf("got %d deaths that cut off %d calls, want %d and some: the test would show little", v.Deaths, v.Interrupted, kills+early)
+	}
+	r.noneFailed()
+}
+
+// upTo is a random time.
+func upTo(random *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(random.Int64N(int64(most)))
+}

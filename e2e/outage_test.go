@@ -1,0 +1,170 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+const outage = 10 * time.Second
+
+// TestRedisAwayAndBack: Redis is gone for 10 s and comes back with its data. The node
+// goes on by itself; nothing is lost, no retry is spent, no id is handled twice at
+// once; a pusher gets a clear error meanwhile (design, section 10).
+func TestRedisAwayAndBack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args      []string
+		away, end func(*redistest.Server)
+	}{
+		"frozen":  {nil, (*redistest.Server).Pause, (*redistest.Server).Resume},
+		"stopped": {[]string{"--appendonly", "yes", "--appendfsync", "always"}, (*redistest.Server).Stop, (*redistest.Server).Restart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 16, c.args...)
+			w := r.start(settings{Work: 20 * time.Millisecond})
+			r.push(plainJobs(longID, 4)...) // under way when the lease is lost
+			r.await("the long jobs are under way", patience, func() bool { return r.owns("n1") && r.stats().Jobs.InFlight == 4 })
+			r.push(plainJobs("before", 600)...)
+			r.await("the worker is busy", patience, func() bool { return r.stats().Processed > 50 })
+			c.away(r.redis)
+			r.pushesFail(outage)
+			left := r.unhandled(w)
+			c.end(r.redis)
+			back := time.Now()
+			r.pushesAgain()
+			r.drained()
+			t.Logf("drained %s after the end of the outage, %s", time.Since(back), left)
+			w.terminate(patience)
+			// What was done during the outage and could not be acked is done again: in each
+			// shard at most what had been popped for the next 50 ms, and one job more.
+			unacked := r.shards * 4
+			v := r.verdict(history.Config{ShardConcurrency: 1, MaxDuplicates: unacked, MaxUncaused: unacked})
+			if v.Failed == 0 {
+				t.Error("got no handler call cut off by the lost lease: the test would show little")
+			}
+			r.noneFailed()
+		})
+	}
+}
+
+// unhandled says that the worker lives.
+func (r *rig) unhandled(w *process) string {
+	if !w.running() {
+		r.t.Fatalf("%s ended during the outage: %s", w.name, w.cmd.ProcessState)
+	}
+	return "same process"
+}
+
+// pushesFail pushes for as long as an outage is to last. Each push must fail in time
+// and say where Redis should have been.
+func (r *rig) pushesFail(outage time.Duration) {
+	r.t.Helper()
+	tries := 0
+	for began := time.Now(); time.Since(began) < outage; tries++ {
+		sent := time.Now()
+		err := r.tryPush(plainJob(fmt.Sprintf("meanwhile-%d", tries)))
+		switch {
+		case err == nil:
+			r.t.Fatal("got a successful push, want an error while redis is away")
+		case !queue.Unreachable(err) || !strings.Contains(err.Error(), r.redis.Addr()):
+			r.t.Fatalf("got %q, want an error that says that redis %s is unreachable", err, r.redis.Addr())
+		case time.Since(sent) > 4*time.Second:
+			r.t.Fatalf("got an error after %s, want it within 4 s at a timeout of 1 s", time.Since(sent))
+		}
+		<-time.After(200 * time.Millisecond)
+	}
+	r.t.Logf("%d pushes were refused", tries)
+}
+
+// pushesAgain waits until pushes succeed: a client that saw many refused connections
+// tries a new one only once a second.
+func (r *rig) pushesAgain() {
+	r.t.Helper()
+	try := 0
+	r.await("a push succeeds after the outage", 5*time.Second, func() bool {
+		try++
+		return r.tryPush(plainJob(fmt.Sprintf("again-%d", try))) == nil
+	})
+	r.push(plainJobs("after", 20)...)
+}
+
+// TestStubbornHandlerEndsTheProcess: a handler ignores its cancel while Redis is away.
+// The process exits with status 75 before its lease could be seized (0.9 ttl), and the
+// next one does the work.
+//
+// Somebody else holds one of the shards, so that the node asks Redis for it again and
+// again: also while it waits for such an answer, the end must come in time.
+func TestStubbornHandlerEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 2)
+	release := r.hold(1 - lowkiq.ShardOf("a", 2))
+	w := r.start(settings{Handler: "stubborn"})
+	r.push(plainJob("a"))
+	r.works(w)
+	paused := time.Now()
+	r.redis.Pause()
+	status := w.exits(patience)
+	took := time.Since(paused)
+	r.redis.Resume()
+	if status != "exit status 75" || took > ttl {
+		t.Errorf("got %s after %s, want exit status 75 within the ttl of %s", status, took, ttl)
+	}
+	r.died(w, 0)
+	release()
+	next := r.start(settings{})
+	r.works(next)
+	r.drained()
+	next.terminate(patience)
+	r.verdict(history.Config{ShardConcurrency: 1})
+	r.noneFailed()
+}
+
+// hold claims a shard for an instance that lives. release ends that.
+func (r *rig) hold(shard int) (release func()) {
+	r.t.Helper()
+	const instance = "other/0.1"
+	if _, err := r.client.TakeLease(r.t.Context(), instance, nil, []byte("{}"), time.Minute); err != nil {
+		r.t.Fatal(err)
+	}
+	claim, err := r.queue.Shard(shard).Claim(r.t.Context(), instance, queue.Fresh, queue.Owner{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return func() {
+		if _, err := claim.Release(r.t.Context()); err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+// TestRedisRestartedEmpty: what Redis forgot is gone, what is pushed afterwards is
+// handled, by the same process.
+func TestRedisRestartedEmpty(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 16)
+	w := r.start(settings{Work: 20 * time.Millisecond})
+	r.push(plainJobs("before", 200)...)
+	// Shards that it did not own when Redis forgot everything would have to wait for a ttl:
+	// somebody else might.
+	r.await("the worker owns all shards", patience, func() bool { return r.owns("n1") })
+	r.works(w)
+	r.redis.Restart()
+	back := time.Now()
+	r.excuse(func(history.Pushed) bool { return true })
+	r.push(plainJobs("after", 200)...)
+	r.drained()
+	t.Logf("drained %s after the restart", time.Since(back))
+	w.terminate(patience)
+	r.verdict(history.Config{ShardConcurrency: 1})
+	r.noneFailed()
+}

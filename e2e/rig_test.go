@@ -1,0 +1,249 @@
+//go:build linux
+
+package e2e
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// patience is how long anything may take that has no promised limit, on a machine that
+// runs other tests at the same time.
+const patience = 40 * time.Second
+
+// rig is what one test has.
+type rig struct {
+	t       *testing.T
+	tag     string
+	redis   *redistest.Server
+	client  *queue.Client
+	queue   *queue.Queue
+	shards  int
+	history string          // file
+	notes   *history.Writer // the test's own, for deaths
+	workers []*process
+
+	mu     sync.Mutex
+	pushed []history.Pushed // guarded by mu
+}
+
+func newRig(t *testing.T, shards int, redisArgs ...string) *rig {
+	t.Helper()
+	r := &rig{t: t, tag: ulid.Make().String(), shards: shards, history: filepath.Join(t.TempDir(), "history")}
+	r.redis = redistest.Start(t, redisArgs...)
+	var err error
+	if r.client, err = queue.Open(queue.Config{Redis: r.redis.URL(), Timeout: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.client.Close() })
+	if r.queue, err = r.client.Register(t.Context(), lowkiq.Queue{Name: queueName, Shards: shards}); err != nil {
+		t.Fatal(err)
+	}
+	if r.notes, err = history.OpenAs(r.history, "test"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.notes.Close() })
+	t.Cleanup(r.nothingLeft) // runs after the processes have been killed
+	return r
+}
+
+// nothingLeft fails the test if a process outlives it, and ends that process.
+func (r *rig) nothingLeft() {
+	left := tagged(r.t, r.tag)
+	for until := time.Now().Add(2 * time.Second); len(left) > 0 && time.Now().Before(until); left = tagged(r.t, r.tag) {
+		<-time.After(10 * time.Millisecond)
+	}
+	for _, pid := range left {
+		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		r.t.Errorf("process %d is left behind: %q", pid, cmdline)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// start starts a worker; empty settings get those of the rig.
+func (r *rig) start(s settings) *process {
+	r.t.Helper()
+	s.Name = cmp.Or(s.Name, "n1")
+	s.Redis = r.redis.URL()
+	s.History = cmp.Or(s.History, r.history)
+	s.Shards = r.shards
+	s.Concurrency = cmp.Or(s.Concurrency, 8)
+	s.Handler = cmp.Or(s.Handler, "work")
+	return r.launch("worker", s)
+}
+
+func (r *rig) launch(role string, s settings) *process {
+	r.t.Helper()
+	text, err := json.Marshal(s)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return r.run(role+" "+s.Name, []string{roleEnv + "=" + role, settingsEnv + "=" + string(text)}, os.Args[0])
+}
+
+// run starts any process of the test.
+func (r *rig) run(name string, env []string, argv ...string) *process {
+	r.t.Helper()
+	p := launch(r.t, name, append(env, tagEnv+"="+r.tag, historyEnv+"="+r.history), argv...)
+	r.workers = append(r.workers, p)
+	return p
+}
+
+// kill ends a worker with SIGKILL and notes its death.
+func (r *rig) kill(p *process) (killed time.Duration) {
+	r.t.Helper()
+	p.mortal.Store(true)
+	killed = history.Now()
+	p.signal(syscall.SIGKILL)
+	<-p.ended
+	r.died(p, killed)
+	return killed
+}
+
+// died notes a death; killed is 0 for a process that died by itself.
+func (r *rig) died(p *process, killed time.Duration) {
+	r.t.Helper()
+	if err := r.notes.Death(strconv.Itoa(p.pid()), killed, history.Now()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// await waits for a condition. It fails the test early if a worker ended unasked.
+func (r *rig) await(what string, within time.Duration, condition func() bool) {
+	r.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(within)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.t.Fatalf("not within %s: %s", within, what)
+		}
+		for _, p := range r.workers {
+			if !p.running() && !p.mortal.Load() {
+				r.t.Fatalf("%s ended (%s) while the test waited for: %s", p.name, p.cmd.ProcessState, what)
+			}
+		}
+	}
+}
+
+// works waits for a worker's first job and returns when that was.
+func (r *rig) works(p *process) time.Duration {
+	r.t.Helper()
+	r.await(p.name+" handles a job", patience, func() bool { return p.first() > 0 })
+	return p.first()
+}
+
+// leased waits until a node has its n-th lease: it is up, perhaps without a shard.
+func (r *rig) leased(node string, n int) {
+	r.t.Helper()
+	r.await(fmt.Sprintf("node %s has lease %d", node, n), patience, func() bool {
+		instances, err := r.client.Instances(r.t.Context())
+		return err == nil && slices.ContainsFunc(instances, func(i queue.Instance) bool {
+			return i.Lease != nil && strings.HasPrefix(i.Name, node+"/") && strings.HasSuffix(i.Name, fmt.Sprintf(".%d", n))
+		})
+	})
+}
+
+// push pushes jobs, which must succeed, and keeps the books for the verdict.
+func (r *rig) push(jobs ...lowkiq.Push) {
+	r.t.Helper()
+	if err := r.tryPush(jobs...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) tryPush(jobs ...lowkiq.Push) error {
+	at := history.Now()
+	_, err := r.queue.Push(r.t.Context(), jobs...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, job := range jobs {
+		p := history.PushedOf(queueName, job, at)
+		p.Optional = err != nil // nobody knows
+		r.pushed = append(r.pushed, p)
+	}
+	return err
+}
+
+// excuse makes all that was pushed so far optional: Redis forgot it, or it is in the morgue.
+func (r *rig) excuse(which func(history.Pushed) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.pushed {
+		r.pushed[i].Optional = r.pushed[i].Optional || which(r.pushed[i])
+	}
+}
+
+func (r *rig) stats() queue.Stats {
+	r.t.Helper()
+	stats, err := r.queue.Stats(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return stats
+}
+
+// drained waits until no job waits or is in flight.
+func (r *rig) drained() {
+	r.t.Helper()
+	r.await("all jobs are done", patience, func() bool {
+		stats, err := r.queue.Stats(r.t.Context())
+		return err == nil && stats.Jobs.Total() == 0
+	})
+}
+
+// verdict judges the history, which must be good.
+func (r *rig) verdict(cfg history.Config) history.Verdict {
+	r.t.Helper()
+	v := r.judge(cfg, r.history)
+	if !v.OK() {
+		r.t.Error(v.Words())
+	} else {
+		r.t.Log(v.Words())
+	}
+	return v
+}
+
+func (r *rig) judge(cfg history.Config, paths ...string) history.Verdict {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, err := history.Check(cfg, slices.Values(r.pushed), paths...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return v
+}
+
+// noneFailed checks that no retry was spent and nothing was buried.
+func (r *rig) noneFailed() {
+	r.t.Helper()
+	stats := r.stats()
+	if stats.Failed != 0 || stats.Morgue != 0 {
+		r.t.Errorf("got %d failures and %d payloads in the morgue, want none", stats.Failed, stats.Morgue)
+	}
+	for _, p := range r.workers {
+		if retried := p.lines("retried "); len(retried) > 0 {
+			r.t.Errorf("%s: got %q, want no retry spent", p.name, retried)
+		}
+	}
+}

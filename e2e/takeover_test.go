@@ -1,0 +1,54 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/history"
+)
+
+// TestTakeover: of two workers for the same queue the second waits until the first is
+// gone. No id is ever with both (I1).
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end       func(*rig, *process) (at time.Duration)
+		within    time.Duration
+		duplicate int
+	}{
+		"after kill -9": {(*rig).kill, servesAgain, -1},
+		"after SIGTERM": {func(r *rig, p *process) time.Duration {
+			at := history.Now()
+			p.terminate(patience)
+			return at
+		}, servesAgain, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, 16)
+			a := r.start(settings{Name: "a", Work: 10 * time.Millisecond})
+			feed := r.feed(realEvents(3000))
+			feed.share(1, 2)
+			r.works(a)
+			b := r.start(settings{Name: "b", Work: time.Millisecond})
+			r.leased("b", 1)
+			if b.first() != 0 {
+				t.Error("the second worker works while the first lives")
+			}
+			feed.share(2, 2)
+			gone := c.end(r, a)
+			took := r.works(b) - gone
+			if took > c.within {
+				t.Errorf("got %s until the second took over, want at most %s", took, c.within)
+			}
+			t.Logf("taken over in %s", took)
+			feed.finish()
+			r.drained()
+			b.terminate(patience)
+			r.verdict(history.Config{ShardConcurrency: 1, MaxDuplicates: c.duplicate})
+			r.noneFailed()
+		})
+	}
+}

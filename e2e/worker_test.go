@@ -1,0 +1,163 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/node/handler"
+)
+
+const (
+	ttl = 3 * time.Second // the least that a node allows
+	// queueName is the queue of every test.
+	queueName = "history"
+)
+
+// settings are what a worker process is told.
+type settings struct {
+	Name    string // of the node
+	Redis   string
+	History string
+
+	Shards      int
+	Concurrency int           // default 8
+	MaxCrashes  int           // as in node.QueueConfig
+	Handler     string        // work, poison, stubborn, gate, exec, http
+	Work        time.Duration // of one handler call
+	Argv        []string      // exec
+	Processes   int           // exec
+	URL         string        // http
+}
+
+// work is a worker process: a node until SIGTERM.
+func work() error {
+	var s settings
+	if err := json.Unmarshal([]byte(os.Getenv(settingsEnv)), &s); err != nil {
+		return err
+	}
+	writer, err := history.Open(s.History)
+	if err != nil {
+		return err
+	}
+	defer writer.Close()
+	n, err := s.node(writer)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return n.Run(ctx)
+}
+
+func (s *settings) node(writer *history.Writer) (*node.Node, error) {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	slog.SetDefault(log)
+	n, err := node.New(node.Config{
+		Name: s.Name, Redis: s.Redis, Concurrency: s.Concurrency, TTL: ttl, ShutdownTimeout: 5 * time.Second, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	inner, err := s.handler(log)
+	if err != nil {
+		return nil, err
+	}
+	rules := node.QueueConfig{Name: queueName, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: []node.Middleware{report()}}
+	if s.Handler != "exec" && s.Handler != "http" { // these write their history where the work is done
+		rules.Middlewares = append(rules.Middlewares, func(next lowkiq.Handler) lowkiq.Handler { return history.Wrap(writer, next) })
+	}
+	return n, n.Handle(rules, inner)
+}
+
+func (s *settings) handler(log *slog.Logger) (lowkiq.Handler, error) {
+	switch s.Handler {
+	case "exec":
+		return handler.NewExec(handler.ExecConfig{Argv: s.Argv, Processes: s.Processes, Env: []string{roleEnv + "=child"}, Log: log})
+	case "http":
+		return handler.NewHTTP(handler.HTTPConfig{URL: s.URL})
+	case "poison":
+		return lowkiq.HandlerFunc(s.poisoned), nil
+	case "stubborn":
+		return lowkiq.HandlerFunc(stubborn), nil
+	case "gate":
+		return lowkiq.HandlerFunc(gate), nil
+	case "work":
+		return lowkiq.HandlerFunc(s.pretend), nil
+	}
+	return nil, fmt.Errorf("no handler %q", s.Handler)
+}
+
+// longID begins the ids whose handler takes longer than a lease lives unrenewed.
+const longID = "long"
+
+// pretend takes a moment, so that faults find work in flight.
+func (s *settings) pretend(ctx context.Context, batch *lowkiq.Batch) error {
+	took := s.Work
+	if strings.HasPrefix(batch.Jobs[0].ID, longID) {
+		took = ttl
+	}
+	timer := time.NewTimer(took)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+const poisonID = "poison"
+
+// poisoned dies of one id.
+func (s *settings) poisoned(ctx context.Context, batch *lowkiq.Batch) error {
+	for _, job := range batch.Jobs {
+		if job.ID == poisonID {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+	return s.pretend(ctx, batch)
+}
+
+// stubborn never returns, whatever happens to its context.
+func stubborn(context.Context, *lowkiq.Batch) error {
+	select {}
+}
+
+// gate returns when a line comes on stdin, whatever happens to its context.
+func gate(context.Context, *lowkiq.Batch) error {
+	_, err := fmt.Fscanln(os.Stdin)
+	if err != nil && err.Error() == "unexpected newline" {
+		err = nil // an empty line
+	}
+	return err
+}
+
+// report tells the test on stdout when the first call began ("first NANOSECONDS"), and
+// of every job that comes for another try ("retried ID COUNT").
+func report() node.Middleware {
+	var first sync.Once
+	return func(next lowkiq.Handler) lowkiq.Handler {
+		return lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
+			first.Do(func() { fmt.Printf("first %d\n", history.Now()) })
+			for _, job := range batch.Jobs {
+				if job.RetryCount >= 0 {
+					fmt.Printf("retried %s %d\n", job.ID, job.RetryCount)
+				}
+			}
+			return next.Handle(ctx, batch)
+		})
+	}
+}
