@@ -19,6 +19,7 @@ type cli struct {
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
 
 	Blocked blockedCommand `cmd:"" help:"Let ids go on that wait for a person (queues with exhausted: block)."`
+	Bench   benchCommand   `cmd:"" help:"Measure speed on a private redis-server."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
 	DemoWorker demoWorkerCommand `cmd:"" hidden:""`
