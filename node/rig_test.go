@@ -253,12 +253,6 @@ func (w *witness) check(t testing.TB, payloads int) {
 	t.Logf("%d payloads handled, %d repeats, up to %d batches of a shard at once", w.handled, w.repeats, w.most)
 }
 
-func (w *witness) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.handled
-}
-
 // TestWitness shows that the witness objects.
 func TestWitness(t *testing.T) {
 	t.Parallel()
