@@ -11,7 +11,8 @@ import (
 // holderState is what is known of the instance that holds a claim.
 type holderState struct {
 	leased      bool          // its lease exists
-	proven      bool          // its process is proven to exist no more
+	proven      bool          // its process is proven to exist no more, or has given the instance up
+	departed    bool          // gossip says that its process is dead or has left
 	missingFor  time.Duration // how long this process has seen its lease missing, by its own clock
 	missingEver bool
 	ttl         time.Duration // of its lease, if known
@@ -42,6 +43,8 @@ func decideClaim(owner queue.Owner, me string, holder holderState, ttl time.Dura
 	case sameBoot(owner.Instance, me):
 		return claimSelf
 	case holder.proven:
+		return claimSeize
+	case !holder.leased && holder.departed:
 		return claimSeize
 	case !holder.leased && holder.missingEver && holder.missingFor >= max(ttl, holder.ttl):
 		return claimSeize

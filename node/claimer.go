@@ -25,8 +25,9 @@ const (
 // claimer claims shards for an instance. It belongs to the supervisor's goroutine.
 type claimer struct {
 	*instance
-	since map[lowkiq.Shard]time.Duration // sinceBoot of the first attempt, by shard not claimed yet
-	asked map[lowkiq.Shard]bool          // shards whose wake-ups were subscribed to
+	since   map[lowkiq.Shard]time.Duration // sinceBoot of the first attempt, by shard not claimed yet
+	asked   map[lowkiq.Shard]bool          // shards whose wake-ups were subscribed to
+	waiting int                            // shards of the last round that a live instance holds
 }
 
 func newClaimer(in *instance) *claimer {
@@ -62,7 +63,7 @@ func (c *claimer) claimFreed(ctx context.Context, first lowkiq.Shard) (claimed b
 	}
 	var page []*queue.Shard
 	for _, s := range shards {
-		if on := c.node.queues[s.Queue]; on != nil && c.runner(s) == nil {
+		if on := c.node.queues[s.Queue]; on != nil && c.runner(s) == nil && c.wants(s) {
 			page = append(page, on.queue.Shard(s.Index))
 		}
 	}
@@ -134,6 +135,9 @@ func (c *claimer) claimPage(ctx context.Context, page []*queue.Shard, owners []q
 		}
 		switch step := c.decide(ctx, s, owners[i], holders); step {
 		case claimWait:
+			if holders[owners[i].Instance].leased {
+				c.waiting++
+			}
 			c.want(ctx, s, owners[i])
 		default:
 			group.Go(func() error {

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/oklog/run"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // cluster is the node's part in the cluster: gossip says who seems alive, Raft says
@@ -24,6 +25,8 @@ type cluster struct {
 	listener *rebalance.Listener
 	agent    *rebalance.Agent
 	done     chan struct{} // closed when the agent has left the Raft group
+	// taken is the boot of a newer process that works under this node's name.
+	taken atomic.Pointer[string]
 }
 
 // newCluster opens the Raft port and builds gossip and agent; they are silent until
@@ -135,19 +138,6 @@ func (c *cluster) seatText() string {
 	return string(text)
 }
 
-// desired says which shards of the handled queues this node should run now.
-func (c *cluster) desired(view rebalance.View) func(lowkiq.Shard) bool {
-	assignment := c.agent.Assignment()
-	if assignment.Generation == (rebalance.Generation{}) {
-		// Nothing was ever agreed. A node that is alone need not wait for its own
-		// election: the claims keep it safe, and the first plan starts from them.
-		alone := view.Leased && len(view.Peers) == 1
-		return func(lowkiq.Shard) bool { return alone }
-	}
-	name := c.node.cfg.Name
-	return func(s lowkiq.Shard) bool { return assignment.Owner(s) == name }
-}
-
 // dead reports what gossip knows of the instance that holds a claim: that it was given
 // up by its own process, or that it is dead or has left. "unknown" is neither.
 func (c *cluster) dead(instance string) (succeeded, gone bool) {
@@ -157,4 +147,19 @@ func (c *cluster) dead(instance string) (succeeded, gone bool) {
 	}
 	state := c.gossip.State(i)
 	return c.gossip.Succeeded(i), state == membership.Dead || state == membership.Left
+}
+
+// describe adds to a status what Raft says.
+func (c *cluster) describe(status *web.Status) {
+	raft, generation := c.agent.Status(), c.agent.Assignment().Generation
+	status.Generation = web.Generation{Record: strconv.FormatUint(raft.Record, 10), Index: generation.Index}
+	for _, m := range c.gossip.Members() {
+		var seat rebalance.Seat
+		if json.Unmarshal([]byte(m.Meta.Seat), &seat) == nil && seat.Server != "" && seat.Server == raft.Leader {
+			status.Leader = m.Instance.Node
+		}
+	}
+	if raft.Leading {
+		status.Leader = c.node.cfg.Name
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
@@ -35,8 +36,10 @@ func (n *Node) Ready() error {
 	switch {
 	case in == nil:
 		return errors.New("no lease yet")
-	case in.draining.Load():
+	case in.leaves():
 		return errors.New("draining")
+	case n.cluster != nil && n.cluster.taken.Load() != nil:
+		return fmt.Errorf("name %s is taken by a newer process", n.cfg.Name)
 	case !in.mayWork():
 		return errors.New("lease lost, taking a new one")
 	case !n.settled.Load():
@@ -76,19 +79,22 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 
 // status describes the cluster as Redis shows it.
 func (n *Node) status(ctx context.Context) (web.Status, error) {
-	status := web.Status{Cluster: n.cfg.Cluster, Leader: n.cfg.Name}
+	status := web.Status{Cluster: n.cfg.Cluster}
+	if n.cluster != nil {
+		n.cluster.describe(&status)
+	}
 	instances, err := n.client.Instances(ctx)
 	if err != nil {
 		return status, fmt.Errorf("status: %w", err)
 	}
 	for _, other := range instances {
-		status.Nodes = append(status.Nodes, nodeStatus(other))
+		status.Nodes = append(status.Nodes, n.nodeStatus(other))
 	}
 	status.Queues, err = web.Queues(ctx, n.client)
 	return status, err
 }
 
-func nodeStatus(other queue.Instance) web.NodeStatus {
+func (n *Node) nodeStatus(other queue.Instance) web.NodeStatus {
 	if other.Lease == nil {
 		return web.NodeStatus{Name: nodeOf(other.Name), Instance: other.Name, State: web.Gone}
 	}
@@ -97,6 +103,12 @@ func nodeStatus(other queue.Instance) web.NodeStatus {
 		return web.NodeStatus{Name: nodeOf(other.Name), Instance: other.Name, State: web.Live}
 	}
 	s := web.NodeStatus{Name: info.Node, Instance: info.Instance, State: web.Live, HTTP: info.HTTP}
+	if in := n.current.Load(); in != nil && !info.Renewed.IsZero() {
+		s.LeaseAge = max(0, in.redisNow().Sub(info.Renewed)).Seconds()
+	}
+	if n.cluster != nil {
+		s.Voter = slices.Contains(n.cluster.agent.Status().Voters, info.Seat.Server)
+	}
 	if info.Draining {
 		s.State = web.Draining
 	}

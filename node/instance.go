@@ -35,7 +35,11 @@ type instance struct {
 	lanes     sync.WaitGroup // lanes of all runners
 	kicked    chan struct{}
 	freed     chan lowkiq.Shard // news of shards that another instance held
+	number    int               // counts the instances of this boot
 	draining  atomic.Bool
+	desired   atomic.Pointer[desire]
+	handovers sync.WaitGroup // shards on their way to another node
+	parted    chan struct{}  // one slot: a shard was forgotten
 	quiet     *quiet
 	wakes     *queue.Wakes
 
@@ -46,11 +50,12 @@ type instance struct {
 
 func newInstance(n *Node, number int) *instance {
 	in := &instance{
-		node: n, name: instanceName(n.cfg.Name, n.boot, number),
+		node: n, name: instanceName(n.cfg.Name, n.boot, number), number: number, parted: make(chan struct{}, 1),
 		slots: newSlots(n.cfg.Concurrency), probation: &probation{},
 		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(),
 		runners: map[lowkiq.Shard]*runner{}, heard: map[lowkiq.Shard]bool{},
 	}
+	in.desired.Store(everything)
 	in.log = n.log.With("instance", in.name)
 	in.work, in.cancelWork = context.WithCancelCause(context.Background())
 	in.io, in.cancelIO = context.WithCancel(context.Background())
@@ -84,8 +89,12 @@ func (in *instance) redisNow() time.Time { return time.Unix(0, in.offset.Load()+
 // info is what the lease says.
 func (in *instance) info() []byte {
 	info := LeaseInfo{
-		Node: in.node.cfg.Name, Instance: in.name, Start: in.start, HTTP: in.node.URL(), Version: in.node.cfg.Version,
-		Queues: in.owned(), Draining: in.draining.Load(), TTL: in.node.cfg.TTL.Milliseconds(), Process: in.node.process,
+		Node: in.node.cfg.Name, Boot: in.node.boot, Instance: in.name, Start: in.start, Renewed: in.redisNow(),
+		HTTP: in.node.URL(), Version: in.node.cfg.Version, Weight: in.node.cfg.Weight,
+		Queues: in.owned(), Draining: in.leaves(), TTL: in.node.cfg.TTL.Milliseconds(), Process: in.node.process,
+	}
+	if c := in.node.cluster; c != nil {
+		info.Gossip, info.Raft, info.Seat = c.gossip.Address(), c.listener.Address(), c.agent.Seat()
 	}
 	value, err := json.Marshal(info)
 	if err != nil {
@@ -128,6 +137,7 @@ func (in *instance) live(stop context.Context) error {
 	in.log.Info("lease taken", "ttl", in.node.cfg.TTL)
 	in.node.current.Store(in)
 	defer in.node.current.CompareAndSwap(in, nil)
+	in.announce()
 	in.serve(stop, lease)
 	return nil
 }
@@ -150,6 +160,7 @@ func (in *instance) serve(stop context.Context, lease *queue.Lease) {
 	case <-stop.Done():
 		in.draining.Store(true)
 		in.log.Info("draining", "shards", len(in.all()))
+		in.handOver()
 	case <-in.keeper.lost:
 		in.log.Warn("lease lost", "err", in.keeper.why)
 		in.cancelWork(in.keeper.why)
@@ -183,6 +194,9 @@ func (in *instance) renewed(ctx context.Context) {
 		return
 	}
 	for name, on := range in.node.queues {
+		if on.grant != nil {
+			on.grant(in.keeper.deadline() - in.keeper.now())
+		}
 		entry, there := entries[name]
 		if !there {
 			in.node.registerAgain(ctx, on) // Redis lost it

@@ -27,6 +27,7 @@ type keeper struct {
 	good  atomic.Int64 // now() when the last good renewal was sent, ns
 	ended atomic.Bool
 	once  sync.Once
+	poked chan struct{} // one slot: renew now
 	lost  chan struct{} // closed when the instance must stop
 	why   error         // written before lost is closed
 }
@@ -37,7 +38,7 @@ type lease interface {
 }
 
 func newKeeper(ttl time.Duration, value func() []byte, log *slog.Logger) *keeper {
-	return &keeper{ttl: ttl, now: sinceBoot, value: value, log: log, lost: make(chan struct{})}
+	return &keeper{ttl: ttl, now: sinceBoot, value: value, log: log, lost: make(chan struct{}), poked: make(chan struct{}, 1)}
 }
 
 func (k *keeper) deadline() time.Duration {
@@ -98,7 +99,16 @@ func (k *keeper) run(ctx context.Context, lease lease, after func(context.Contex
 		case <-k.lost:
 			return
 		case <-ticker.C:
+		case <-k.poked:
 		}
+	}
+}
+
+// poke asks for a renewal now: what the lease says has changed.
+func (k *keeper) poke() {
+	select {
+	case k.poked <- struct{}{}:
+	default:
 	}
 }
 

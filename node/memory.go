@@ -63,6 +63,12 @@ func (n *Node) missing(instance string, leased bool) (time.Duration, bool) {
 	return sinceBoot() - since, true
 }
 
+// missingSince says for how long an instance has been without its lease.
+func (n *Node) missingSince(other queue.Instance) time.Duration {
+	d, _ := n.missing(other.Name, other.Lease != nil)
+	return d
+}
+
 // registerAgain writes a queue into a registry that has lost it.
 func (n *Node) registerAgain(ctx context.Context, on *handled) {
 	if _, err := n.leases.Register(ctx, on.queue.Queue); err != nil {

@@ -35,6 +35,8 @@ type Node struct {
 	listener atomic.Pointer[net.Listener]
 	stopped  chan struct{} // closed when the last instance has ended
 	started  atomic.Bool
+	drained  atomic.Bool // an operator asked the node to give its shards away
+	cluster  *cluster    // nil: no cluster; set by Run before its actors
 
 	mu          sync.Mutex
 	last        map[lowkiq.Shard]bool    // shards that this process was the last to own; guarded by mu
@@ -87,6 +89,9 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 	}
 	on := &handled{rules: rules, metrics: n.metrics.Queue(rules.Name)}
 	on.service, _ = handler.(interface{ Run(context.Context) error })
+	if granted, ok := handler.(interface{ Grant(time.Duration) }); ok {
+		on.grant = granted.Grant
+	}
 	for i := len(rules.Middlewares) - 1; i >= 0; i-- {
 		handler = rules.Middlewares[i](handler)
 	}
@@ -164,6 +169,13 @@ func (n *Node) runGroup(ctx context.Context) error {
 	n.addServices(&group)
 	if err := n.addHTTP(&group); err != nil {
 		return err
+	}
+	if n.cfg.Bind != "" {
+		var err error
+		if n.cluster, err = newCluster(n); err != nil {
+			return fmt.Errorf("node: %w", err)
+		}
+		n.cluster.add(&group)
 	}
 	left, leave := context.WithCancel(ctx)
 	group.Add(func() error { <-left.Done(); return nil }, func(error) { leave() })

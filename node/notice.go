@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -28,7 +29,10 @@ func (in *instance) noticed(w queue.Wake) {
 		r = in.confirmed(w.Shard)
 	}
 	switch {
-	case w.Wanted != 0: // a shard that this node does not run is among those it claims
+	case w.Drain != "":
+		in.node.drain(w.Drain == "on")
+	case w.Wanted != 0:
+		in.unknowing(w.Shard, w.Wanted)
 	case r == nil:
 		select {
 		case in.freed <- w.Shard: // perhaps it was released
@@ -164,6 +168,22 @@ func (in *instance) peek(ctx context.Context, page []*runner) {
 	}
 }
 
+// pruneAfter leaves others the time to use the proof that an instance is dead.
+const pruneAfter = time.Minute
+
+// unknowing releases a claim that this instance holds without running its shard: the
+// answer to the claim was lost, and the shard is somebody else's by now.
+func (in *instance) unknowing(s lowkiq.Shard, fence int64) {
+	on := in.node.queues[s.Queue]
+	if in.runner(s) != nil || on == nil || in.wants(s) || s.Index < 0 || s.Index >= on.queue.Shards {
+		return
+	}
+	_, err := on.queue.Shard(s.Index).Adopt(in.name, fence).Release(in.io)
+	if err != nil && !errors.Is(err, lowkiq.ErrFenced) {
+		in.trouble("release", s, err)
+	}
+}
+
 // prune forgets instances of this host that are proven dead, once no shard needs them.
 func (in *instance) prune(ctx context.Context) {
 	instances, err := in.node.client.Instances(ctx)
@@ -174,7 +194,8 @@ func (in *instance) prune(ctx context.Context) {
 		if other.Name == in.name {
 			continue
 		}
-		if who, ok := parseIdentity(other); ok && (in.node.process.gone(who.process) || other.Lease == nil && sameBoot(other.Name, in.name)) {
+		who, ok := parseIdentity(other)
+		if ok && (in.node.process.gone(who.process) || sameBoot(other.Name, in.name)) && in.node.missingSince(other) > pruneAfter {
 			if err := in.node.client.DropLease(ctx, other.Name); err != nil {
 				in.trouble("prune", nil, err)
 			}
@@ -207,6 +228,11 @@ func (in *instance) holder(ctx context.Context, owner queue.Owner, known map[str
 			in.trouble("end lease", nil, err)
 			state.proven = false
 		}
+	}
+	if cluster := in.node.cluster; cluster != nil {
+		succeeded, departed := cluster.dead(owner.Instance)
+		state.proven = state.proven || succeeded && !state.leased
+		state.departed = departed
 	}
 	state.missingFor, state.missingEver = in.node.missing(owner.Instance, state.leased)
 	known[owner.Instance] = state

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/metrics"
@@ -15,6 +16,7 @@ type handled struct {
 	rules   QueueConfig
 	handler lowkiq.Handler                          // with middlewares
 	service interface{ Run(context.Context) error } // the handler's own loop, or nil
+	grant   func(time.Duration)                     // tells the handler for how long it may run on without news; or nil
 	metrics *metrics.Queue
 	queue   *queue.Queue // set by Run
 	paused  atomic.Bool

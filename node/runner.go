@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -41,6 +42,7 @@ type runner struct {
 	astray   bool          // Redis and this runner disagree: release and claim anew
 	strange  int64         // a flight in the last pop's answer that nobody here knows; 0 = none
 	more     bool          // the last pop left ids in the ready list
+	leaving  atomic.Bool   // it is being handed over
 	heard    bool          // Redis has confirmed the shard's subscription
 	idle     chan struct{} // closed when stopping and no lane runs
 	perJob   time.Duration // running mean of handler time per job; 0 = unknown

@@ -30,16 +30,35 @@ func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		queues = append(queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
 	}
-	view := viewOf(c.leased(instances), c.gossip.Members(), c.node.boot)
+	view := viewOf(c.leased(instances), c.gossip.Members())
 	view.Queues = queues
 	in := c.node.current.Load()
 	view.Leased = in != nil && in.keeper.holds()
+	c.recognise(&view)
+	return view, nil
+}
+
+// recognise finds this process in a view: its seat is fresher here than in any lease,
+// and a newer process under its name ends its work.
+func (c *cluster) recognise(view *rebalance.View) {
+	var taken *string
 	for i := range view.Peers {
-		if view.Peers[i].Boot == c.node.boot {
-			view.Peers[i].Seat = c.agent.Seat() // fresher than any lease
+		peer := &view.Peers[i]
+		if peer.Boot != c.node.boot {
+			continue
+		}
+		peer.Seat = c.agent.Seat()
+		if peer.Superseded {
+			name := peer.Name
+			taken = &name
 		}
 	}
-	return view, nil
+	if was := c.taken.Swap(taken); (was == nil) != (taken == nil) {
+		c.node.log.Warn("another process with this node's name", "newer", taken != nil)
+		if in := c.node.current.Load(); in != nil {
+			in.kick()
+		}
+	}
 }
 
 // leased keeps the instances that have a lease and are not proven dead.
@@ -59,7 +78,7 @@ func (c *cluster) leased(instances []queue.Instance) []LeaseInfo {
 }
 
 // viewOf joins leases and gossip to one set of processes.
-func viewOf(leases []LeaseInfo, members []membership.Member, self string) rebalance.View {
+func viewOf(leases []LeaseInfo, members []membership.Member) rebalance.View {
 	peers := map[string]rebalance.Peer{} // by boot
 	newest := map[string]LeaseInfo{}     // by name
 	for _, info := range leases {
@@ -73,7 +92,11 @@ func viewOf(leases []LeaseInfo, members []membership.Member, self string) rebala
 		peers[boot] = peer
 	}
 	for _, m := range members {
-		_, leased := peers[m.Instance.Boot]
+		peer, leased := peers[m.Instance.Boot]
+		if leased && m.Meta.Draining {
+			peer.Draining = true // gossip may be faster than the lease
+			peers[m.Instance.Boot] = peer
+		}
 		if leased || m.State != membership.Alive {
 			continue
 		}

@@ -19,12 +19,16 @@ func (in *instance) supervise(ctx context.Context) {
 	c := newClaimer(in)
 	wait := claimRetryLeast
 	for ctx.Err() == nil {
+		in.look(ctx)
 		in.dropEnded()
+		c.giveUp()
 		missing := in.missing()
+		c.waiting = 0
 		claimed := c.claimAll(ctx, missing)
-		in.node.settled.Store(claimed == len(missing))
+		known := in.desired.Load().known
+		in.node.settled.Store(known && claimed+c.waiting == len(missing))
 		switch {
-		case claimed == len(missing):
+		case known && claimed == len(missing):
 			in.prune(ctx)
 			wait = claimRetryLeast
 			c.pause(ctx, time.Hour)
@@ -43,7 +47,7 @@ func (in *instance) missing() (shards []*queue.Shard) {
 	defer in.mu.Unlock()
 	for _, on := range in.node.queues {
 		for i := range on.queue.Shards {
-			if s := on.queue.Shard(i); in.runners[s.Shard] == nil {
+			if s := on.queue.Shard(i); in.runners[s.Shard] == nil && in.wants(s.Shard) {
 				shards = append(shards, s)
 			}
 		}
@@ -58,7 +62,7 @@ func (in *instance) dropEnded() {
 		r.mu.Lock()
 		fenced, taken, astray := r.fenced, r.taken, r.astray
 		r.mu.Unlock()
-		if !fenced && !astray {
+		if !fenced && !astray || r.leaving.Load() {
 			continue
 		}
 		select {
@@ -88,6 +92,10 @@ func (in *instance) forget(r *runner) {
 	in.mu.Unlock()
 	r.on.metrics.Owned.Dec()
 	in.node.metrics.Moves.Inc()
+	select {
+	case in.parted <- struct{}{}:
+	default:
+	}
 }
 
 // handBack stops all runners, waits for their handlers, acknowledges and releases.
@@ -98,6 +106,8 @@ func (in *instance) handBack(stop context.Context) {
 		r.stop()
 	}
 	in.await(stop)
+	in.handovers.Wait()
+	runners = in.all() // without those that were on their way already
 	// One deadline for all: Redis may be out of reach.
 	ctx, cancel := context.WithTimeout(in.io, releasePatience+time.Duration(len(runners))*time.Millisecond)
 	defer cancel()

@@ -1,0 +1,138 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/membership"
+	"github.com/lowkiq/lowkiq/rebalance"
+)
+
+// member is a node of a test's cluster.
+type member struct {
+	*Node
+	stop func() // ends it and waits
+}
+
+func startMember(t *testing.T, url, name string, shards int) *member {
+	t.Helper()
+	n, err := New(Config{Name: name, Redis: url, Bind: "127.0.0.1:0", TTL: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = n.Handle(QueueConfig{Name: "orders", Shards: shards}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	stopped := false
+	m := &member{Node: n, stop: func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}}
+	t.Cleanup(m.stop)
+	return m
+}
+
+// owns counts the shards that a node runs.
+func (m *member) owns() int {
+	if in := m.current.Load(); in != nil {
+		return len(in.all())
+	}
+	return 0
+}
+
+func spread(members ...*member) []int {
+	var counts []int
+	for _, m := range members {
+		counts = append(counts, m.owns())
+	}
+	slices.Sort(counts)
+	return counts
+}
+
+func awaitSpread(t *testing.T, want []int, members ...*member) {
+	t.Helper()
+	await(t, fmt.Sprintf("a spread of %v", want), func() bool { return slices.Equal(spread(members...), want) })
+}
+
+// A node that is alone serves at once; shards follow joins, drains and departures.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	n1 := startMember(t, url, "n1", 40)
+	awaitSpread(t, []int{40}, n1)
+	n2, n3 := startMember(t, url, "n2", 40), startMember(t, url, "n3", 40)
+	awaitSpread(t, []int{13, 13, 14}, n1, n2, n3)
+	for _, m := range []*member{n1, n2, n3} {
+		await(t, m.Name()+" is ready", func() bool { return m.Ready() == nil })
+	}
+	n2.drain(true)
+	awaitSpread(t, []int{0, 20, 20}, n1, n2, n3)
+	if n2.Ready() == nil {
+		t.Error("a drained node says that it is ready")
+	}
+	n2.drain(false)
+	awaitSpread(t, []int{13, 13, 14}, n1, n2, n3)
+	n1.stop()
+	awaitSpread(t, []int{20, 20}, n2, n3)
+	n2.stop()
+	awaitSpread(t, []int{40}, n3)
+}
+
+// Two processes of one name: the newer works, the older stands by and says why.
+func TestClusterNameTaken(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	older := startMember(t, url, "n1", 4)
+	awaitSpread(t, []int{4}, older)
+	newer := startMember(t, url, "n1", 4)
+	await(t, "the newer works", func() bool { return newer.owns() == 4 && older.owns() == 0 })
+	if err := older.Ready(); err == nil {
+		t.Error("the older process says that it is ready")
+	}
+}
+
+func TestViewOf(t *testing.T) {
+	start := time.Unix(1000, 0)
+	lease := func(node, boot string, at time.Duration) LeaseInfo {
+		return LeaseInfo{Node: node, Boot: boot, Start: start.Add(at), Queues: map[string]int{"b": 1, "a": 0}, Weight: 2}
+	}
+	gossip := func(boot string, state membership.State, draining bool) membership.Member {
+		return membership.Member{Instance: membership.Instance{Node: "g", Boot: boot, N: 1}, State: state, Address: "10.0.0.1:7946",
+			Meta: membership.Meta{Raft: 7947, Draining: draining, Seat: "{}"}}
+	}
+	view := viewOf([]LeaseInfo{lease("n1", "A", 0), lease("n1", "B", time.Second), lease("n2", "C", 0)},
+		[]membership.Member{gossip("C", membership.Alive, true), gossip("D", membership.Alive, false), gossip("E", membership.Dead, false)})
+	want := []rebalance.Peer{
+		{Node: rebalance.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "A", Leased: true, Superseded: true},
+		{Node: rebalance.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "B", Leased: true},
+		{Node: rebalance.Node{Name: "n2", Weight: 2, Queues: []string{"a", "b"}, Draining: true}, Boot: "C", Leased: true},
+		{Node: rebalance.Node{Name: "g"}, Boot: "D", Address: "10.0.0.1:7947"},
+	}
+	if got, want := fmt.Sprint(view.Peers), fmt.Sprint(want); got != want {
+		t.Errorf("peers: got %s, want %s", got, want)
+	}
+}
+
+func TestAssignmentOf(t *testing.T) {
+	a := assignmentOf(map[string][]string{"q": {"n2", "", "n1", "n2"}})
+	for i, want := range []string{"n2", "", "n1", "n2"} {
+		if got := a.Owner(lowkiq.Shard{Queue: "q", Index: i}); got != want {
+			t.Errorf("owner of q/%d: got %q, want %q", i, got, want)
+		}
+	}
+}
