@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,8 +21,8 @@ import (
 // child of its node.
 func serveBatches() error {
 	node, err := grandparent()
-	if err != nil {
-		return err
+	if err != nil || !slices.Contains(tagged(os.Getenv(tagEnv)), node) {
+		return err // the node has died meanwhile, and the guard has another parent
 	}
 	writer, err := history.OpenAs(os.Getenv(historyEnv), fmt.Sprintf("%d/%d", node, os.Getpid()))
 	if err != nil {

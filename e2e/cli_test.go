@@ -121,6 +121,7 @@ func TestHTTPSIGTERM(t *testing.T) {
 		w.terminate(servesAgain)
 	}
 	w := r.start(s)
+	r.leased(w, 1)
 	r.drained()
 	w.terminate(patience)
 	r.verdict(history.Config{ShardConcurrency: 1})

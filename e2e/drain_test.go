@@ -26,6 +26,7 @@ func TestSIGTERM(t *testing.T) {
 		slowestEnd = max(slowestEnd, w.terminate(patience))
 	}
 	w := r.start(settings{})
+	r.leased(w, 1)
 	feed.finish()
 	r.drained()
 	w.terminate(patience)

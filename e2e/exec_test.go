@@ -32,13 +32,13 @@ func TestExecChildrenDieWithTheirNode(t *testing.T) {
 // and three sleeps.
 func (r *rig) familyRuns(n int) {
 	r.t.Helper()
-	r.await("the children and grandchildren run", patience, func() bool { return len(tagged(r.t, r.tag)) == n })
+	r.await("the children and grandchildren run", patience, func() bool { return len(tagged(r.tag)) == n })
 }
 
 func (r *rig) diesWithFamily(w *process) {
 	r.t.Helper()
 	killed := r.kill(w)
-	r.await("no process of the node is left", patience, func() bool { return len(tagged(r.t, r.tag)) == 0 })
+	r.await("no process of the node is left", patience, func() bool { return len(tagged(r.tag)) == 0 })
 	if took := history.Now() - killed; took > time.Second {
 		r.t.Errorf("got %s until all processes of the node were gone, want at most 1 s", took)
 	}
@@ -69,6 +69,7 @@ func (r *rig) killsInAStream(random *rand.Rand, start func() *process, judge his
 		r.kill(w)
 	}
 	w := start()
+	r.leased(w, 1)
 	feed.finish()
 	r.drained()
 	w.terminate(patience)

@@ -58,7 +58,7 @@ func TestCheckerSeesAnOverlap(t *testing.T) {
 	r.push(plainJob("contested"))
 	r.works(a)
 	b := r.start(settings{Name: "b"})
-	r.leased("b", 1)
+	r.leased(b, 1)
 	r.steal()
 	r.works(b)
 	r.drained()
@@ -78,7 +78,7 @@ func TestCheckerSeesAStaleFence(t *testing.T) {
 	rogue := r.launch("rogue", settings{Name: "rogue", Redis: r.redis.URL(), History: r.history})
 	r.works(rogue)
 	b := r.start(settings{Name: "b"})
-	r.leased("b", 1)
+	r.leased(b, 1)
 	r.steal()
 	r.drained()
 	if _, err := io.WriteString(rogue.stdin, "\n"); err != nil {

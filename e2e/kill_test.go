@@ -35,13 +35,14 @@ func TestKillNineTwentyTimes(t *testing.T) {
 	early := 0
 	var slowest time.Duration
 	for i := range kills {
-		feed.share(i+1, kills+1)
+		feed.share(2*i+1, 2*kills+1)
 		if random.IntN(4) == 0 { // one more death, on the way up
 			early++
 			w := r.start(s)
 			<-time.After(upTo(random, 200*time.Millisecond))
 			r.kill(w)
 		}
+		feed.share(2*i+2, 2*kills+1)
 		w := r.start(s)
 		slowest = max(slowest, r.works(w)-w.started)
 		<-time.After(upTo(random, 250*time.Millisecond)) // the random instant

@@ -21,6 +21,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -66,8 +67,8 @@ func newRig(t *testing.T, shards int, redisArgs ...string) *rig {
 
 // nothingLeft fails the test if a process outlives it, and ends that process.
 func (r *rig) nothingLeft() {
-	left := tagged(r.t, r.tag)
-	for until := time.Now().Add(2 * time.Second); len(left) > 0 && time.Now().Before(until); left = tagged(r.t, r.tag) {
+	left := tagged(r.tag)
+	for until := time.Now().Add(2 * time.Second); len(left) > 0 && time.Now().Before(until); left = tagged(r.tag) {
 		<-time.After(10 * time.Millisecond)
 	}
 	for _, pid := range left {
@@ -152,15 +153,24 @@ func (r *rig) works(p *process) time.Duration {
 	return p.first()
 }
 
-// leased waits until a node has its n-th lease: it is up, perhaps without a shard.
-func (r *rig) leased(node string, n int) {
+// leased waits until a worker has its n-th lease: it is up, perhaps without a shard.
+func (r *rig) leased(p *process, n int) {
 	r.t.Helper()
-	r.await(fmt.Sprintf("node %s has lease %d", node, n), patience, func() bool {
+	r.await(fmt.Sprintf("%s has lease %d", p.name, n), patience, func() bool {
 		instances, err := r.client.Instances(r.t.Context())
 		return err == nil && slices.ContainsFunc(instances, func(i queue.Instance) bool {
-			return i.Lease != nil && strings.HasPrefix(i.Name, node+"/") && strings.HasSuffix(i.Name, fmt.Sprintf(".%d", n))
+			return strings.HasSuffix(i.Name, fmt.Sprintf(".%d", n)) && pidOf(i.Lease) == p.pid()
 		})
 	})
+}
+
+// pidOf is whose a lease is; 0 if there is none.
+func pidOf(lease []byte) int {
+	var info node.LeaseInfo
+	if json.Unmarshal(lease, &info) != nil {
+		return 0
+	}
+	return info.Process.PID
 }
 
 // push pushes jobs, which must succeed, and keeps the books for the verdict.

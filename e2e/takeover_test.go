@@ -33,7 +33,7 @@ func TestTakeover(t *testing.T) {
 			feed.share(1, 2)
 			r.works(a)
 			b := r.start(settings{Name: "b", Work: time.Millisecond})
-			r.leased("b", 1)
+			r.leased(b, 1)
 			if b.first() != 0 {
 				t.Error("the second worker works while the first lives")
 			}
