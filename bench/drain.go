@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 // batch100 measures bulk push and a drain at batch 100, with all that Redis uses for it.
@@ -21,16 +22,10 @@ func (b *bench) batch100(ctx context.Context, _ *Server, note func(string, float
 	}
 	note("redis_us_per_job_push", b.usPerJob(pushed.CPU-before.CPU))
 	note("redis_bytes_per_job", float64(pushed.Bytes-before.Bytes)/float64(len(b.jobs)))
-	runtime.GC()
-	allocs := mallocs()
-	rate, err := b.drain(ctx, 100)
-	if err != nil {
-		return err
-	}
-	note("drain_batch100_per_s", rate)
-	note("allocs_per_job", float64(mallocs()-allocs)/float64(len(b.jobs)))
-	drained, err := b.on.Usage(ctx)
-	note("redis_us_per_job_drain", b.usPerJob(drained.CPU-pushed.CPU))
+	d, err := b.drain(ctx, 100)
+	note("drain_batch100_per_s", d.rate)
+	note("allocs_per_job", d.allocs)
+	note("redis_us_per_job_drain", d.redis)
 	return err
 }
 
@@ -39,9 +34,8 @@ func (b *bench) batch1(ctx context.Context, _ *Server, note func(string, float64
 	if _, _, err := b.pushAll(ctx, func(string, float64) {}); err != nil {
 		return err
 	}
-	runtime.GC()
-	rate, err := b.drain(ctx, 1)
-	note("drain_batch1_per_s", rate)
+	d, err := b.drain(ctx, 1)
+	note("drain_batch1_per_s", d.rate)
 	return err
 }
 
@@ -51,9 +45,21 @@ func mallocs() uint64 {
 	return m.Mallocs
 }
 
-// drain lets a node handle everything and ends it. It returns jobs per second from the
-// first handler call to the last.
-func (b *bench) drain(ctx context.Context, batch int) (rate float64, err error) {
+// drained is what a drain took: jobs per second from the first handler call to the last;
+// per job, allocations and Redis's CPU time in us.
+type drained struct{ rate, allocs, redis float64 }
+
+// drain lets a node handle everything and ends it. The queue is paused until the node has
+// claimed all shards, or a short drain with many shards would measure the claims.
+func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
+	client, err := queue.Open(queue.Config{Redis: b.on.URL})
+	if err != nil {
+		return d, err
+	}
+	defer client.Close()
+	if err := client.Pause(ctx, queueName); err != nil {
+		return d, err
+	}
 	var left atomic.Int64
 	left.Store(int64(len(b.jobs)))
 	var first sync.Once
@@ -66,24 +72,35 @@ func (b *bench) drain(ctx context.Context, batch int) (rate float64, err error) 
 		}
 	})
 	if err != nil {
-		return 0, err
+		return d, err
+	}
+	defer func() { err = errors.Join(err, w.stop()) }()
+	if err := w.ready(ctx); err != nil {
+		return d, err
+	}
+	runtime.GC()
+	before, err := b.on.Usage(ctx)
+	if err != nil {
+		return d, err
+	}
+	allocs := mallocs()
+	if err := client.Resume(ctx, queueName); err != nil {
+		return d, err
 	}
 	patience := time.Minute + time.Duration(len(b.jobs))*100*time.Microsecond
-	select {
-	case <-done:
-		rate = b.perSecond(begun)
-	case <-w.ended:
-		err = errors.New("the node ended early")
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-time.After(patience):
-		err = fmt.Errorf("%d of %d jobs are not handled after %s", left.Load(), len(b.jobs), patience)
+	if err := w.await(ctx, done, patience); err != nil {
+		return d, fmt.Errorf("%d of %d jobs are not handled: %w", left.Load(), len(b.jobs), err)
 	}
-	return rate, errors.Join(err, w.stop())
+	d.rate = b.perSecond(begun)
+	d.allocs = float64(mallocs()-allocs) / float64(len(b.jobs))
+	after, err := b.on.Usage(ctx)
+	d.redis = b.usPerJob(after.CPU - before.CPU)
+	return d, err
 }
 
 // worker is a node in this process.
 type worker struct {
+	*node.Node
 	cancel context.CancelFunc
 	ended  chan struct{} // closed after err is set
 	err    error
@@ -104,12 +121,42 @@ func (b *bench) work(ctx context.Context, rules node.QueueConfig, handle func(jo
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{cancel: cancel, ended: make(chan struct{})}
+	w := &worker{Node: n, cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(w.ended)
 		w.err = n.Run(ctx)
 	}()
 	return w, nil
+}
+
+// ready returns when all shards are claimed.
+func (w *worker) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for w.Ready() != nil {
+		select {
+		case <-w.ended:
+			return errors.New("the node ended early")
+		case <-ctx.Done():
+			return fmt.Errorf("node is not ready: %w: %w", w.Ready(), ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// await returns when done is closed.
+func (w *worker) await(ctx context.Context, done <-chan struct{}, patience time.Duration) error {
+	select {
+	case <-done:
+		return nil
+	case <-w.ended:
+		return errors.New("the node ended early")
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(patience):
+		return fmt.Errorf("after %s", patience)
+	}
 }
 
 // stop ends the node. It may be called twice.

@@ -15,12 +15,12 @@ type Figures struct {
 	// From before a push to the start of its handler, on a node that waits.
 	StartP50 float64 `json:"start_p50_ms"`
 	StartP99 float64 `json:"start_p99_ms"`
-	// CPU time of the Redis process, at bulk push, and from there to the end of a drain at batch 100.
+	// CPU time of the Redis process, in a bulk push and in a drain at batch 100.
 	RedisPush  float64 `json:"redis_us_per_job_push"`
 	RedisDrain float64 `json:"redis_us_per_job_drain"`
 	// What the data of a queued job takes in Redis.
 	RedisBytes float64 `json:"redis_bytes_per_job"`
-	// Heap allocations of the whole process in a drain at batch 100.
+	// Heap allocations of the node in a drain at batch 100.
 	Allocs float64 `json:"allocs_per_job"`
 }
 

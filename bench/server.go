@@ -87,11 +87,14 @@ func (s *Server) Usage(ctx context.Context) (Usage, error) {
 		}
 		u.CPU += time.Duration(seconds * float64(time.Second))
 	}
-	for key, value := range map[string]*int64{"used_memory_dataset": &u.Bytes, "total_commands_processed": &u.Commands} {
+	// Not used_memory_dataset: of a nearly empty Redis it is a negative number read as unsigned.
+	var total, overhead int64
+	for key, value := range map[string]*int64{"used_memory": &total, "used_memory_overhead": &overhead, "total_commands_processed": &u.Commands} {
 		if *value, err = strconv.ParseInt(info[key], 10, 64); err != nil {
 			return u, fmt.Errorf("redis INFO: %s is %q, want a number", key, info[key])
 		}
 	}
+	u.Bytes = total - overhead
 	return u, nil
 }
 
