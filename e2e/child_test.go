@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -10,8 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"bufio"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
@@ -50,11 +50,21 @@ func answer(writer *history.Writer, line []byte) error {
 	if err != nil {
 		return err
 	}
+	<-time.After(hotWork(batch))
 	if err := done(nil); err != nil {
 		return err
 	}
 	_, err = os.Stdout.WriteString("{\"ok\":true}\n")
 	return err
+}
+
+// hotWork is long for the hottest id: when a node is killed, somebody is at it, and who
+// outlived the node would still be at it when the next node has begun.
+func hotWork(batch *lowkiq.Batch) time.Duration {
+	if batch.Jobs[0].ID == "CHANGELOG.md" {
+		return 150 * time.Millisecond
+	}
+	return time.Millisecond
 }
 
 // decodeBatch reads a batch as a program in another language would.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,8 +14,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"io"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
@@ -104,7 +103,7 @@ func TestStockNodeHTTPKillNine(t *testing.T) {
 	t.Parallel()
 	random := randomly(t)
 	r := newRig(t, 8)
-	config := r.config(fmt.Sprintf("{http: %q}", r.endpoint(2*time.Millisecond)))
+	config := r.config(fmt.Sprintf("{http: %q}", r.endpoint()))
 	// The history is the endpoint's, which does not die: no death explains a duplicate.
 	r.killsInAStream(random, func() *process { return r.stock(config) }, history.Config{ShardConcurrency: 1, MaxDuplicates: -1, MaxUncaused: -1})
 }
@@ -113,15 +112,18 @@ func TestStockNodeHTTPKillNine(t *testing.T) {
 func TestHTTPSIGTERM(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 8)
-	s := settings{Handler: "http", URL: r.endpoint(20 * time.Millisecond)}
-	r.push(realEvents(1000)...)
-	for range 3 {
+	s := settings{Handler: "http", URL: r.endpoint()}
+	const rounds = 4
+	feed := r.feed(realEvents(2000))
+	for i := range rounds {
+		feed.share(i+1, rounds)
 		w := r.start(s)
 		r.works(w)
 		w.terminate(servesAgain)
 	}
 	w := r.start(s)
 	r.leased(w, 1)
+	feed.finish()
 	r.drained()
 	w.terminate(patience)
 	r.verdict(history.Config{ShardConcurrency: 1})
@@ -129,9 +131,10 @@ func TestHTTPSIGTERM(t *testing.T) {
 }
 
 // endpoint serves batches in the test's own process.
-func (r *rig) endpoint(work time.Duration) (url string) {
-	pretend := &settings{Work: work}
-	handler := history.Wrap(r.notes, lowkiq.HandlerFunc(pretend.pretend))
+func (r *rig) endpoint() (url string) {
+	handler := history.Wrap(r.notes, lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
+		return (&settings{Work: hotWork(batch)}).pretend(ctx, batch)
+	}))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		text, err := io.ReadAll(req.Body)
 		if err != nil {

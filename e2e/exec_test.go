@@ -73,6 +73,8 @@ func (r *rig) killsInAStream(random *rand.Rand, start func() *process, judge his
 	feed.finish()
 	r.drained()
 	w.terminate(patience)
-	r.verdict(judge)
+	if v := r.verdict(judge); v.Interrupted+v.Failed == 0 {
+		r.t.Error("got no call that a death cut off: the test would show little")
+	}
 	r.noneFailed()
 }
