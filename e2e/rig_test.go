@@ -82,7 +82,7 @@ func (r *rig) nothingLeft() {
 func (r *rig) start(s settings) *process {
 	r.t.Helper()
 	s.Name = cmp.Or(s.Name, "n1")
-	s.Redis = r.redis.URL()
+	s.Redis = cmp.Or(s.Redis, r.redis.URL())
 	s.History = cmp.Or(s.History, r.history)
 	s.Shards = r.shards
 	s.Concurrency = cmp.Or(s.Concurrency, 8)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -40,6 +41,15 @@ type settings struct {
 	Argv        []string      // exec
 	Processes   int           // exec
 	URL         string        // http
+
+	Cluster   string        // default: the default one
+	TTL       time.Duration // default ttl
+	Bind      string        // gossip; empty = no cluster
+	Advertise string
+	Join      []string
+	GossipKey string
+	HTTP      string
+	Queues    []string // default queueName alone
 }
 
 // work is a worker process: a node until SIGTERM.
@@ -65,21 +75,36 @@ func work() error {
 func (s *settings) node(writer *history.Writer) (*node.Node, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	slog.SetDefault(log)
-	n, err := node.New(node.Config{
-		Name: s.Name, Redis: s.Redis, Concurrency: s.Concurrency, TTL: ttl, ShutdownTimeout: 5 * time.Second, Log: log,
-	})
+	cfg := node.Config{
+		Name: s.Name, Redis: s.Redis, Cluster: s.Cluster, Concurrency: s.Concurrency, TTL: cmp.Or(s.TTL, ttl),
+		ShutdownTimeout: 5 * time.Second, Bind: s.Bind, Advertise: s.Advertise, Join: s.Join, HTTP: s.HTTP, Log: log,
+	}
+	if s.GossipKey != "" {
+		cfg.GossipKeys = [][]byte{[]byte(s.GossipKey)}
+	}
+	n, err := node.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	inner, err := s.handler(log)
-	if err != nil {
-		return nil, err
-	}
-	rules := node.QueueConfig{Name: queueName, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: []node.Middleware{report()}}
+	middlewares := []node.Middleware{report()}
 	if s.Handler != "exec" && s.Handler != "http" { // these write their history where the work is done
-		rules.Middlewares = append(rules.Middlewares, func(next lowkiq.Handler) lowkiq.Handler { return history.Wrap(writer, next) })
+		middlewares = append(middlewares, func(next lowkiq.Handler) lowkiq.Handler { return history.Wrap(writer, next) })
 	}
-	return n, n.Handle(rules, inner)
+	queues := s.Queues
+	if len(queues) == 0 {
+		queues = []string{queueName}
+	}
+	for _, name := range queues {
+		inner, err := s.handler(log)
+		if err != nil {
+			return nil, err
+		}
+		rules := node.QueueConfig{Name: name, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: middlewares}
+		if err := n.Handle(rules, inner); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
 }
 
 func (s *settings) handler(log *slog.Logger) (lowkiq.Handler, error) {
