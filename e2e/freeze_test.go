@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -59,6 +61,80 @@ func TestFrozenProcess(t *testing.T) {
 		t.Error(v.Words())
 	}
 	r.noneFailed()
+}
+
+// TestShortFreeze: a stop that the lease survives has no effect.
+func TestShortFreeze(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 16)
+	a := r.start(settings{Name: "a", Work: 5 * time.Millisecond})
+	feed := r.feed(realEvents(2000))
+	feed.share(1, 2)
+	r.works(a)
+	b := r.start(settings{Name: "b"})
+	r.leased(b, 1)
+	a.signal(syscall.SIGSTOP)
+	<-time.After(ttl / 4) // a renewal comes every ttl/6, and the deadline is 0.7 ttl after it
+	a.signal(syscall.SIGCONT)
+	feed.finish()
+	r.drained()
+	if b.first() != 0 {
+		t.Error("the second worker got work although the first one's lease lived")
+	}
+	b.terminate(patience)
+	a.terminate(patience)
+	r.verdict(history.Config{ShardConcurrency: 1})
+	r.noneFailed()
+}
+
+// TestFrozenNodeWithChildren: a frozen node cannot stop its exec children, which are not
+// frozen. Their guards kill them before another node could have the shards (I1).
+func TestFrozenNodeWithChildren(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 2)
+	s := settings{Handler: "exec", Argv: []string{os.Args[0]}, Processes: 2}
+	s.Name = "a"
+	a := r.start(s)
+	r.push(plainJobs(longID, 1)...)
+	r.works(a)
+	r.await("the child has begun", patience, func() bool { return bytes.Contains(r.read(), []byte(longID)) })
+	children := slices.DeleteFunc(tagged(r.tag), func(pid int) bool { return pid == a.pid() })
+	s.Name = "b"
+	b := r.start(s)
+	r.leased(b, 1)
+	a.signal(syscall.SIGSTOP)
+	frozen := time.Now()
+	r.await("the children of the frozen node are gone", patience, func() bool {
+		return !slices.ContainsFunc(tagged(r.tag), func(pid int) bool { return slices.Contains(children, pid) })
+	})
+	if took := time.Since(frozen); took > ttl {
+		t.Errorf("got %s until the children were gone, want at most the ttl of %s", took, ttl)
+	}
+	for _, pid := range children {
+		if err := r.notes.Death(fmt.Sprintf("%d/%d", a.pid(), pid), 0, history.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.await("the second worker owns all shards", patience, func() bool { return r.owns("b") })
+	a.signal(syscall.SIGCONT)
+	r.leased(a, 2)
+	r.drained()
+	b.terminate(patience)
+	a.terminate(patience)
+	if v := r.verdict(history.Config{ShardConcurrency: 1}); v.Interrupted != 1 {
+		t.Errorf("got %d calls cut off, want 1", v.Interrupted)
+	}
+	r.noneFailed()
+}
+
+// read returns the history as it is.
+func (r *rig) read() []byte {
+	r.t.Helper()
+	text, err := os.ReadFile(r.history)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return text
 }
 
 // owns tells whether a node owns all shards.
