@@ -199,3 +199,39 @@ func TestProbationSlot(t *testing.T) {
 		t.Error("the slot was not given back")
 	}
 }
+
+// TestProbated: what a pop's answer does to the slot, and whether to pop again at once.
+func TestProbated(t *testing.T) {
+	t.Parallel()
+	acks := []queue.Acks{{Flight: 1}}
+	for _, c := range []struct {
+		name        string
+		slot, alone bool // before; alone: the answer brought an id on probation
+		taken       bool // another runner has the slot
+		acks        []queue.Acks
+		answer      queue.Popped
+		wantSlot    bool
+		wantAgain   bool
+	}{
+		{name: "nothing"},
+		{name: "slot, no more suspects", slot: true},
+		{name: "slot, suspect taken", slot: true, alone: true, answer: queue.Popped{Probation: queue.ProbationTaken}, wantSlot: true},
+		{name: "slot kept while flights end, or the suspect would starve", slot: true, answer: queue.Popped{Probation: queue.ProbationWait}, wantSlot: true},
+		{name: "acks may be what it waits for", acks: acks, answer: queue.Popped{Probation: queue.ProbationWait}, wantAgain: true},
+		{name: "waits for others", answer: queue.Popped{Probation: queue.ProbationWait}},
+		{name: "slot free", answer: queue.Popped{Probation: queue.ProbationSlot}, wantSlot: true, wantAgain: true},
+		{name: "slot free, other jobs first", answer: queue.Popped{Probation: queue.ProbationSlot, Jobs: make([]lowkiq.Job, 1)}, wantSlot: true},
+		{name: "slot taken", taken: true, answer: queue.Popped{Probation: queue.ProbationSlot}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &runner{in: &instance{probation: &probation{taken: c.slot || c.taken}}, slot: c.slot, alone: c.alone, acks: c.acks}
+			again := r.probated(c.answer)
+			if r.slot != c.wantSlot || again != c.wantAgain {
+				t.Errorf("slot %v, again %v; want %v, %v", r.slot, again, c.wantSlot, c.wantAgain)
+			}
+			if got, want := r.in.probation.taken, c.wantSlot || c.taken; got != want {
+				t.Errorf("the node's slot is taken: %v, want %v", got, want)
+			}
+		})
+	}
+}

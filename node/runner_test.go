@@ -157,22 +157,22 @@ func TestPopSize(t *testing.T) {
 	}
 }
 
-// TestRetryTimer: a failed job runs again after its delay, a scheduled one at its time, a
+// TestTimers: a failed job runs again after its delay, a scheduled one at its time, a
 // postponed one after its pause, none of them by a poll (there is none for an hour).
 func TestTimers(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	type start2 struct {
+	type begun struct {
 		id    string
 		retry int
 	}
-	starts := make(chan start2, 10)
+	starts := make(chan begun, 10)
 	run := start(t, Config{Redis: srv.URL(), PollInterval: time.Hour}, QueueConfig{
 		Shards: 1, RetryIn: func(int) time.Duration { return 30 * time.Millisecond },
 	}, func(_ context.Context, b *lowkiq.Batch) error {
 		job := b.Jobs[0]
 		select {
-		case starts <- start2{job.ID, job.RetryCount}:
+		case starts <- begun{job.ID, job.RetryCount}:
 		default:
 		}
 		switch {
@@ -187,7 +187,7 @@ func TestTimers(t *testing.T) {
 	p := open(t, srv.URL(), 1)
 	p.push(numbered("failing", 0, 1)...)
 	for _, want := range []int{-1, 0, 1, 2} {
-		if got := receive(t, "the next attempt", starts); got != (start2{"failing", want}) {
+		if got := receive(t, "the next attempt", starts); got != (begun{"failing", want}) {
 			t.Errorf("got %v, want retry count %d", got, want)
 		}
 	}
@@ -201,7 +201,7 @@ func TestTimers(t *testing.T) {
 	p.push(numbered("busy", 0, 1)...)
 	await(t, "the postponed job ran twice, no retry spent", func() bool { return p.stats().Jobs.Total() == 0 })
 	for range 2 {
-		if got := receive(t, "its start", starts); got != (start2{"busy", -1}) {
+		if got := receive(t, "its start", starts); got != (begun{"busy", -1}) {
 			t.Errorf("got %v, want busy, -1", got)
 		}
 	}
@@ -319,5 +319,30 @@ func TestPerID(t *testing.T) {
 	p.drained()
 	if s := p.stats(); s.Processed != 3 || s.Failed != 1 {
 		t.Errorf("%d processed, %d failed; want 3, 1", s.Processed, s.Failed)
+	}
+}
+
+// TestPausedBeforeStart: the first pop knows, without a renewal in between.
+func TestPausedBeforeStart(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	if err := p.client.Pause(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	n, err := New(Config{Redis: srv.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.client.Close()
+	defer n.leases.Close()
+	if err := n.Handle(QueueConfig{Name: "orders", Shards: 1}, lowkiq.HandlerFunc(nothing)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !n.queues["orders"].paused.Load() {
+		t.Error("the node does not know that the queue is paused")
 	}
 }
