@@ -210,45 +210,6 @@ func TestTimers(t *testing.T) {
 	}
 }
 
-// TestPaused: a paused queue is not popped, not by a node that starts later either.
-func TestPaused(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t)
-	p := open(t, srv.URL(), 2)
-	if err := p.client.Pause(t.Context(), "orders"); err != nil {
-		t.Fatal(err)
-	}
-	p.push(numbered("a", 0, 3)...)
-	var resumed atomic.Bool
-	run := start(t, Config{Redis: srv.URL(), TTL: 3 * time.Second}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error {
-		if !resumed.Load() {
-			t.Error("a paused queue's job was handled")
-		}
-		return nil
-	})
-	run.serving()
-	before := run.instance().keeper.good.Load()
-	await(t, "two renewals later", func() bool { return run.instance().keeper.good.Load() >= before+int64(time.Second) })
-	if got := p.stats().Jobs.Ready; got != 1 {
-		t.Errorf("%d ids are ready, want 1", got)
-	}
-	resumed.Store(true)
-	if err := p.client.Resume(t.Context(), "orders"); err != nil {
-		t.Fatal(err)
-	}
-	p.drained()
-	resumed.Store(false)
-	if err := p.client.Pause(t.Context(), "orders"); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "the node notices", func() bool { return run.queues["orders"].paused.Load() })
-	p.push(numbered("a", 3, 4)...)
-	run.stop()
-	if got := p.stats().Jobs.Ready; got != 1 {
-		t.Errorf("%d ids are ready, want 1", got)
-	}
-}
-
 // TestExhausted: retries end in the morgue, and RetriesExhausted is called then only.
 func TestExhausted(t *testing.T) {
 	t.Parallel()
@@ -319,30 +280,5 @@ func TestPerID(t *testing.T) {
 	p.drained()
 	if s := p.stats(); s.Processed != 3 || s.Failed != 1 {
 		t.Errorf("%d processed, %d failed; want 3, 1", s.Processed, s.Failed)
-	}
-}
-
-// TestPausedBeforeStart: the first pop knows, without a renewal in between.
-func TestPausedBeforeStart(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t)
-	p := open(t, srv.URL(), 1)
-	if err := p.client.Pause(t.Context(), "orders"); err != nil {
-		t.Fatal(err)
-	}
-	n, err := New(Config{Redis: srv.URL()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.client.Close()
-	defer n.leases.Close()
-	if err := n.Handle(QueueConfig{Name: "orders", Shards: 1}, lowkiq.HandlerFunc(nothing)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if !n.queues["orders"].paused.Load() {
-		t.Error("the node does not know that the queue is paused")
 	}
 }
