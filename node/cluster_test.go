@@ -11,6 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // member is a node of a test's cluster.
@@ -80,7 +81,18 @@ func TestCluster(t *testing.T) {
 	for _, m := range []*member{n1, n2, n3} {
 		await(t, m.Name()+" is ready", func() bool { return m.Ready() == nil })
 	}
-	n2.drain(true)
+	if moves, err := n2.dryRun(t.Context(), []string{"n4"}, nil); err != nil || len(moves) != 10 {
+		t.Errorf("plan of a fourth node: got %d moves, %v, want 10", len(moves), err)
+	}
+	if list, err := n2.members(); err != nil || len(list) != 3 || list[0].Node != "n1" || list[0].State != "alive" {
+		t.Errorf("members: got %+v, %v, want n1, n2 and n3 alive", list, err)
+	}
+	if got := states(t, n3); got[web.Owned] != 40 {
+		t.Errorf("shards: got %v, want 40 owned", got)
+	}
+	if instance, err := n1.askDrain(t.Context(), "n2", true); err != nil || nodeOf(instance) != "n2" {
+		t.Errorf("drain: got %s, %v", instance, err)
+	}
 	awaitSpread(t, []int{0, 20, 20}, n1, n2, n3)
 	if n2.Ready() == nil {
 		t.Error("a drained node says that it is ready")
@@ -91,6 +103,20 @@ func TestCluster(t *testing.T) {
 	awaitSpread(t, []int{20, 20}, n2, n3)
 	n2.stop()
 	awaitSpread(t, []int{40}, n3)
+}
+
+// states counts the shards in each state, as a node tells.
+func states(t *testing.T, m *member) map[web.ShardState]int {
+	t.Helper()
+	list, err := m.shardList(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[web.ShardState]int{}
+	for _, s := range list {
+		counts[s.State]++
+	}
+	return counts
 }
 
 // Two processes of one name: the newer works, the older stands by and says why.

@@ -20,7 +20,7 @@ func (n *Node) server() (*http.Server, error) {
 		Failed: func(err error) { n.log.Warn("figures not read for a scrape", "err", err) },
 	})
 	handler, err := web.New(web.Config{
-		Client: n.client, Status: n.status, Ready: n.Ready, Metrics: n.cfg.Registry,
+		Client: n.client, Status: n.status, Cluster: n.answers(), Ready: n.Ready, Metrics: n.cfg.Registry,
 		Token: n.cfg.Token, Log: n.log, Version: n.cfg.Version,
 	})
 	if err != nil {

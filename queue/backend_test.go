@@ -33,7 +33,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, probationTests, protocolTests, commitTests, inputTests, listTests, wakeTests)
+	return slices.Concat(propertyTests, ruleTests, probationTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests)
 }
 
 func runSuite(t *testing.T, b *backend) {

@@ -11,12 +11,13 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Config says where the answers come from. Client, Status and Metrics are required;
+// Config says where the answers come from. Client, Status, Cluster and Metrics are required;
 // the zero value of any other field is its default.
 type Config struct {
 	Client  *queue.Client
 	Status  func(context.Context) (Status, error) // what the node knows of the cluster
-	Ready   func() error                          // why the node is not ready; nil function = always ready
+	Cluster Cluster
+	Ready   func() error // why the node is not ready; nil function = always ready
 	Metrics prometheus.Gatherer
 
 	// Token, if not empty, is asked of everyone, but for /healthz and /readyz.
@@ -36,6 +37,8 @@ func (cfg Config) Validate() error {
 		return errors.New("web: Client is missing")
 	case cfg.Status == nil:
 		return errors.New("web: Status is missing")
+	case !cfg.Cluster.complete():
+		return errors.New("web: Cluster is incomplete")
 	case cfg.Metrics == nil:
 		return errors.New("web: Metrics is missing")
 	case cfg.BodyLimit < 0:

@@ -178,7 +178,8 @@ func TestIndexHasEveryRoute(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	whole := Config{Client: newWorld(t, unreachable).client, Metrics: registry(), Status: func(context.Context) (Status, error) { return Status{}, nil }}
+	w := newWorld(t, unreachable)
+	whole := Config{Client: w.client, Cluster: w.cluster(), Metrics: registry(), Status: func(context.Context) (Status, error) { return Status{}, nil }}
 	for _, c := range []struct {
 		name   string
 		change func(*Config)
@@ -187,6 +188,7 @@ func TestConfig(t *testing.T) {
 		{"whole", func(*Config) {}, ""},
 		{"no client", func(cfg *Config) { cfg.Client = nil }, "Client is missing"},
 		{"no status", func(cfg *Config) { cfg.Status = nil }, "Status is missing"},
+		{"no cluster", func(cfg *Config) { cfg.Cluster.Why = nil }, "Cluster is incomplete"},
 		{"no metrics", func(cfg *Config) { cfg.Metrics = nil }, "Metrics is missing"},
 		{"negative limit", func(cfg *Config) { cfg.BodyLimit = -1 }, "BodyLimit is negative"},
 	} {

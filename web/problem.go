@@ -68,8 +68,10 @@ func classify(err error) *problem {
 		p := newProblem(http.StatusBadRequest, "%s", malformed.Error())
 		p.Field, p.Line, p.Column = malformed.Field, malformed.Line, malformed.Column
 		return p
-	case errors.Is(err, lowkiq.ErrUnknownQueue):
+	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, ErrUnknownNode):
 		return newProblem(http.StatusNotFound, "%v", err)
+	case errors.Is(err, ErrNoCluster), errors.Is(err, ErrNodeExists), errors.Is(err, ErrNotHeard):
+		return newProblem(http.StatusConflict, "%v", err)
 	case queue.Transient(err), errors.Is(err, context.Canceled):
 		return newProblem(http.StatusServiceUnavailable, "%v", err)
 	}

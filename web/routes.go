@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
@@ -43,7 +44,7 @@ func (a *api) routes() []route {
 		{pattern: "POST /api/v1/queues/{q}/pause", about: "stop handling, go on taking pushes", path: "/api/v1/queues/orders/pause", serve: a.setPaused(true)},
 		{pattern: "POST /api/v1/queues/{q}/resume", about: "go on", path: "/api/v1/queues/orders/resume", serve: a.setPaused(false)},
 	}
-	return append(all, a.jobRoutes()...)
+	return slices.Concat(all, a.clusterRoutes(), a.jobRoutes())
 }
 
 // onQueue prefixes rows with the path of a queue and that of the example.

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +40,31 @@ var cases = map[string][]routeCase{
 			`"nodes":[{"name":"n1","instance":"n1/01J.1","state":"live","lease_age_s":0.25,"voter":true,"shards":4,"http":"127.0.0.1:7948"}]`,
 			`{"name":"orders","shards":1,"paused":false,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"in_flight":1,"blocked":1},"morgue":2`}},
 		{"parameter", "/api/v1/status?verbose=1", "", 400, []string{`"field":"verbose"`, "takes none"}},
+	},
+	"GET /api/v1/shards": {{"all", "/api/v1/shards", "", 200, []string{
+		`[{"queue":"orders","index":0,"assigned":"n1","owner":"n1/01J.1","fence":7,"state":"owned","lag_s":1.5}]`}}},
+	"GET /api/v1/members": {{"all", "/api/v1/members", "", 200, []string{
+		`[{"node":"n1","instance":"n1/01J.1","boot":"01J","state":"alive","address":"127.0.0.1:7946","since":1763600000,"draining":false}]`}}},
+	"GET /api/v1/plan": {
+		{"nothing", "/api/v1/plan", "", 200, []string{`{"moves":[]}`}},
+		{"add", "/api/v1/plan?add=n6,n7", "", 200, []string{`{"moves":[{"queue":"orders","index":0,"from":"n1","to":"n6","reason":"owner above its share"}]}`}},
+		{"unknown", "/api/v1/plan?remove=n9", "", 404, []string{`unknown node \"n9\" (known: n1)`}},
+		{"name", "/api/v1/plan?add=n+6", "", 400, []string{`"field":"add"`, "use letters"}},
+		{"twice", "/api/v1/plan?remove=n1,n1", "", 400, []string{`"field":"remove"`, "twice"}},
+	},
+	"GET /api/v1/why": {
+		{"one", "/api/v1/why?queue=orders&id=s1", "", 200, []string{
+			`{"id":"s1","queue":"orders","shard":0,"state":"scheduled","reason":"it is due later","due_s":12.5}`}},
+		{"no id", "/api/v1/why?queue=orders", "", 400, []string{`"field":"id"`}},
+		{"no queue", "/api/v1/why?id=a", "", 400, []string{`"field":"queue"`}},
+		{"unknown queue", "/api/v1/why?queue=nowhere&id=a", "", 404, []string{`unknown queue \"nowhere\" (known: mail, orders)`}},
+	},
+	"POST /api/v1/nodes/{n}/drain": {
+		{"on", "/api/v1/nodes/n1/drain", "", 200, []string{`{"draining":true,"instance":"n1/01J.1","node":"n1"}`}},
+		{"undo", "/api/v1/nodes/n1/drain", `{"undo":true}`, 200, []string{`{"draining":false,`}},
+		{"field", "/api/v1/nodes/n1/drain", `{"un":true}`, 400, []string{`"field":"un"`}},
+		{"unknown", "/api/v1/nodes/n9/drain", "", 404, []string{`unknown node \"n9\" (known: n1, n2)`}},
+		{"not heard", "/api/v1/nodes/n2/drain", "", 409, []string{"nobody listens"}},
 	},
 	"GET /api/v1/stats": {{"lowkiq", "/api/v1/stats", "", 200, []string{
 		`{"total":{"length":8,"morgue_length":2,"lag":`, `"by_worker":{"mail":{"length":0,`, `"orders":{"length":8,`,
@@ -176,4 +202,15 @@ func patternsOf(routes []route) (patterns []string) {
 
 func untested(patterns []string, cases map[string][]routeCase) []string {
 	return slices.DeleteFunc(slices.Clone(patterns), func(pattern string) bool { return len(cases[pattern]) > 0 })
+}
+
+// A node without a cluster says so.
+func TestNoCluster(t *testing.T) {
+	w := newWorld(t, shared(t), func(cfg *Config) {
+		cfg.Cluster.Members = func() ([]MemberStatus, error) { return nil, ErrNoCluster }
+		cfg.Cluster.Plan = func(context.Context, []string, []string) ([]Move, error) { return nil, ErrNoCluster }
+	})
+	for _, target := range []string{"/api/v1/members", "/api/v1/plan"} {
+		expect(t, w.do("GET", target, ""), 409, "not in a cluster")
+	}
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -36,7 +37,7 @@ func newWorld(t testing.TB, url string, change ...func(*Config)) *world {
 	must(t, err)
 	t.Cleanup(func() { must(t, client.Close()) })
 	w := &world{t: t, client: client}
-	cfg := Config{Client: client, Metrics: registry(), Version: "v1.2.3", Status: w.status}
+	cfg := Config{Client: client, Metrics: registry(), Version: "v1.2.3", Status: w.status, Cluster: w.cluster()}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -64,6 +65,44 @@ func (w *world) status(ctx context.Context) (Status, error) {
 		Cluster: "default", Generation: Generation{Record: "01J", Index: 42}, Leader: "n1", Queues: queues,
 		Nodes: []NodeStatus{{Name: "n1", Instance: "n1/01J.1", State: Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "127.0.0.1:7948"}},
 	}, err
+}
+
+// cluster is a cluster of n1, which hears, and n2, which does not.
+func (w *world) cluster() Cluster {
+	return Cluster{
+		Shards: func(ctx context.Context) ([]ShardStatus, error) {
+			_, err := w.client.Time(ctx)
+			return []ShardStatus{{Queue: "orders", Assigned: "n1", Owner: "n1/01J.1", Fence: 7, State: Owned, Lag: 1.5}}, err
+		},
+		Members: func() ([]MemberStatus, error) {
+			return []MemberStatus{{Node: "n1", Instance: "n1/01J.1", Boot: "01J", State: "alive", Address: "127.0.0.1:7946", Since: 1763600000}}, nil
+		},
+		Plan: func(ctx context.Context, add, remove []string) ([]Move, error) {
+			_, err := w.client.Time(ctx)
+			if len(remove) > 0 {
+				return nil, fmt.Errorf("%w %q (known: n1)", ErrUnknownNode, remove[0])
+			}
+			if len(add) == 0 {
+				return nil, err
+			}
+			return []Move{{Queue: "orders", From: "n1", To: add[0], Reason: "owner above its share"}}, err
+		},
+		Why: func(ctx context.Context, _ *queue.Queue, _ string) (Reason, error) {
+			_, err := w.client.Time(ctx)
+			due := 12.5
+			return Reason{State: "scheduled", Reason: "it is due later", Due: &due}, err
+		},
+		Drain: func(ctx context.Context, node string, _ bool) (string, error) {
+			_, err := w.client.Time(ctx)
+			switch node {
+			case "n1":
+				return "n1/01J.1", err
+			case "n2":
+				return "", fmt.Errorf("drain n2/01K.1: %w", ErrNotHeard)
+			}
+			return "", fmt.Errorf("%w %q (known: n1, n2)", ErrUnknownNode, node)
+		},
+	}
 }
 
 // fill registers the queues and puts jobs into every state.

@@ -1,0 +1,131 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+// Why is an id not with a handler now? The facts are read, then judged apart from it.
+
+// facts are what is known of an id and its shard.
+type facts struct {
+	job      queue.Listed
+	found    bool
+	standing queue.Standing
+	paused   bool
+	shard    web.ShardStatus
+	handled  bool // a live node that is not draining handles the queue
+}
+
+func (n *Node) why(ctx context.Context, q *queue.Queue, id string) (web.Reason, error) {
+	var f facts
+	var err error
+	if f.job, f.found, err = q.Job(ctx, id); err != nil {
+		return web.Reason{}, err
+	}
+	if f.standing, err = q.Standing(ctx, id); err != nil {
+		return web.Reason{}, err
+	}
+	entries, err := n.client.Registry(ctx)
+	if err != nil {
+		return web.Reason{}, err
+	}
+	live, err := n.holders(ctx)
+	if err != nil {
+		return web.Reason{}, err
+	}
+	f.paused = entries[q.Name].Paused
+	f.shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.standing.Owner}, n.agreed(), live)
+	f.handled = shardState(q.Name, "", "", false, live) == web.Claiming
+	return f.judge(id), nil
+}
+
+// judge names the first thing that keeps an id from its handler.
+func (f *facts) judge(id string) web.Reason {
+	if !f.found {
+		return web.Reason{State: "absent", Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.shard.Queue, id)}
+	}
+	r := web.Reason{State: string(f.job.State)}
+	if f.job.State != queue.Dead && f.job.State != queue.Waiting {
+		due := f.job.PerformAt.Sub(f.standing.Now).Seconds()
+		r.Due = &due
+	}
+	switch f.job.State {
+	case queue.Dead:
+		r.Reason = "it is in the morgue" + f.lastError() + ": requeue it, or delete it"
+	case queue.Waiting:
+		r.Reason = "it ran out of retries and waits for a person" + f.lastError() + ": blocked requeue, skip or bury"
+	case queue.InFlight:
+		r.Reason = f.inFlight()
+	default:
+		r.Reason = f.waiting()
+	}
+	return r
+}
+
+func (f *facts) lastError() string {
+	if f.job.Error == "" {
+		return ""
+	}
+	first, _, _ := strings.Cut(f.job.Error, "\n")
+	return fmt.Sprintf(" (last error: %s)", first)
+}
+
+func (f *facts) inFlight() string {
+	switch {
+	case f.shard.Owner == "":
+		return "it was in flight, and its shard has no owner now: it runs again once the shard is claimed"
+	case !f.alive():
+		return fmt.Sprintf("it was in flight with %s, whose lease is gone: it runs again once the shard is seized%s", f.shard.Owner, f.successor())
+	}
+	return fmt.Sprintf("a handler of %s has it (flight %d)", f.shard.Owner, f.job.Flight)
+}
+
+// alive reports whether the shard's owner has a lease.
+func (f *facts) alive() bool { return f.shard.State == web.Owned || f.shard.State == web.Leaving }
+
+func (f *facts) waiting() string {
+	wait := f.job.PerformAt.Sub(f.standing.Now)
+	switch {
+	case wait > 0 && f.job.State == queue.Retrying:
+		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s", f.job.RetryCount+1, f.lastError(), wait.Round(time.Millisecond))
+	case wait > 0:
+		return fmt.Sprintf("it is due in %s", wait.Round(time.Millisecond))
+	case f.paused:
+		return fmt.Sprintf("queue %q is paused", f.shard.Queue)
+	case !f.alive():
+		return f.ownerless()
+	case f.shard.State == web.Leaving:
+		return fmt.Sprintf("its shard is on its way from %s to %s", f.shard.Owner, cmp.Or(f.shard.Assigned, "another node"))
+	case f.standing.Suspect:
+		return fmt.Sprintf("it is on probation (%d crashes): it was in flight when a worker died, and runs alone, once the %d ids in flight are done",
+			f.standing.Crashes, f.standing.InFlight)
+	case f.standing.Ahead > 0:
+		return fmt.Sprintf("it waits behind %d ids in its shard, which %s works on (%d in flight)", f.standing.Ahead, f.shard.Owner, f.standing.InFlight)
+	}
+	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)", f.shard.Owner, f.standing.InFlight)
+}
+
+func (f *facts) ownerless() string {
+	switch {
+	case !f.handled:
+		return fmt.Sprintf("no live node handles queue %q", f.shard.Queue)
+	case f.shard.Owner == "":
+		return "nobody owns its shard now" + f.successor()
+	}
+	return fmt.Sprintf("its shard is held by %s, whose lease is gone%s", f.shard.Owner, f.successor())
+}
+
+// successor names who is to take the shard.
+func (f *facts) successor() string {
+	if f.shard.Assigned == "" || f.shard.State != web.Claiming {
+		return ""
+	}
+	return fmt.Sprintf("; %s is to claim it", f.shard.Assigned)
+}

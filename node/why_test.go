@@ -1,0 +1,128 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+// TestJudge: every reason why an id is not with a handler.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	base := func() facts {
+		return facts{
+			found: true, handled: true, standing: queue.Standing{Now: now},
+			job:   queue.Listed{State: queue.Ready, Job: lowkiq.Job{ID: "a", PerformAt: now.Add(-2 * time.Second), RetryCount: -1}},
+			shard: web.ShardStatus{Queue: "orders", Assigned: "n1", Owner: "n1/B.1", State: web.Owned},
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*facts)
+		state  string
+		want   string
+		due    float64
+	}{
+		{"not there", func(f *facts) { f.found = false }, "absent", "it is done, or was never pushed", 0},
+		{"next", func(f *facts) {}, "ready", "it is next in its shard, which n1/B.1 works on", -2},
+		{"behind", func(f *facts) { f.standing.Ahead = 3 }, "ready", "behind 3 ids", -2},
+		{"probation", func(f *facts) { f.standing.Suspect, f.standing.Crashes = true, 2 }, "ready", "probation (2 crashes)", -2},
+		{"paused", func(f *facts) { f.paused = true }, "ready", `queue "orders" is paused`, -2},
+		{"scheduled", func(f *facts) { f.job.State, f.job.PerformAt = queue.Scheduled, now.Add(time.Minute) }, "scheduled", "due in 1m0s", 60},
+		{"retry", func(f *facts) {
+			f.job.State, f.job.PerformAt, f.job.RetryCount, f.job.Error = queue.Retrying, now.Add(time.Second), 0, "boom\nstack"
+		}, "retry", "attempt 1 failed (last error: boom); the next one is due in 1s", 1},
+		{"in flight", func(f *facts) { f.job.State, f.job.Flight = queue.InFlight, 7 }, "in_flight", "a handler of n1/B.1 has it (flight 7)", -2},
+		{"in flight with the dead", func(f *facts) { f.job.State, f.shard.State, f.shard.Assigned = queue.InFlight, web.Claiming, "n2" },
+			"in_flight", "n1/B.1, whose lease is gone: it runs again once the shard is seized; n2 is to claim it", -2},
+		{"morgue", func(f *facts) { f.job.State, f.job.Error = queue.Dead, "boom" }, "morgue", "in the morgue (last error: boom)", 0},
+		{"blocked", func(f *facts) { f.job.State = queue.Waiting }, "blocked", "waits for a person", 0},
+		{"unowned", func(f *facts) { f.shard.Owner, f.shard.State = "", web.Claiming }, "ready", "nobody owns its shard now; n1 is to claim it", -2},
+		{"held by the dead", func(f *facts) { f.shard.State, f.shard.Assigned = web.NobodyOwns, "" }, "ready", "held by n1/B.1, whose lease is gone", -2},
+		{"no handler", func(f *facts) { f.shard.State, f.handled = web.NobodyOwns, false }, "ready", `no live node handles queue "orders"`, -2},
+		{"leaving", func(f *facts) { f.shard.State, f.shard.Assigned = web.Leaving, "n2" }, "ready", "from n1/B.1 to n2", -2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := base()
+			c.change(&f)
+			got := f.judge("a")
+			if got.State != c.state || !strings.Contains(got.Reason, c.want) {
+				t.Errorf("got %s, %q, want %s, %q", got.State, got.Reason, c.state, c.want)
+			}
+			switch {
+			case c.due == 0 && got.Due != nil:
+				t.Errorf("due: got %v, want none", *got.Due)
+			case c.due != 0 && (got.Due == nil || *got.Due != c.due):
+				t.Errorf("due: got %v, want %v", got.Due, c.due)
+			}
+		})
+	}
+}
+
+func TestShardState(t *testing.T) {
+	t.Parallel()
+	info := func(node string, draining bool) LeaseInfo {
+		return LeaseInfo{Node: node, Draining: draining, Queues: map[string]int{"orders": 1}}
+	}
+	live := map[string]LeaseInfo{"n1/A.1": info("n1", false), "n2/B.1": info("n2", true)}
+	for _, c := range []struct {
+		name, queue, owner, assigned string
+		agreed                       bool
+		want                         web.ShardState
+	}{
+		{"owned", "orders", "n1/A.1", "n1", true, web.Owned},
+		{"to be given away", "orders", "n1/A.1", "n2", true, web.Leaving},
+		{"owner drains", "orders", "n2/B.1", "n2", true, web.Leaving},
+		{"released", "orders", "", "n1", true, web.Claiming},
+		{"owner is dead", "orders", "n3/C.1", "n1", true, web.Claiming},
+		{"assigned to the dead", "orders", "n3/C.1", "n3", true, web.NobodyOwns},
+		{"assigned to nobody", "orders", "", "", true, web.NobodyOwns},
+		{"no cluster, owned", "orders", "n1/A.1", "", false, web.Owned},
+		{"no cluster, free", "orders", "", "", false, web.Claiming},
+		{"no cluster, not handled", "mail", "", "", false, web.NobodyOwns},
+	} {
+		if got := shardState(c.queue, c.owner, c.assigned, c.agreed, live); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestChange(t *testing.T) {
+	t.Parallel()
+	view := rebalance.View{
+		Queues: []lowkiq.Queue{{Name: "orders", Shards: 4}},
+		Peers: []rebalance.Peer{
+			{Node: rebalance.Node{Name: "n1"}, Leased: true}, {Node: rebalance.Node{Name: "n2"}, Leased: true},
+			{Node: rebalance.Node{Name: "old"}, Leased: true, Superseded: true}, {Node: rebalance.Node{Name: "late"}},
+		},
+	}
+	nodes, err := change(view, []string{"n3"}, []string{"n2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]rebalance.Node{}
+	for _, n := range nodes {
+		got[n.Name] = n
+	}
+	if len(got) != 3 || got["n1"].Draining || !got["n2"].Draining || len(got["n3"].Queues) != 1 {
+		t.Errorf("got %+v, want n1, n2 draining, n3 with orders", nodes)
+	}
+	for _, c := range []struct {
+		name        string
+		add, remove []string
+		want        string
+	}{
+		{"unknown", nil, []string{"n9"}, `unknown node "n9" (known: n1, n2)`},
+		{"there already", []string{"n1"}, nil, `add "n1": there is such a node already`},
+	} {
+		if _, err := change(view, c.add, c.remove); err == nil || err.Error() != c.want {
+			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
+		}
+	}
+}

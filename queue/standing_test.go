@@ -1,0 +1,30 @@
+package queue
+
+import "testing"
+
+var standingTests = []testCase{{"Standing", standing}}
+
+// standing follows an id from the end of the list into probation.
+func standing(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
+	at := func(id string) Standing {
+		t.Helper()
+		s, err := r.q.Standing(r.ctx, id)
+		r.no(err)
+		if s.Now.IsZero() || s.Owner.Instance != r.claim.Instance || s.Owner.Fence != r.claim.Fence {
+			t.Errorf("%s: got %+v, want the time and the owner", id, s)
+		}
+		return s
+	}
+	eq(t, "c", at("c").Ahead, 2)
+	r.pop(1)
+	eq(t, "c after a pop", at("c").Ahead, 1)
+	eq(t, "a in flight", at("a").Ahead, -1)
+	eq(t, "in flight", at("c").InFlight, 1)
+	r.own(Seize)
+	s := at("a")
+	eq(t, "a on probation", s.Suspect, true)
+	eq(t, "c behind it", at("c").Ahead, 2)
+	eq(t, "nobody", at("nobody").Ahead, -1)
+}
