@@ -18,7 +18,7 @@ import (
 
 // Config describes a node. The zero value of a field is its default.
 type Config struct {
-	Name    string // stable name of the node. Default: the host's name
+	Name    string // stable name of the node. Default: the host's name; if a live node has it, <host>-2, -3, …
 	Redis   string // see queue.Config.Redis
 	Cluster string // nodes of one cluster share it. Default "default"
 

@@ -27,8 +27,9 @@ type instance struct {
 	io         context.Context
 	cancelIO   context.CancelFunc
 
-	start     time.Time    // by Redis's clock
-	offset    atomic.Int64 // from sinceBoot to Redis's clock, unix ns
+	start     time.Time     // by Redis's clock
+	begun     time.Duration // sinceBoot when it was made
+	offset    atomic.Int64  // from sinceBoot to Redis's clock, unix ns
 	slots     *slots
 	probation *probation
 	calls     atomic.Int64   // handler calls that run
@@ -50,7 +51,7 @@ type instance struct {
 
 func newInstance(n *Node, number int) *instance {
 	in := &instance{
-		node: n, name: instanceName(n.cfg.Name, n.boot, number), number: number, parted: make(chan struct{}, 1),
+		node: n, name: instanceName(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
 		slots: newSlots(n.cfg.Concurrency), probation: &probation{},
 		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(),
 		runners: map[lowkiq.Shard]*runner{}, heard: map[lowkiq.Shard]bool{},
@@ -135,6 +136,7 @@ func (in *instance) live(stop context.Context) error {
 		return err
 	}
 	in.log.Info("lease taken", "ttl", in.node.cfg.TTL)
+	in.node.freeName(in.io, in.node.cfg.Name)
 	in.node.current.Store(in)
 	defer in.node.current.CompareAndSwap(in, nil)
 	in.announce()

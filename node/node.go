@@ -22,6 +22,7 @@ import (
 // Handle, then call Run once.
 type Node struct {
 	cfg     Config
+	unnamed bool // Run chooses the name
 	log     *slog.Logger
 	boot    string
 	process process
@@ -35,6 +36,7 @@ type Node struct {
 	listener atomic.Pointer[net.Listener]
 	stopped  chan struct{} // closed when the last instance has ended
 	started  atomic.Bool
+	reserved atomic.Bool // the name, until the lease shows it
 	drained  atomic.Bool // an operator asked the node to give its shards away
 	cluster  *cluster    // nil: no cluster; set by Run before its actors
 
@@ -46,6 +48,7 @@ type Node struct {
 
 // New validates cfg and builds a node. It does not connect.
 func New(cfg Config) (*Node, error) {
+	unnamed := cfg.Name == ""
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
@@ -59,15 +62,19 @@ func New(cfg Config) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("node: %w", err), client.Close())
 	}
 	return &Node{
-		cfg: cfg, log: cfg.Log.With("node", cfg.Name), boot: newBoot(), process: thisProcess(),
+		cfg: cfg, unnamed: unnamed, log: cfg.Log.With("node", cfg.Name), boot: newBoot(), process: thisProcess(),
 		client: client, leases: leases, metrics: metrics.New(cfg.Registry),
 		queues: map[string]*handled{}, stopped: make(chan struct{}),
 		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{},
 	}, nil
 }
 
-// Name is the node's name.
-func (n *Node) Name() string { return n.cfg.Name }
+// Name is the node's name. One that was not configured is settled once URL is known.
+func (n *Node) Name() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cfg.Name
+}
 
 // Client pushes to the node's Redis and cluster.
 func (n *Node) Client() *queue.Client { return n.client }
@@ -115,6 +122,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 			n.cfg.LastWords(err)
 		}
 	}()
+	defer func() { n.freeName(ctx, n.cfg.Name) }()
 	if err := n.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before it began
@@ -132,6 +140,9 @@ func (n *Node) prepare(ctx context.Context) error {
 	}
 	if server.AOFKnown && !server.AOF {
 		n.log.Warn("redis has no append-only file: jobs survive its restart only as far as its snapshots do", "redis", n.client.Redis())
+	}
+	if err := n.settleName(ctx); err != nil {
+		return err
 	}
 	for _, on := range n.queues {
 		if on.queue, err = n.client.Register(ctx, lowkiq.Queue{Name: on.rules.Name, Shards: on.rules.Shards}); err != nil {

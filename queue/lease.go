@@ -144,6 +144,12 @@ func (c *Client) Reserve(ctx context.Context, node, boot string, ttl time.Durati
 	return taken, c.explain("reserve the name "+node, err)
 }
 
+// Unreserve ends a reservation of this boot.
+func (c *Client) Unreserve(ctx context.Context, node, boot string) error {
+	_, err := c.run(ctx, c.scripts.clusterSwap, []string{clusterKey(c.cfg.Cluster, "name:"+node)}, boot, "")
+	return err
+}
+
 // Time is Redis's clock.
 func (c *Client) Time(ctx context.Context) (time.Time, error) {
 	now, err := c.rdb.Time(ctx).Result()
