@@ -170,19 +170,19 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // step looks at the record and the cluster once and does what is to be done. It
 // returns after how long it wants to be called again at the latest.
-func (a *Agent) step(ctx context.Context) time.Duration {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.TTL/2)
+func (a *Agent) step(whole context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(whole, a.cfg.TTL/2)
 	defer cancel()
 	view, viewErr := a.cfg.Source.View(ctx)
 	if viewErr != nil {
-		a.log.Warn("cluster view unknown", "err", viewErr)
+		a.warn(whole, "cluster view unknown", viewErr)
 		a.steady.doubt(time.Now())
 		view = View{}
 	} else {
 		a.steady.observe(time.Now(), view.names())
 	}
 	if err := a.adopt(ctx, view); err != nil {
-		a.log.Warn("cluster record unknown", "err", err)
+		a.warn(whole, "cluster record unknown", err)
 	}
 	if a.server == nil || a.server.raft.State() != raft.Leader {
 		a.term = nil
@@ -190,10 +190,17 @@ func (a *Agent) step(ctx context.Context) time.Duration {
 	}
 	again, err := a.lead(ctx, view, viewErr)
 	if err != nil {
-		a.log.Warn("leader's turn", "err", err)
+		a.warn(whole, "leader's turn", err)
 		a.steady.doubt(time.Now())
 	}
 	return again
+}
+
+// warn logs an error, unless it comes of Run's end.
+func (a *Agent) warn(ctx context.Context, msg string, err error) {
+	if ctx.Err() == nil {
+		a.log.Warn(msg, "err", err)
+	}
 }
 
 // report publishes seat and status if they changed.

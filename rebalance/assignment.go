@@ -35,6 +35,9 @@ type Assignment struct {
 	Generation Generation
 	Nodes      []string    // the names that own something, ascending
 	Queues     []Placement // ascending by name
+
+	// since is the Raft index of each shard's last move, by queue; nil if unknown.
+	since map[string][]uint64
 }
 
 // Placement says who owns the shards of one queue.

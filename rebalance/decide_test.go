@@ -223,6 +223,25 @@ func TestLobby(t *testing.T) {
 	}
 }
 
+// When all that were in the lobby are leaving, nobody waits: their shards would have no
+// owner.
+func TestLobbyOpens(t *testing.T) {
+	t.Parallel()
+	l := lobby{settle: time.Second}
+	names := []string{"new", "old"}
+	view := View{Peers: []Peer{{Node: Node{Name: "old", Draining: true}, Leased: true}, {Node: Node{Name: "new"}, Leased: true}}}
+	admitted := l.admit(time.Unix(0, 0), names, []string{"old"})
+	if !slices.Equal(admitted, []string{"old"}) || view.anyTakes(admitted) {
+		t.Fatalf("got %v in, somebody takes shards: %v; want the leaving node alone", admitted, view.anyTakes(admitted))
+	}
+	if got := l.open(names); !view.anyTakes(got) || !l.due().IsZero() {
+		t.Errorf("opened: got %v in, want all, and nobody waiting", got)
+	}
+	if got := l.admit(time.Unix(0, 1), names, nil); !slices.Equal(got, names) {
+		t.Errorf("afterwards: got %v in, want %v", got, names)
+	}
+}
+
 func TestLag(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(0, 0)

@@ -152,6 +152,9 @@ func (a *Agent) rebalance(view View) (time.Duration, error) {
 		return a.hold.Sub(now), nil
 	}
 	admitted := a.term.lobby.admit(now, names, current.assignment.Nodes)
+	if !view.anyTakes(admitted) {
+		admitted = a.term.lobby.open(names) // all that were in are leaving: better unsettled than unowned
+	}
 	nodes, applied := a.nodes(now, view, admitted, current.assignment.Generation)
 	planned := Plan(current.acknowledged(applied), nodes, view.Queues)
 	if !planned.Next.SamePlaces(current.assignment) {

@@ -98,7 +98,8 @@ func (s *state) place(data []byte, index, moved uint64) (*state, error) {
 		return nil, err
 	}
 	next.Generation = Generation{s.record, index}
-	return &state{record: s.record, assignment: next, since: s.moved(next, moved)}, nil
+	next.since = s.moved(next, moved)
+	return &state{record: s.record, assignment: next, since: next.since}, nil
 }
 
 // moved returns since when the shards of next are where they are, if those that
@@ -214,6 +215,7 @@ func (s *state) decode(data []byte) error {
 		}
 		next.since[q.Queue] = since
 	}
+	next.assignment.since = next.since
 	if r.err == nil && len(r.rest) > 0 {
 		r.err = fmt.Errorf("%d bytes too many", len(r.rest))
 	}

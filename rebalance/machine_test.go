@@ -2,12 +2,16 @@ package rebalance
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lowkiq/lowkiq"
 )
 
 func TestMachineRefuses(t *testing.T) {
@@ -93,6 +97,41 @@ func TestAcknowledged(t *testing.T) {
 		got := m.state.Load().acknowledged(map[string]Generation{"a": tt.applied}).Queues[0].Owners
 		if !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A rolling restart, each node out and in again, moves each shard at most twice.
+func TestRollingRestartMovesTwice(t *testing.T) {
+	t.Parallel()
+	queues := []lowkiq.Queue{{Name: "a", Shards: 40}, {Name: "b", Shards: 40}, {Name: "c", Shards: 40}}
+	var nodes []Node
+	for i := range 5 {
+		nodes = append(nodes, Node{Name: fmt.Sprintf("n%d", i+1), Queues: []string{"a", "b", "c"}})
+	}
+	m, index, moves := newMachine(func(*Assignment) {}), uint64(1), map[lowkiq.Shard]int{}
+	m.Apply(&raft.Log{Index: index, Data: recordEntry(1, nil)})
+	plan := func(nodes []Node) {
+		current := m.state.Load().assignment
+		index++
+		m.Apply(&raft.Log{Index: index, Data: assignEntry(Plan(current, nodes, queues).Next)})
+		for _, c := range current.Diff(m.state.Load().assignment) {
+			moves[c.Shard]++
+		}
+	}
+	for i := range nodes { // they join one by one
+		plan(nodes[:i+1])
+	}
+	clear(moves)
+	for i := range nodes {
+		rest := slices.Clone(nodes)
+		rest[i].Draining = true
+		plan(rest)
+		plan(nodes)
+	}
+	for shard, n := range moves {
+		if n > 2 {
+			t.Errorf("%v moved %d times, want at most 2", shard, n)
 		}
 	}
 }

@@ -135,7 +135,9 @@ func selectFirst(candidates []candidate, k int) {
 	}
 }
 
-// shed takes from each node what it has beyond its quota, highest index first.
+// shed takes from each node what it has beyond its quota: what moved last goes first,
+// then the highest index. So a node that is restarted gets back what the others took
+// over from it, and a rolling restart moves each shard twice.
 func (p *planner) shed(q *queuePlan) {
 	over := 0
 	for seat := range q.nodes {
@@ -145,7 +147,10 @@ func (p *planner) shed(q *queuePlan) {
 		return
 	}
 	p.sit(q)
-	for i := len(q.owners) - 1; over > 0; i-- {
+	for _, i := range p.lastMovedFirst(q) {
+		if over == 0 {
+			return
+		}
 		owner := q.owners[i]
 		if owner == None {
 			continue
@@ -156,6 +161,26 @@ func (p *planner) shed(q *queuePlan) {
 			over--
 		}
 	}
+}
+
+// lastMovedFirst lists a queue's shards, from the one that moved last.
+func (p *planner) lastMovedFirst(q *queuePlan) []int {
+	order := make([]int, len(q.owners))
+	for i := range order {
+		order[i] = len(order) - 1 - i
+	}
+	since := p.current.since[q.name]
+	if len(since) == 0 {
+		return order
+	}
+	at := func(i int) uint64 {
+		if i < len(since) {
+			return since[i]
+		}
+		return 0
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(at(j), at(i)) })
+	return order
 }
 
 // need is what a seat still has to be given.

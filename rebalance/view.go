@@ -53,6 +53,13 @@ func (v View) names() []string {
 	return slices.Compact(names)
 }
 
+// anyTakes reports whether one of the names may be given shards.
+func (v View) anyTakes(names []string) bool {
+	return slices.ContainsFunc(v.Peers, func(p Peer) bool {
+		return p.mayOwn() && !p.Draining && slices.Contains(names, p.Name)
+	})
+}
+
 func (p Peer) mayOwn() bool { return p.Leased && !p.Superseded }
 
 // peer returns the process whose Raft server has the id.
