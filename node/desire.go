@@ -43,10 +43,33 @@ func (in *instance) desire(ctx context.Context) *desire {
 		return &desire{func(s lowkiq.Shard) bool { return assignment.Owner(s) == name }, true}
 	}
 	// Nothing was ever agreed. A node that is alone need not wait for its own election:
-	// the claims keep it safe, and the first plan starts from them.
+	// the claims keep it safe, and the first plan starts from them. So it keeps what it
+	// has when others come before that plan.
 	view, err := c.View(ctx)
 	alone := err == nil && view.Leased && len(view.Peers) == 1 && !in.draining.Load()
-	return &desire{func(lowkiq.Shard) bool { return alone }, alone}
+	held := in.held()
+	return &desire{func(s lowkiq.Shard) bool { return alone || held[s] }, alone}
+}
+
+// held are the shards that have a runner.
+func (in *instance) held() map[lowkiq.Shard]bool {
+	held := map[lowkiq.Shard]bool{}
+	for _, r := range in.all() {
+		held[r.claim.Shard.Shard] = true
+	}
+	return held
+}
+
+// placed reports whether the plan takes account of this node: it was given shards, or
+// had long enough to be, and there are none for it. A rolling restart waits for that.
+func (in *instance) placed() bool {
+	c := in.node.cluster
+	if c == nil {
+		return true
+	}
+	assignment := c.agent.Assignment()
+	return assignment.Generation == (rebalance.Generation{}) || sinceBoot()-in.begun > 2*in.node.cfg.TTL ||
+		slices.Contains(assignment.Nodes, in.node.cfg.Name)
 }
 
 // wants reports whether the node should run a shard.

@@ -26,9 +26,10 @@ func (in *instance) supervise(ctx context.Context) {
 		c.waiting = 0
 		claimed := c.claimAll(ctx, missing)
 		known := in.desired.Load().known
-		in.node.settled.Store(known && claimed+c.waiting == len(missing))
+		placed := in.placed()
+		in.node.settled.Store(known && placed && claimed+c.waiting == len(missing))
 		switch {
-		case known && claimed == len(missing):
+		case known && placed && claimed == len(missing):
 			in.prune(ctx)
 			wait = claimRetryLeast
 			c.pause(ctx, time.Hour)
