@@ -1,0 +1,70 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"hash/crc32"
+	"sync/atomic"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// flow pushes the real events to the queues of a fleet, again and again, until it is
+// stopped: jobs are under way at every instant of a scenario. Failed pushes are the
+// scenario's business; they are in the books.
+type flow struct {
+	f      *fleet
+	cancel context.CancelFunc
+	ended  chan struct{}
+	failed atomic.Int64 // pushes
+}
+
+const (
+	flowPause = 50 * time.Millisecond
+	flowBit   = 12 // events each time
+)
+
+func (f *fleet) startFlow() *flow {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	fl := &flow{f: f, cancel: cancel, ended: make(chan struct{})}
+	go func() { defer close(fl.ended); fl.run(ctx) }()
+	f.t.Cleanup(fl.stop)
+	return fl
+}
+
+// stop may be called twice.
+func (fl *flow) stop() {
+	fl.cancel()
+	<-fl.ended
+}
+
+func (fl *flow) run(ctx context.Context) {
+	tick := time.NewTicker(flowPause)
+	defer tick.Stop()
+	events := realEvents(1 << 20) // all
+	for n := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		bits := make([][]lowkiq.Push, len(fl.f.queues))
+		for range flowBit {
+			job := events[n%len(events)]
+			if again := n / len(events); again > 0 {
+				job.ID = fmt.Sprintf("%s of round %d", job.ID, again)
+			}
+			k := crc32.ChecksumIEEE([]byte(job.ID)) / 7 % uint32(len(bits))
+			bits[k] = append(bits[k], job)
+			n++
+		}
+		for k, bit := range bits {
+			if len(bit) > 0 && fl.f.tryPushTo(fl.f.queues[k], bit...) != nil {
+				fl.failed.Add(1)
+			}
+		}
+	}
+}

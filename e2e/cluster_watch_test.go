@@ -1,0 +1,155 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// watch follows the claims of a fleet.
+type watch struct {
+	f      *fleet
+	shards []*queue.Shard
+	cancel context.CancelFunc
+	ended  chan struct{}
+
+	mu    sync.Mutex
+	now   []holding // by shard; guarded by mu
+	moves []move    // in order of time; guarded by mu
+}
+
+// holding is who claims a shard, and when it was seen last.
+type holding struct {
+	owner queue.Owner
+	node  string // the last owner's
+	since time.Duration
+	seen  time.Duration // the last look at which somebody claimed it
+}
+
+// move is a shard's change to another instance.
+type move struct {
+	shard    lowkiq.Shard
+	from, to string // nodes
+	at       time.Duration
+	pause    time.Duration // for which nobody claimed it, to the precision of two looks
+}
+
+const watchEvery = 10 * time.Millisecond
+
+func (f *fleet) watchClaims() *watch {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	w := &watch{f: f, cancel: cancel, ended: make(chan struct{})}
+	for _, q := range f.queues {
+		for i := range q.Shards {
+			w.shards = append(w.shards, q.Shard(i))
+		}
+	}
+	w.now = make([]holding, len(w.shards))
+	go func() { defer close(w.ended); w.run(ctx) }()
+	f.t.Cleanup(w.end)
+	return w
+}
+
+func (w *watch) end() {
+	w.cancel()
+	<-w.ended
+}
+
+func (w *watch) run(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		asked := history.Now()
+		if owners, err := w.f.client.Owners(ctx, w.shards); err == nil {
+			w.look(asked, history.Now(), owners)
+		}
+	}
+}
+
+// look takes in the claims as they were at some moment between two.
+func (w *watch) look(from, to time.Duration, owners []queue.Owner) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, owner := range owners {
+		h := &w.now[i]
+		if owner.Instance != "" && owner != h.owner {
+			next := nodeOf(owner.Instance)
+			if h.node != "" {
+				w.moves = append(w.moves, move{w.shards[i].Shard, h.node, next, to, to - h.seen})
+			}
+			h.node, h.since = next, to
+		}
+		h.owner = owner
+		if owner.Instance != "" {
+			h.seen = from
+		}
+	}
+}
+
+// spread counts each queue's shards by instance, "" for nobody, and says when the last
+// claim was made.
+func (w *watch) spread() (counts []map[string]int, last time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	byQueue := map[string]map[string]int{}
+	for i, h := range w.now {
+		name := w.shards[i].Queue
+		if byQueue[name] == nil {
+			byQueue[name] = map[string]int{}
+			counts = append(counts, byQueue[name])
+		}
+		byQueue[name][h.owner.Instance]++
+		last = max(last, h.since)
+	}
+	return counts, last
+}
+
+// since lists the moves after a moment from one node to another.
+func (w *watch) since(at time.Duration) (moves []move) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.moves {
+		if m.at > at && m.from != m.to {
+			moves = append(moves, m)
+		}
+	}
+	return moves
+}
+
+// most is the largest number of moves of one shard.
+func most(moves []move) int {
+	counts := map[lowkiq.Shard]int{}
+	n := 0
+	for _, m := range moves {
+		counts[m.shard]++
+		n = max(n, counts[m.shard])
+	}
+	return n
+}
+
+// pauses describes for how long shards had no owner while they moved.
+func pauses(moves []move) string {
+	if len(moves) == 0 {
+		return "no moves"
+	}
+	var list []time.Duration
+	for _, m := range moves {
+		list = append(list, m.pause)
+	}
+	slices.Sort(list)
+	return fmt.Sprintf("%d moves, pauses median %s, p99 %s, longest %s", len(list),
+		list[len(list)/2].Round(time.Millisecond), list[(len(list)*99-1)/100].Round(time.Millisecond), list[len(list)-1].Round(time.Millisecond))
+}
