@@ -30,8 +30,13 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {0, '', '', 0, ''}
--- Most shards have nothing scheduled and nobody on probation: one question instead of five.
-local plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7]) == 0
+-- Most shards have nothing scheduled, nobody on probation and no crowded job: one question
+-- instead of six.
+local plain, crowded = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7], KEYS[11]) == 0, false
+if not plain then
+  plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7]) == 0
+  crowded = redis.call('EXISTS', KEYS[11]) == 1
+end
 
 -- alone says that the id in flight is on probation: one that has no place among suspects.
 local function alone()
@@ -143,23 +148,25 @@ local function take()
   local size, a, f = 0, #answer, 0
   for i = 1, #ids do
     local record = records[i]
-    local form = record and string.byte(record, 1)
-    local big = form == 115 and head_of(record).bytes or record and #record or 0
-    if size > 0 and size + big > room then
-      for k = #ids, i, -1 do redis.call('LPUSH', KEYS[3], ids[k]) end
-      break
-    end
-    if form == 120 then
+    if record == 'x' then
       redis.call('HDEL', KEYS[2], ids[i])
       redis.call('HINCRBY', KEYS[8], 'tombs', -1)
-    elseif form == 115 then
-      size = size + fly(ids[i], record)
-      a, f = #answer, #flown
     elseif record then
-      size = size + #record
-      answer[a + 1], answer[a + 2] = ids[i], record
-      a, f = a + 2, f + 1
-      flown[f] = ids[i]
+      local spilled = crowded and string.byte(record, 1) == 115
+      local bytes = spilled and head_of(record).bytes or #record
+      if size > 0 and size + bytes > room then
+        for k = #ids, i, -1 do redis.call('LPUSH', KEYS[3], ids[k]) end
+        break
+      end
+      size = size + bytes
+      if spilled then
+        fly(ids[i], record)
+        a, f = #answer, #flown
+      else
+        answer[a + 1], answer[a + 2] = ids[i], record
+        a, f = a + 2, f + 1
+        flown[f] = ids[i]
+      end
     end
   end
 end

@@ -11,6 +11,7 @@ import (
 )
 
 var commitTests = []testCase{
+	{"PushEach", pushEach},
 	{"Commit_EachAcknowledgedPushIsStoredOnce", commitMany},
 	{"Commit_OneBadJobIsRefusedAlone", commitBadJob},
 	{"Commit_ACancelledLeaderFailsNobody", commitCancelledLeader},

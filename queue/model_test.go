@@ -225,14 +225,15 @@ func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
 	}
 	for ; n > 0 && len(m.ready) > 0; n-- {
 		id := m.ready[0]
+		if m.tombs[id] {
+			m.ready = m.ready[1:]
+			delete(m.tombs, id)
+			continue
+		}
 		if single && len(ids) == 1 {
 			break
 		}
 		m.ready = m.ready[1:]
-		if m.tombs[id] {
-			delete(m.tombs, id)
-			continue
-		}
 		m.fly(id)
 		ids = append(ids, id)
 	}

@@ -190,6 +190,7 @@ func staleClaim(t *testing.T, b *backend) {
 	// Fences grow even if Redis lost the counter.
 	r.no(r.c.rdb.Del(r.ctx, r.s.keys.claim).Err())
 	old := r.claim.Fence
+	until(t, "the next millisecond", func() bool { now, err := r.c.Time(r.ctx); return err == nil && now.UnixMilli() > old })
 	r.own(Fresh)
 	if r.claim.Fence <= old {
 		t.Errorf("fence: got %d after %d, want more", r.claim.Fence, old)

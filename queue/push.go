@@ -110,7 +110,7 @@ type chunk struct {
 
 // write sends jobs to Redis in pipelines of scripts and fills in the results.
 func (q *Queue) write(ctx context.Context, jobs []lowkiq.Push, results []Result) {
-	chunks := q.cut(jobs, results)
+	chunks := q.pushEach(ctx, q.cut(jobs, results), jobs, results)
 	for len(chunks) > 0 {
 		n, size := 0, 0
 		for n < len(chunks) && (n == 0 || size < waveBytes && q.mayFollow(chunks[:n], chunks[n])) {

@@ -26,7 +26,7 @@ type scripts struct {
 	push, pop, ack, nack, bury, claim, release *script
 	delete, kill, runNow, requeue, forget      *script
 	stats, leaseNew, lease, register, swap     *script
-	clusterSwap, mark                          *script
+	clusterSwap, mark, pushEach                *script
 }
 
 func newScripts() *scripts {
@@ -37,13 +37,13 @@ func newScripts() *scripts {
 		requeue: newScript("requeue"), forget: newScript("morgue_delete"), stats: newScript("stats"),
 		leaseNew: newScript("lease_new"), lease: newScript("lease"),
 		register: newScript("register"), swap: newScript("swap"),
-		clusterSwap: newScript("cluster_swap"), mark: newScript("mark"),
+		clusterSwap: newScript("cluster_swap"), mark: newScript("mark"), pushEach: newScript("push_each"),
 	}
 }
 
 func (s *scripts) all() []*script {
 	return []*script{s.push, s.pop, s.ack, s.nack, s.bury, s.claim, s.release, s.delete, s.kill, s.runNow,
-		s.requeue, s.forget, s.stats, s.leaseNew, s.lease, s.register, s.swap, s.clusterSwap, s.mark}
+		s.requeue, s.forget, s.stats, s.leaseNew, s.lease, s.register, s.swap, s.clusterSwap, s.mark, s.pushEach}
 }
 
 // Load sends the scripts to every master, so that the first jobs need not.

@@ -1,0 +1,74 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// A push of a few jobs to many shards goes another way than one job after the other. Both
+// must store the same.
+func pushEach(t *testing.T, b *backend) {
+	few, one := newQueue(t, b.open(t), 40), newQueue(t, b.open(t), 40)
+	for range 30 {
+		jobs := someJobs(1 + rand.IntN(fewJobs))
+		together, err := few.Push(t.Context(), jobs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, job := range jobs {
+			alone, err := one.Push(t.Context(), job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			eq(t, fmt.Sprintf("answer to %s %s", job.ID, job.Payload), together[i], alone[0])
+		}
+	}
+	for i := range 40 {
+		eq(t, few.Shard(i).String(), contents(t, few.Shard(i)), contents(t, one.Shard(i)))
+	}
+}
+
+// someJobs are jobs of 60 ids, so that fresh ids, waiting ones and repeated ones meet.
+func someJobs(n int) []lowkiq.Push {
+	jobs := make([]lowkiq.Push, n)
+	for i := range jobs {
+		jobs[i] = job(fmt.Sprint("id", rand.IntN(60)), fmt.Sprint("p", rand.IntN(5)))
+		switch rand.IntN(6) {
+		case 0:
+			score(float64(rand.IntN(3)))(&jobs[i])
+		case 1:
+			jobs[i].PerformAt = time.Now().Add(time.Hour)
+		}
+	}
+	return jobs
+}
+
+// contents are the waiting jobs of a shard, but for the times that Redis chose.
+func contents(t *testing.T, s *Shard) map[string]string {
+	t.Helper()
+	state, err := s.readState(context.WithoutCancel(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{"ready": fmt.Sprint(state.ready)}
+	for id := range state.jobs {
+		found, err := s.load(t.Context(), s.keys.jobs, "w", []string{id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		for _, p := range found[0].Payloads {
+			if p.Score < 1e6 {
+				text += fmt.Sprintf("%v:", p.Score)
+			}
+			text += string(p.Data) + " "
+		}
+		all[id] = text
+	}
+	return all
+}
