@@ -1,0 +1,201 @@
+package lowkiq_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documents are the texts whose claims can be checked.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{"README.md": read(t, "README.md")}
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	decisions, err := filepath.Glob("docs/adr/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(pages, decisions...) {
+		texts[filepath.ToSlash(page)] = read(t, page)
+	}
+	return texts
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// fenced returns the code blocks of a language.
+func fenced(markdown, language string) (blocks []string) {
+	for _, found := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(markdown, -1) {
+		blocks = append(blocks, found[1])
+	}
+	return blocks
+}
+
+// program turns the text of an example into that of a program, which README shows.
+func program(example string) string {
+	example, _, _ = strings.Cut(example, "\t// Output:")
+	example = strings.Replace(example, "package lowkiq_test", "package main", 1)
+	return strings.Replace(example, "func Example()", "func main()", 1) + "}\n"
+}
+
+func TestREADMEShowsTheExample(t *testing.T) {
+	t.Parallel()
+	want := program(read(t, "example_test.go"))
+	got := fenced(read(t, "README.md"), "go")
+	if len(got) != 1 || got[0] != want {
+		t.Errorf("README's go block differs from example_test.go, got:\n%s\nwant:\n%s", got, want)
+	}
+	if program(want+" ") == want {
+		t.Error("a changed program counts as the same")
+	}
+}
+
+var (
+	inCode  = regexp.MustCompile("`([^`\n]+)`")
+	linked  = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
+	aPath   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)*/?$`)
+	ourKind = regexp.MustCompile(`\.(go|lua|md|py|sh|mod)$`)
+	aTarget = regexp.MustCompile("(?m)(?:^|`)make ([a-z]+)")
+	aTest   = regexp.MustCompile("`((?:Test|Rule_|Protocol_|Probation_|Commit_)[A-Za-z0-9]+)`")
+)
+
+// strayPaths returns the paths that a document names and that exist does not know:
+// targets of links, and code that ends like a source file or begins with a directory of
+// the repository.
+func strayPaths(file, text string, exists func(string) bool) (stray []string) {
+	for _, found := range linked.FindAllStringSubmatch(text, -1) {
+		target := filepath.ToSlash(filepath.Join(filepath.Dir(file), found[1]))
+		if !strings.Contains(found[1], "://") && !exists(target) {
+			stray = append(stray, found[1])
+		}
+	}
+	for _, found := range inCode.FindAllStringSubmatch(text, -1) {
+		top, _, nested := strings.Cut(found[1], "/")
+		ours := ourKind.MatchString(found[1]) || nested && exists(top) && top != "bin"
+		if aPath.MatchString(found[1]) && ours && !exists(found[1]) {
+			stray = append(stray, found[1])
+		}
+	}
+	return stray
+}
+
+// missing returns what a pattern finds in a document and known does not have.
+func missing(pattern *regexp.Regexp, text string, known func(string) bool) (missing []string) {
+	for _, found := range pattern.FindAllStringSubmatch(text, -1) {
+		if !known(found[1]) {
+			missing = append(missing, found[1])
+		}
+	}
+	return missing
+}
+
+func TestDocumentsNameWhatExists(t *testing.T) {
+	t.Parallel()
+	makefile, tests := read(t, "Makefile"), testSources(t)
+	for file, text := range documents(t) {
+		for _, path := range strayPaths(file, text, exists) {
+			t.Errorf("%s names %s, which does not exist", file, path)
+		}
+		for _, target := range missing(aTarget, text, func(name string) bool { return strings.Contains(makefile, "\n"+name+": ") }) {
+			t.Errorf("%s names make %s, which does not exist", file, target)
+		}
+		for _, test := range missing(aTest, text, func(name string) bool { return slices.Contains(tests, name) }) {
+			t.Errorf("%s names %s, which does not exist", file, test)
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(filepath.FromSlash(path))
+	return err == nil
+}
+
+// testSources returns the names of all tests of the module.
+func testSources(t *testing.T) (names []string) {
+	t.Helper()
+	named := regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(|\{"([A-Z][a-z]+_[A-Za-z0-9]+)", `)
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		for _, found := range named.FindAllStringSubmatch(read(t, file), -1) {
+			names = append(names, found[1]+found[2])
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestDocumentsAreFoundOut(t *testing.T) {
+	t.Parallel()
+	text := "see [there](gone.md), `queue/gone.go`, `gone.lua` and [here](README.md#redis), `queue/`, `a/b`, `node.yaml`\n" +
+		"make gone\n`make test` `TestGone` `Rule_Gone`\n"
+	stray := strayPaths("README.md", text, func(path string) bool { return path == "queue" || path == "queue/" || path == "README.md" })
+	if want := []string{"gone.md", "queue/gone.go", "gone.lua"}; !slices.Equal(stray, want) {
+		t.Errorf("stray paths: got %q, want %q", stray, want)
+	}
+	if got, want := missing(aTarget, text, func(name string) bool { return name == "test" }), []string{"gone"}; !slices.Equal(got, want) {
+		t.Errorf("targets: got %q, want %q", got, want)
+	}
+	if got, want := missing(aTest, text, func(string) bool { return false }), []string{"TestGone", "Rule_Gone"}; !slices.Equal(got, want) {
+		t.Errorf("tests: got %q, want %q", got, want)
+	}
+}
+
+// The tables of README against the sources that they describe.
+func TestREADMETablesAreComplete(t *testing.T) {
+	t.Parallel()
+	readme := read(t, "README.md")
+	metric := regexp.MustCompile("[`\"](lowkiq_[a-z_]+)[`\"]")
+	documented, exported := all(metric, readme), all(metric, read(t, "metrics/metrics.go")+read(t, "metrics/shards.go"))
+	if len(exported) == 0 || !slices.Equal(documented, exported) {
+		t.Errorf("metrics: README has %q, package metrics %q", documented, exported)
+	}
+	for _, route := range routes(read(t, "web/routes.go") + read(t, "web/cluster.go")) {
+		if !strings.Contains(readme, "`"+route+"`") {
+			t.Errorf("README lacks the route %s", route)
+		}
+	}
+}
+
+// all returns what a pattern finds, sorted, each once.
+func all(pattern *regexp.Regexp, text string) (found []string) {
+	for _, match := range pattern.FindAllStringSubmatch(text, -1) {
+		found = append(found, match[1])
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// routes reads the patterns of the tables in package web.
+func routes(source string) (patterns []string) {
+	for _, pattern := range all(regexp.MustCompile(`pattern: "([^"]+)"`), source) {
+		method, path, _ := strings.Cut(pattern, " ")
+		path = strings.TrimSuffix(path, "{name...}")
+		switch {
+		case path == "/{$}":
+			continue
+		case !strings.HasPrefix(path, "/"):
+			path = "/api/v1/queues/{q}/" + path
+		}
+		patterns = append(patterns, method+" "+path)
+	}
+	return patterns
+}
