@@ -14,6 +14,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/rebalance"
 )
 
 // Config describes a node. The zero value of a field is its default.
@@ -170,7 +171,33 @@ func (cfg Config) Validate() error {
 	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, want more than 0", cfg.ShutdownTimeout)
 	check(cfg.HTTP != "" && cfg.Token == "" && !cfg.Insecure && !loopback(cfg.HTTP),
 		"http %s is reachable from other hosts: set a token, listen on 127.0.0.1, or say --insecure", cfg.HTTP)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, cfg.validateCluster()...)...)
+}
+
+// validateCluster looks at the fields that matter with Bind.
+func (cfg Config) validateCluster() (errs []error) {
+	if cfg.Weight < 0 || cfg.Weight > rebalance.MaxWeight {
+		errs = append(errs, fmt.Errorf("weight is %d, want 1 to %d", cfg.Weight, rebalance.MaxWeight))
+	}
+	for i, key := range cfg.GossipKeys {
+		if len(key) != 16 && len(key) != 24 && len(key) != 32 {
+			errs = append(errs, fmt.Errorf("gossip key %d has %d bytes, want 16, 24 or 32", i+1, len(key)))
+		}
+	}
+	if cfg.Bind == "" {
+		return errs
+	}
+	if _, _, err := bindAddress(cfg.Bind); err != nil {
+		errs = append(errs, err)
+	} else if len(cfg.GossipKeys) == 0 && !cfg.Insecure && !loopback(cfg.Bind) {
+		errs = append(errs, fmt.Errorf("bind %s is reachable from other hosts: give a gossip key file, bind to 127.0.0.1, or say --insecure", cfg.Bind))
+	}
+	for _, seed := range cfg.Join {
+		if _, _, err := net.SplitHostPort(seed); err != nil {
+			errs = append(errs, fmt.Errorf("join %q: want host:port", seed))
+		}
+	}
+	return errs
 }
 
 // loopback reports whether only this host can reach an address.

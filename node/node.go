@@ -36,9 +36,10 @@ type Node struct {
 	listener atomic.Pointer[net.Listener]
 	stopped  chan struct{} // closed when the last instance has ended
 	started  atomic.Bool
-	reserved atomic.Bool // the name, until the lease shows it
-	drained  atomic.Bool // an operator asked the node to give its shards away
-	cluster  *cluster    // nil: no cluster; set by Run before its actors
+	reserved atomic.Bool             // the name, until the lease shows it
+	drained  atomic.Bool             // an operator asked the node to give its shards away
+	cluster  *cluster                // nil: no cluster; set by Run before its actors
+	joined   atomic.Pointer[cluster] // the same, for callers of the node
 
 	mu          sync.Mutex
 	last        map[lowkiq.Shard]bool    // shards that this process was the last to own; guarded by mu
@@ -187,6 +188,7 @@ func (n *Node) runGroup(ctx context.Context) error {
 			return fmt.Errorf("node: %w", err)
 		}
 		n.cluster.add(&group)
+		n.joined.Store(n.cluster)
 	}
 	left, leave := context.WithCancel(ctx)
 	group.Add(func() error { <-left.Done(); return nil }, func(error) { leave() })
@@ -267,6 +269,14 @@ func (n *Node) addHTTP(group *run.Group) error {
 func (n *Node) URL() string {
 	if l := n.listener.Load(); l != nil {
 		return "http://" + (*l).Addr().String()
+	}
+	return ""
+}
+
+// Gossip is the host:port at which other nodes may join this one, "" while there is none.
+func (n *Node) Gossip() string {
+	if c := n.joined.Load(); c != nil {
+		return c.gossip.Address()
 	}
 	return ""
 }

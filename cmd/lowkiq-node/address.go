@@ -1,25 +1,107 @@
 package main
 
 import (
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/lowkiq/lowkiq/node"
 )
 
-// The address of the HTTP API where none is configured: the first of these ports that is
-// free, so that several nodes of one host need no configuration.
+// The ports of a node for which none are configured: the first three from 7946, in steps
+// of 10, that are free: gossip, Raft above it, HTTP above that. So several nodes of one
+// host need no configuration.
 const (
-	firstHTTPPort = 7948
-	portStep      = 10
-	portTries     = 100
+	firstPort = 7946
+	portStep  = 10
+	portTries = 200
+	raftPort  = 1 // above gossip's
+	httpPort  = 2
 )
 
-func freeAddress() string {
-	for i := range portTries {
-		address := fmt.Sprintf("127.0.0.1:%d", firstHTTPPort+i*portStep)
-		if l, err := net.Listen("tcp", address); err == nil {
-			l.Close()
-			return address
-		}
+// ports fills in the addresses that are not configured.
+type ports struct {
+	next int // the first port to try; 0 = firstPort
+	base int // the port chosen last
+}
+
+// fill chooses what cfg leaves open.
+func (p *ports) fill(cfg node.Config) node.Config {
+	gossip, http := cfg.Bind == "", cfg.HTTP == ""
+	if !gossip && !http {
+		return cfg
 	}
-	return "127.0.0.1:0"
+	p.base = max(p.next, firstPort)
+	for range portTries {
+		if (!gossip || free(p.base) && free(p.base+raftPort)) && (!http || free(p.base+httpPort)) {
+			break
+		}
+		p.base += portStep
+	}
+	p.next = p.base + portStep
+	if gossip {
+		cfg.Bind = local(p.base)
+	}
+	if http {
+		cfg.HTTP = local(p.base + httpPort)
+	}
+	return cfg
+}
+
+// collided reports whether another process took a chosen port before this one could.
+func (p *ports) collided(err error) bool {
+	var op *net.OpError
+	if p.base == 0 || !errors.Is(err, syscall.EADDRINUSE) || !errors.As(err, &op) || op.Addr == nil {
+		return false
+	}
+	at := op.Addr.String()
+	return at == local(p.base+raftPort) || at == local(p.base+httpPort)
+}
+
+func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// free reports whether a port can be listened at, by TCP and by UDP.
+func free(port int) bool {
+	tcp, err := net.Listen("tcp", local(port))
+	if err != nil {
+		return false
+	}
+	defer tcp.Close()
+	udp, err := net.ListenPacket("udp", local(port))
+	if err != nil {
+		return false
+	}
+	udp.Close()
+	return true
+}
+
+// gossipKeys reads AES keys from a file: base64, one a line, the first one encrypts.
+func gossipKeys(file string) ([][]byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var keys [][]byte
+	for i, line := range strings.Split(string(text), "\n") {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s: line %d is not base64: make a key with: openssl rand -base64 32", file, i+1)
+		}
+		if n := len(key); n != 16 && n != 24 && n != 32 {
+			return nil, fmt.Errorf("%s: the key in line %d has %d bytes, want 16, 24 or 32", file, i+1, n)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%s has no key; make one with: openssl rand -base64 32", file)
+	}
+	return keys, nil
 }

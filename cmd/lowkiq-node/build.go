@@ -33,21 +33,25 @@ func orNone[T int | time.Duration](v *T) T {
 	return or(v)
 }
 
-// nodeConfig is what the file says, in package node's terms.
+// nodeConfig is what the file says, in package node's terms; addresses that it leaves
+// open are empty.
 func nodeConfig(cfg *config.Config, log *slog.Logger) (node.Config, error) {
 	token, err := nodeToken(cfg)
 	if err != nil {
 		return node.Config{}, err
 	}
-	address := cfg.Node.HTTP
-	if address == "" {
-		address = freeAddress()
+	var keys [][]byte
+	if file := cfg.Node.GossipKeyFile; file != "" {
+		if keys, err = gossipKeys(file); err != nil {
+			return node.Config{}, cfg.Fault("node.gossip_key_file", err)
+		}
 	}
 	return node.Config{
 		Name: cfg.Node.Name, Redis: cfg.Redis, Cluster: cfg.Cluster,
 		Concurrency: or(cfg.Node.Concurrency), TTL: or(cfg.Node.TTL),
 		PollInterval: or(cfg.Node.PollInterval), ShutdownTimeout: or(cfg.Node.ShutdownTimeout),
-		AllowEviction: cfg.Node.AllowEviction, HTTP: address, Token: token, Insecure: cfg.Node.Insecure,
+		AllowEviction: cfg.Node.AllowEviction, HTTP: cfg.Node.HTTP, Token: token, Insecure: cfg.Node.Insecure,
+		Bind: cfg.Node.Bind, Advertise: cfg.Node.Advertise, Join: cfg.Node.Join, Weight: or(cfg.Node.Weight), GossipKeys: keys,
 		Version: version().Version, Log: log,
 	}, nil
 }

@@ -14,6 +14,13 @@ type cli struct {
 	Dev    devCommand    `cmd:"" help:"Try it: a node with an embedded Redis and a sample queue."`
 	Demo   demoCommand   `cmd:"" help:"Show it: a real stream of events, a worker killed half-way, a verdict."`
 	Status statusCommand `cmd:"" help:"Show the cluster: nodes and queues."`
+
+	Shards  shardsCommand  `cmd:"" help:"Show who owns which shard."`
+	Members membersCommand `cmd:"" help:"Show who seems alive, by gossip."`
+	Plan    planCommand    `cmd:"" help:"Show what would move if nodes came or went."`
+	Drain   drainCommand   `cmd:"" help:"Empty a node; --undo lets it take shards again."`
+	Why     whyCommand     `cmd:"" help:"Explain why an id is not being handled now."`
+
 	Queues queuesCommand `cmd:"" help:"List, pause and resume queues."`
 	Jobs   jobsCommand   `cmd:"" help:"List jobs, run them now, kill or delete them."`
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`

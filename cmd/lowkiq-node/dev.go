@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/embedded"
 	"github.com/lowkiq/lowkiq/node"
@@ -17,6 +19,7 @@ import (
 const sampleQueue = "sample"
 
 type devCommand struct {
+	Nodes    int        `default:"1" placeholder:"N" help:"How many nodes; they share the shards of the queue."`
 	HTTP     string     `name:"http" placeholder:"HOST:PORT" help:"Address of the API. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
 	LogLevel slog.Level `default:"warn" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
 }
@@ -25,45 +28,90 @@ func (*devCommand) Help() string {
 	return `One process, nothing to install: an embedded Redis (miniredis: for trying only, its jobs end with the process), a node, and the queue "sample", whose handler prints what it gets.
 
     lowkiq-node dev
+    lowkiq-node dev --nodes 3
+
+With --nodes the process runs as many nodes, each with ports and a lease of its own: one cluster, in which to watch shards move with drain. To kill one, run processes instead (lowkiq-node run).
 
 It prints its addresses and commands to try. Ctrl-C ends it.`
 }
 
+// maxDevNodes keeps a slip of the finger from starting thousands of nodes.
+const maxDevNodes = 20
+
 // Run serves until a signal.
 func (c *devCommand) Run(s *streams) error {
+	if c.Nodes < 1 || c.Nodes > maxDevNodes {
+		return fail(exitUsage, "--nodes %d: want 1 to %d", c.Nodes, maxDevNodes)
+	}
 	redis, err := embedded.Start()
 	if err != nil {
 		return fail(exitFailed, "%w", err)
 	}
 	defer redis.Close()
-	address := c.HTTP
-	if address == "" {
-		address = freeAddress()
-	}
-	cfg := node.Config{Name: "dev", Redis: redis.URL(), HTTP: address, Version: version().Version, Log: s.logger(c.LogLevel)}
-	build := func(cfg node.Config) (*node.Node, error) {
-		n, err := node.New(cfg)
-		if err != nil {
-			return nil, &exitError{exitUsage, err}
+	ctx, stop := underSignals(s.err)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	up := make(chan *node.Node)
+	var nodes []*node.Node
+	for i := 1; i <= c.Nodes; i++ {
+		cfg := node.Config{Name: devName(i, c.Nodes), Redis: redis.URL(), Version: version().Version, Log: s.logger(c.LogLevel)}
+		if i == 1 {
+			cfg.HTTP = c.HTTP
 		}
-		return n, n.Handle(node.QueueConfig{Name: sampleQueue}, &printer{out: s.out})
+		group.Go(func() error {
+			return serveUnder(ctx, cfg, func(cfg node.Config) (*node.Node, error) { return devNode(cfg, s.out) }, func(n *node.Node) { send(ctx, up, n) })
+		})
+		select {
+		case <-ctx.Done():
+			return group.Wait()
+		case n := <-up:
+			nodes = append(nodes, n)
+		}
 	}
-	return serve(cfg, build, func(n *node.Node) { greet(s.out, n, redis.URL()) }, s.err)
+	greet(s.out, nodes)
+	return group.Wait()
 }
 
-func greet(w io.Writer, n *node.Node, redis string) {
-	fmt.Fprintf(w, `lowkiq-node dev: node %[1]s, queue %[2]q, api %[3]s, redis %[4]s
-The embedded Redis is miniredis: for trying only, its jobs end with this process.
+func devName(i, of int) string {
+	if of == 1 {
+		return "dev"
+	}
+	return fmt.Sprintf("dev-%d", i)
+}
+
+func devNode(cfg node.Config, out io.Writer) (*node.Node, error) {
+	n, err := node.New(cfg)
+	if err != nil {
+		return nil, &exitError{exitUsage, err}
+	}
+	return n, n.Handle(node.QueueConfig{Name: sampleQueue}, &printer{out: out})
+}
+
+func send(ctx context.Context, up chan<- *node.Node, n *node.Node) {
+	select {
+	case <-ctx.Done():
+	case up <- n:
+	}
+}
+
+func greet(w io.Writer, nodes []*node.Node) {
+	for _, n := range nodes {
+		fmt.Fprintf(w, "lowkiq-node dev: node %s, queue %q, api %s, redis redis://%s/0\n", n.Name(), sampleQueue, n.URL(), n.Client().Redis())
+	}
+	first := nodes[0]
+	fmt.Fprintf(w, `The embedded Redis is miniredis: for trying only, its jobs end with this process.
 
 Try, in another terminal:
 
-  curl -d '{"id":"a","payload":{"n":1}}' %[3]s/api/v1/queues/%[2]s/jobs
-  lowkiq-node push --redis %[4]s --queue %[2]s --id a --payload '{"n":2}'
-  lowkiq-node status --node %[3]s
-
-What the handler gets (Ctrl-C ends it):
-
-`, n.Name(), sampleQueue, n.URL(), redis)
+  curl -d '{"id":"a","payload":{"n":1}}' %[2]s/api/v1/queues/%[1]s/jobs
+  lowkiq-node push --redis redis://%[3]s/0 --queue %[1]s --id a --payload '{"n":2}'
+  lowkiq-node status --node %[2]s
+`, sampleQueue, first.URL(), first.Client().Redis())
+	if len(nodes) > 1 {
+		last := nodes[len(nodes)-1].Name()
+		fmt.Fprintf(w, "  lowkiq-node plan --node %[1]s --remove %[2]s\n  lowkiq-node drain --node %[1]s %[2]s\n", first.URL(), last)
+	}
+	fmt.Fprint(w, "\nWhat the handlers get (Ctrl-C ends it):\n\n")
 }
 
 // printer is the sample queue's handler: it prints jobs, and counts them when there are

@@ -21,11 +21,15 @@ import (
 type runCommand struct {
 	source `embed:""`
 
-	Name          string     `placeholder:"NAME" help:"Name of the node. Default: the host's."`
+	Name          string     `placeholder:"NAME" help:"Name of the node. Default: the host's; if a live node has it, HOST-2, HOST-3, …"`
+	Bind          string     `placeholder:"HOST:PORT" help:"Address of the gossip; Raft listens one port above. Default: 127.0.0.1, the first free port of 7946, 7956, …"`
+	Join          []string   `sep:"," placeholder:"HOST:PORT" help:"Gossip address of any node of the cluster; may be repeated. Default: peers are found through Redis."`
+	Advertise     string     `placeholder:"HOST" help:"Host at which the other nodes reach this one. Default: that of --bind."`
+	Weight        *int       `placeholder:"N" help:"Share of shards relative to the other nodes. Default: 1."`
 	HTTP          string     `name:"http" placeholder:"HOST:PORT" help:"Address of the API and the metrics. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
 	Concurrency   *int       `placeholder:"N" help:"Most handler calls at once. Default: four per CPU."`
 	TokenFile     string     `placeholder:"FILE" help:"File with the token that API callers must send. LOWKIQ_TOKEN is the token itself."`
-	Insecure      bool       `help:"Serve the API to other hosts without a token."`
+	Insecure      bool       `help:"Serve the API to other hosts without a token, and gossip with them without a key."`
 	AllowEviction bool       `help:"Accept a Redis that may evict keys, and with them jobs."`
 	LogLevel      slog.Level `default:"info" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
 }
@@ -36,12 +40,18 @@ func (*runCommand) Help() string {
     lowkiq-node run > node.yaml
     lowkiq-node run --config node.yaml
 
+Nodes with the same Redis and the same cluster name are one cluster, and share the shards of all queues: start as many as you like, on this host with the same command, on others with --bind and a gossip key:
+
+    lowkiq-node run --config node.yaml
+    lowkiq-node run --config node.yaml --join 127.0.0.1:7946
+    lowkiq-node run --config node.yaml --bind 10.0.0.2:7946 --http 10.0.0.2:7948 --join 10.0.0.1:7946
+
 The configuration file is overridden by environment variables, and these by flags. A variable is the key's path in capitals, with _ for dots and whatever else is no letter or digit:
 
     node.poll_interval        LOWKIQ_NODE_POLL_INTERVAL=500ms
     queues.history.shards     LOWKIQ_QUEUES_HISTORY_SHARDS=16   (of a queue in the file)
 
-Keys of the file: cluster, redis; node: name, concurrency, ttl, poll_interval, shutdown_timeout, http, token_file, insecure, allow_eviction; queues.NAME: shards, batch_size, max_retry_count, retry_in ({base, power, jitter} or a list of durations), handler ({http, timeout} or {exec, processes}), scheduler (lag or seq), shard_concurrency, prefetch, handler_timeout, exhausted (skip, bury or block), max_crashes.
+Keys of the file: cluster, redis; node: name, concurrency, ttl, poll_interval, shutdown_timeout, http, token_file, insecure, allow_eviction, bind, advertise, join, weight, gossip_key_file (AES keys in base64, one a line: the first encrypts, all decrypt); queues.NAME: shards, batch_size, max_retry_count, retry_in ({base, power, jitter} or a list of durations), handler ({http, timeout} or {exec, processes}), scheduler (lag or seq), shard_concurrency, prefetch, handler_timeout, exhausted (skip, bury or block), max_crashes.
 
 SIGTERM and SIGINT end it gracefully: what is in flight is finished, within shutdown_timeout. A second SIGINT ends it at once. SIGTTIN prints the stacks of all goroutines. Logs go to stderr, as text to a terminal, else as JSON.
 
@@ -51,6 +61,10 @@ SIGTERM and SIGINT end it gracefully: what is in flight is finished, within shut
 func (c *runCommand) overrides() []config.Override {
 	return given(
 		config.Override{Source: "--name", Key: "node.name", Value: c.Name},
+		config.Override{Source: "--bind", Key: "node.bind", Value: c.Bind},
+		config.Override{Source: "--join", Key: "node.join", Value: list(c.Join)},
+		config.Override{Source: "--advertise", Key: "node.advertise", Value: c.Advertise},
+		config.Override{Source: "--weight", Key: "node.weight", Value: number(c.Weight)},
 		config.Override{Source: "--http", Key: "node.http", Value: c.HTTP},
 		config.Override{Source: "--concurrency", Key: "node.concurrency", Value: number(c.Concurrency)},
 		config.Override{Source: "--token-file", Key: "node.token_file", Value: c.TokenFile},
@@ -74,7 +88,7 @@ func (c *runCommand) Run(s *streams) error {
 		return err
 	}
 	return serve(nodeCfg, func(n node.Config) (*node.Node, error) { return buildNode(cfg, n) },
-		func(n *node.Node) { fmt.Fprintln(s.out, startLine(nodeCfg, cfg, n)) }, s.err)
+		func(n *node.Node) { fmt.Fprintln(s.out, startLine(nodeCfg, cfg, n)+"\n"+joinLine(c.Config, n)) }, s.err)
 }
 
 // startLine is what a person wants to see first.
@@ -91,31 +105,49 @@ func startLine(nodeCfg node.Config, cfg *config.Config, n *node.Node) string {
 		nodeCfg.Version, n.Client().Cluster(), n.Name(), queue.MaskURL(redis), strings.Join(queues, ", "), n.URL())
 }
 
-// serve builds a node and runs it under signals; started is called once its API is up.
-func serve(cfg node.Config, build func(node.Config) (*node.Node, error), started func(*node.Node), stacks io.Writer) error {
-	var began atomic.Bool
-	cfg.OnStart = func() error { began.Store(true); return nil }
-	n, err := build(cfg)
-	if err != nil {
-		return err
-	}
-	ctx, stop := underSignals(stacks)
-	defer stop()
-	announced := announce(ctx, n, started)
-	err = n.Run(ctx)
-	stop()
-	<-announced
-	return runError(err, began.Load())
+// joinLine is how to start the next node.
+func joinLine(file string, n *node.Node) string {
+	return fmt.Sprintf("next node: lowkiq-node run --config %s --join %s", file, n.Gossip())
 }
 
-// announce waits for the node's address.
+// serve builds a node and runs it under signals; started is called once it can be reached.
+func serve(cfg node.Config, build func(node.Config) (*node.Node, error), started func(*node.Node), stacks io.Writer) error {
+	ctx, stop := underSignals(stacks)
+	defer stop()
+	return serveUnder(ctx, cfg, build, started)
+}
+
+// serveUnder runs a node until ctx ends. Addresses that are left open are those of the
+// first free ports; a node that lost them to another one that starts takes the next.
+func serveUnder(ctx context.Context, cfg node.Config, build func(node.Config) (*node.Node, error), started func(*node.Node)) error {
+	var began atomic.Bool
+	cfg.OnStart = func() error { began.Store(true); return nil }
+	var p ports
+	for {
+		n, err := build(p.fill(cfg))
+		if err != nil {
+			return err
+		}
+		running, ended := context.WithCancel(ctx)
+		announced := announce(running, n, started)
+		err = n.Run(ctx)
+		ended()
+		<-announced
+		if p.collided(err) && p.next < firstPort+portTries*portStep {
+			continue
+		}
+		return runError(err, began.Load())
+	}
+}
+
+// announce waits until the node can be reached.
 func announce(ctx context.Context, n *node.Node, started func(*node.Node)) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
 		defer close(done)
 		ticker := time.NewTicker(5 * time.Millisecond)
 		defer ticker.Stop()
-		for n.URL() == "" {
+		for n.URL() == "" || n.Gossip() == "" {
 			select {
 			case <-ctx.Done():
 				return

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
 )
@@ -35,6 +36,17 @@ func number(n *int) string {
 		return ""
 	}
 	return strconv.Itoa(*n)
+}
+
+// list writes texts as the file would.
+func list(texts []string) string {
+	if len(texts) == 0 {
+		return ""
+	}
+	for i := range texts {
+		texts[i] = strconv.Quote(texts[i])
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
 }
 
 func yes(flag bool) string {

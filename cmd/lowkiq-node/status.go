@@ -26,10 +26,11 @@ func (c *statusCommand) Run(s *streams) error {
 	defer with.stop()
 	var status web.Status
 	return with.show("/api/v1/status", &status, func(w io.Writer) {
-		fmt.Fprintf(w, "cluster %s, leader %s\n\n", status.Cluster, cmp.Or(status.Leader, "none"))
-		with.table(w, "NODE STATE SHARDS LEASE_AGE HTTP INSTANCE", func(row func(string, ...any)) {
+		fmt.Fprintf(w, "cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
+			cmp.Or(status.Generation.Record, "0"), status.Generation.Index)
+		with.table(w, "NODE STATE SHARDS LEASE_AGE VOTER HTTP INSTANCE", func(row func(string, ...any)) {
 			for _, n := range status.Nodes {
-				row("%s\t%s\t%d\t%s\t%s\t%s", n.Name, n.State, n.Shards, seconds(n.LeaseAge), cmp.Or(n.HTTP, "-"), n.Instance)
+				row("%s\t%s\t%d\t%s\t%t\t%s\t%s", n.Name, n.State, n.Shards, seconds(n.LeaseAge), n.Voter, cmp.Or(n.HTTP, "-"), n.Instance)
 			}
 		})
 		fmt.Fprintln(w)

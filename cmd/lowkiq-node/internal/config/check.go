@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
@@ -32,12 +33,45 @@ func (cfg *Config) check() error {
 	if cfg.Node.HTTP != "" {
 		add("node.http", checkAddress(cfg.Node.HTTP))
 	}
+	cfg.checkCluster(add)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		key := "queues." + name
 		add(key, queue.CheckName("queue", name))
 		add(key+".handler", cfg.Queues[name].Handler.check())
 	}
 	return errors.Join(errs...)
+}
+
+// checkCluster looks at the keys of gossip.
+func (cfg *Config) checkCluster(add func(key string, err error)) {
+	if cfg.Node.Bind != "" {
+		add("node.bind", checkBind(cfg.Node.Bind))
+	}
+	for _, seed := range cfg.Node.Join {
+		add("node.join", checkSeed(seed))
+	}
+	if host := cfg.Node.Advertise; strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		add("node.advertise", fmt.Errorf("%q: want a host without a port", host))
+	}
+}
+
+// checkBind wants a port that leaves room for Raft's above it.
+func checkBind(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	n, err2 := strconv.Atoi(port)
+	if err != nil || err2 != nil || n < 0 || n > 65534 {
+		return fmt.Errorf("%q: want host:port, as in 127.0.0.1:7946, the port below 65535: Raft listens one above", address)
+	}
+	return nil
+}
+
+func checkSeed(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	n, err2 := strconv.Atoi(port)
+	if err != nil || err2 != nil || host == "" || n < 1 || n > 65535 {
+		return fmt.Errorf("%q: want host:port of any node's gossip, as in 127.0.0.1:7946", address)
+	}
+	return nil
 }
 
 // origin is where a key was set, or the nearest key above it.

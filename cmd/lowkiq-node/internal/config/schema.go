@@ -27,9 +27,10 @@ type Node struct {
 	Insecure        bool           `yaml:"insecure"`
 	AllowEviction   bool           `yaml:"allow_eviction"`
 
-	Bind          string   `yaml:"bind"`
+	Bind          string   `yaml:"bind"`      // gossip; Raft listens one port above
+	Advertise     string   `yaml:"advertise"` // host
 	Join          []string `yaml:"join"`
-	Weight        *int     `yaml:"weight"`
+	Weight        *int     `yaml:"weight" min:"1" max:"1000000"`
 	GossipKeyFile string   `yaml:"gossip_key_file"`
 	TLS           any      `yaml:"tls"`
 }
@@ -38,10 +39,7 @@ type Node struct {
 // Such a key is refused: a node that silently ignored it would not do what the file
 // says.
 func unavailable(path string) (feature string) {
-	switch path {
-	case "node.bind", "node.join", "node.weight", "node.gossip_key_file":
-		return "clustering"
-	case "node.tls":
+	if path == "node.tls" {
 		return "TLS of the HTTP API"
 	}
 	return ""
