@@ -137,18 +137,29 @@ type callWatch struct {
 }
 
 func (r *runner) watch(timeout time.Duration, cancel context.CancelCauseFunc) *callWatch {
-	w := &callWatch{r: r, timeout: timeout, cancel: cancel}
+	w, used := r.watches.Get().(*callWatch)
+	if !used {
+		w = &callWatch{r: r, timeout: timeout}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(timeout, w.ring)
+	w.cancel, w.over = cancel, false
+	if used {
+		w.timer.Reset(timeout)
+	} else {
+		w.timer = time.AfterFunc(timeout, w.ring)
+	}
 	return w
 }
 
+// stop ends the watch. One whose timer has not rung can serve the next call.
 func (w *callWatch) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.over = true
-	w.timer.Stop()
+	w.over, w.cancel = true, nil
+	if w.timer.Stop() && !w.cancelled {
+		w.r.watches.Put(w)
+	}
 }
 
 // ring is the timer's end: first the timeout, then that of patience.

@@ -27,6 +27,8 @@ type runner struct {
 	work   context.Context
 	cancel context.CancelCauseFunc
 
+	watches sync.Pool // of *callWatch: a timer for each call would be half of what a call costs
+
 	mu       sync.Mutex
 	buffer   []flight      // popped, not started
 	acks     []queue.Acks  // done, not acknowledged
