@@ -44,6 +44,8 @@ type process struct {
 type identity struct {
 	process
 	TTL int64 `json:"ttl_ms"` // of its lease: how long it may need to notice its loss
+	// Children: it has handlers in child processes, which may live on for a moment.
+	Children bool `json:"children,omitempty"`
 }
 
 // gone reports whether the other process is proven to exist no more: it ran on this

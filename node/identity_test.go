@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -90,7 +91,7 @@ func TestExists(t *testing.T) {
 
 func TestIdentityOutlivesLease(t *testing.T) {
 	t.Parallel()
-	who := identity{process{Host: "h", PIDs: "p", PID: 3, Start: "9"}, 3000}
+	who := identity{process{Host: "h", PIDs: "p", PID: 3, Start: "9"}, 3000, true}
 	text, err := json.Marshal(who)
 	if err != nil {
 		t.Fatal(err)
@@ -105,5 +106,30 @@ func TestIdentityOutlivesLease(t *testing.T) {
 		if _, ok := parseIdentity(queue.Instance{Identity: bad}); ok {
 			t.Errorf("%q was taken for an identity", bad)
 		}
+	}
+}
+
+// A dead node's shards are not seized before its children had time to die, too.
+func TestEndedWithChildren(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	who := thisProcess()
+	who.PID = cmd.Process.Pid
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{process: thisProcess(), ends: map[string]time.Duration{}}
+	if !n.ended("n/a.1", identity{process: who}) {
+		t.Error("without children: got not ended, want ended")
+	}
+	with := identity{process: who, Children: true}
+	if n.ended("n/b.1", with) {
+		t.Error("with children, just seen: got ended, want not yet")
+	}
+	n.ends["n/b.1"] -= childrenGone
+	if !n.ended("n/b.1", with) {
+		t.Error("with children, after their time: got not ended, want ended")
 	}
 }

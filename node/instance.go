@@ -125,7 +125,7 @@ func (in *instance) live(stop context.Context) error {
 	defer in.cancelWork(lowkiq.ErrShutdown)
 	in.start, _ = in.node.client.Time(stop) // zero if unknown; for people
 	in.clock(in.start)
-	who, err := json.Marshal(identity{in.node.process, in.node.cfg.TTL.Milliseconds()})
+	who, err := json.Marshal(identity{in.node.process, in.node.cfg.TTL.Milliseconds(), in.node.hasChildren()})
 	if err != nil {
 		return err
 	}

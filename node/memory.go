@@ -63,6 +63,28 @@ func (n *Node) missing(instance string, leased bool) (time.Duration, bool) {
 	return sinceBoot() - since, true
 }
 
+// childrenGone is how long the children of a killed node are left to die. Their guards
+// kill them as soon as the node is gone, in a few milliseconds.
+const childrenGone = 500 * time.Millisecond
+
+// ended reports whether an instance's process, and what it has left behind, are gone.
+func (n *Node) ended(instance string, who identity) bool {
+	if !n.process.gone(who.process) {
+		return false
+	}
+	if !who.Children {
+		return true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	since, noted := n.ends[instance]
+	if !noted {
+		since = sinceBoot()
+		n.ends[instance] = since
+	}
+	return sinceBoot()-since >= childrenGone
+}
+
 // missingSince says for how long an instance has been without its lease.
 func (n *Node) missingSince(other queue.Instance) time.Duration {
 	d, _ := n.missing(other.Name, other.Lease != nil)

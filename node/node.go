@@ -44,6 +44,7 @@ type Node struct {
 	mu          sync.Mutex
 	last        map[lowkiq.Shard]bool    // shards that this process was the last to own; guarded by mu
 	absent      map[string]time.Duration // since when instances lack their lease; guarded by mu
+	ends        map[string]time.Duration // since when instances with children are seen dead; guarded by mu
 	absentUntil time.Duration            // until when absent claims count as held; guarded by mu
 }
 
@@ -66,7 +67,7 @@ func New(cfg Config) (*Node, error) {
 		cfg: cfg, unnamed: unnamed, log: cfg.Log.With("node", cfg.Name), boot: newBoot(), process: thisProcess(),
 		client: client, leases: leases, metrics: metrics.New(cfg.Registry),
 		queues: map[string]*handled{}, stopped: make(chan struct{}),
-		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{},
+		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{}, ends: map[string]time.Duration{},
 	}, nil
 }
 

@@ -219,7 +219,7 @@ func (in *instance) holder(ctx context.Context, owner queue.Owner, known map[str
 	}
 	who, ok := parseIdentity(entry)
 	state := holderState{
-		leased: entry.Lease != nil, proven: ok && in.node.process.gone(who.process),
+		leased: entry.Lease != nil, proven: ok && in.node.ended(owner.Instance, who),
 		ttl: time.Duration(who.TTL) * time.Millisecond,
 	}
 	if state.proven && state.leased {

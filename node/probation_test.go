@@ -21,7 +21,7 @@ func dead(t *testing.T, p *producer, s *queue.Shard, number int) *queue.Claim {
 	t.Helper()
 	who := thisProcess()
 	who.PID = 1 << 30
-	text, err := json.Marshal(identity{who, 3000})
+	text, err := json.Marshal(identity{who, 3000, false})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,16 @@ type handled struct {
 	paused  atomic.Bool
 }
 
+// hasChildren reports whether a handler works in child processes.
+func (n *Node) hasChildren() bool {
+	for _, on := range n.queues {
+		if on.grant != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // decoded wraps a handler so that it gets decoded payloads. A payload that cannot be
 // decoded fails its job only.
 func decoded(decode func([]byte) ([]byte, error), next lowkiq.Handler) lowkiq.Handler {
