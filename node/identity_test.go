@@ -91,7 +91,7 @@ func TestExists(t *testing.T) {
 
 func TestIdentityOutlivesLease(t *testing.T) {
 	t.Parallel()
-	who := identity{process{Host: "h", PIDs: "p", PID: 3, Start: "9"}, 3000, true}
+	who := identity{process{Host: "h", PIDs: "p", PID: 3, Start: "9"}, 3000, false}
 	text, err := json.Marshal(who)
 	if err != nil {
 		t.Fatal(err)
