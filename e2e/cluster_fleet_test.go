@@ -47,7 +47,7 @@ func newFleet(t *testing.T, s settings, redisArgs ...string) *fleet {
 func fleetOf(r *rig, cluster string, s settings) *fleet {
 	r.t.Helper()
 	s.Queues, s.Bind, s.HTTP, s.Cluster = fleetQueues, "127.0.0.1:0", "127.0.0.1:0", cluster
-	s.TTL, s.Work = cmp.Or(s.TTL, ttl), cmp.Or(s.Work, 5*time.Millisecond)
+	s.TTL, s.Work = cmp.Or(s.TTL, ttl), cmp.Or(s.Work, 25*time.Millisecond)
 	f := &fleet{rig: r, settings: s, nodes: map[string]*process{}}
 	f.http = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for _, name := range fleetQueues {

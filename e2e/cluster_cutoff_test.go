@@ -1,0 +1,58 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/history"
+)
+
+// TestClusterCutOff: a node is cut off from the others, not from Redis, while a new one
+// joins; then the leader is. It keeps its shards, as its lease lives, and works by a plan
+// that the others have left behind. Nothing is handled twice; afterwards all agree again
+// (design, section 10).
+func TestClusterCutOff(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, settings{})
+	d := newDoors(t)
+	for i := range 5 {
+		d.up(f, i+1)
+	}
+	f.balanced(patience)
+	_, _, workers := f.parts()
+	f.cutsOff(d, workers[0], func() { d.up(f, 6) })
+	leader, _, _ := f.parts()
+	f.cutsOff(d, leader, func() {})
+	f.parts()
+	f.finish(history.Config{})
+}
+
+// cutsOff lets a node be alone for four ttl.
+func (f *fleet) cutsOff(d *doors, name string, meanwhile func()) {
+	f.t.Helper()
+	began := history.Now()
+	d.isolate(f.nodes[name].pid())
+	meanwhile()
+	others := f.list()[0] // one of those that see each other
+	if others == name {
+		others = f.list()[1]
+	}
+	f.await("the others have a leader that is not "+name, patience, func() bool {
+		status, err := f.status(others)
+		return err == nil && status.Leader != "" && status.Leader != name
+	})
+	f.await("gossip gives it up", patience, func() bool { return f.hears(others, name) == "dead" })
+	<-time.After(max(0, 4*f.settings.TTL-(history.Now()-began)))
+	for _, m := range f.watch.since(began) {
+		if m.from == name || m.to == name {
+			f.t.Errorf("while %s was cut off: got a move %+v, want it to keep its shards", name, m)
+		}
+	}
+	healed := history.Now()
+	d.isolate(0)
+	f.balanced(patience)
+	f.await(name+" is in the gossip again", patience, func() bool { return f.hears(others, name) == "alive" })
+	f.t.Logf("%s was cut off for %s and is back for %s", name, (healed - began).Round(time.Millisecond), (history.Now() - healed).Round(time.Millisecond))
+}

@@ -1,0 +1,222 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// doors are what the nodes of a fleet reach each other through: each node advertises a
+// host of its own on the loopback network, where its door passes gossip and Raft on.
+// A process that is cut off passes no door in either direction; Redis has none.
+type doors struct {
+	t *testing.T
+
+	mu    sync.Mutex
+	cut   int               // pid of the process cut off; guarded by mu
+	conns map[*passage]bool // guarded by mu
+	close []io.Closer
+	rooms sync.WaitGroup
+}
+
+// passage is a TCP connection through a door.
+type passage struct {
+	owner, caller int // pids
+	ends          [2]net.Conn
+}
+
+func newDoors(t *testing.T) *doors {
+	d := &doors{t: t, conns: map[*passage]bool{}}
+	t.Cleanup(func() {
+		d.isolate(-1)
+		for _, c := range d.close {
+			c.Close()
+		}
+		d.rooms.Wait()
+	})
+	return d
+}
+
+// joinPort is an address for gossip with the port above it free for Raft.
+func joinPort(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		gossip, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		raft, err := net.Listen("tcp", nextPort(gossip.Addr().String()))
+		gossip.Close()
+		if err == nil {
+			raft.Close()
+			return gossip.Addr().String()
+		}
+	}
+	t.Fatal("no two free ports in a row")
+	return ""
+}
+
+func nextPort(address string) string {
+	host, port, _ := net.SplitHostPort(address)
+	n, _ := strconv.Atoi(port)
+	return net.JoinHostPort(host, strconv.Itoa(n+1))
+}
+
+// up starts a node behind a door.
+func (d *doors) up(f *fleet, number int) {
+	f.t.Helper()
+	bind, host := joinPort(f.t), fmt.Sprintf("127.0.1.%d", number)
+	door := strings.Replace(bind, "127.0.0.1", host, 1)
+	p := f.up(fmt.Sprintf("n%d", number), func(s *settings) { s.Bind, s.Advertise = bind, host })
+	d.passUDP(p, door, bind)
+	d.passTCP(p, door, bind)
+	d.passTCP(p, nextPort(door), nextPort(bind))
+}
+
+// isolate cuts off the process with a pid, -1 for all, 0 for none.
+func (d *doors) isolate(pid int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cut = pid
+	for c := range d.conns {
+		if d.blocked(c.owner, c.caller) {
+			c.ends[0].Close()
+			c.ends[1].Close()
+		}
+	}
+}
+
+// blocked is called with mu held.
+func (d *doors) blocked(owner, caller int) bool {
+	return d.cut == -1 || d.cut > 0 && (d.cut == owner || d.cut == caller)
+}
+
+func (d *doors) passUDP(p *process, door, bind string) {
+	conn, err := net.ListenPacket("udp", door)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	to, err := net.ResolveUDPAddr("udp", bind)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.close = append(d.close, conn)
+	d.rooms.Go(func() {
+		buf := make([]byte, 1<<16)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			caller := d.caller("udp", from.(*net.UDPAddr).Port, 0)
+			d.mu.Lock()
+			blocked := d.blocked(p.pid(), caller)
+			d.mu.Unlock()
+			if !blocked {
+				_, _ = conn.WriteTo(buf[:n], to) // gossip may be lost
+			}
+		}
+	})
+}
+
+func (d *doors) passTCP(p *process, door, bind string) {
+	listener, err := net.Listen("tcp", door)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.close = append(d.close, listener)
+	d.rooms.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			d.rooms.Go(func() { d.pass(p, conn, bind) })
+		}
+	})
+}
+
+func (d *doors) pass(p *process, in net.Conn, bind string) {
+	defer in.Close()
+	caller := d.caller("tcp", in.RemoteAddr().(*net.TCPAddr).Port, in.LocalAddr().(*net.TCPAddr).Port)
+	out, err := net.Dial("tcp", bind)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	c := &passage{p.pid(), caller, [2]net.Conn{in, out}}
+	d.mu.Lock()
+	blocked := d.blocked(c.owner, c.caller)
+	d.conns[c] = true
+	d.mu.Unlock()
+	defer func() { d.mu.Lock(); delete(d.conns, c); d.mu.Unlock() }()
+	if blocked {
+		return
+	}
+	d.rooms.Go(func() { _, _ = io.Copy(out, in); out.Close() })
+	_, _ = io.Copy(in, out)
+}
+
+// caller is the pid of the test's process that has a socket with a local port, and with
+// a remote one if that is not 0; 0 if none has.
+func (d *doors) caller(network string, local, remote int) int {
+	d.mu.Lock()
+	cut := d.cut
+	d.mu.Unlock()
+	if network == "udp" && cut <= 0 {
+		return 0 // nobody asks
+	}
+	inode := socketOf(network, local, remote)
+	if inode == "" {
+		return 0
+	}
+	for _, pid := range offspring() {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, fd := range fds {
+			if link, _ := os.Readlink(fd); link == "socket:["+inode+"]" {
+				return pid
+			}
+		}
+	}
+	return 0
+}
+
+// offspring lists the children of this process.
+func offspring() (pids []int) {
+	files, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		for _, word := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// socketOf is the inode of a socket in /proc/net, "" if there is none.
+func socketOf(network string, local, remote int) string {
+	file, err := os.Open("/proc/self/net/" + network)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		word := strings.Fields(lines.Text())
+		if len(word) > 9 && strings.HasSuffix(word[1], fmt.Sprintf(":%04X", local)) &&
+			(remote == 0 || strings.HasSuffix(word[2], fmt.Sprintf(":%04X", remote))) {
+			return word[9]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,101 @@
+//go:build linux
+
+package e2e
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/internal/history"
+)
+
+// TestClusterRedisAway: Redis is stopped under five nodes for longer than a lease lives,
+// and started again with its data. The same shards resume on the same nodes. Then it
+// forgets everything; what is pushed from then on is handled (design, section 10).
+func TestClusterRedisAway(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, settings{}, "--appendonly", "yes", "--appendfsync", "everysec")
+	f.upAll(names(5)...)
+	f.balanced(patience)
+	f.parts()
+	began := history.Now()
+	f.redis.Stop()
+	<-time.After(outage)
+	f.redis.Restart()
+	back := history.Now()
+	f.balanced(patience)
+	f.t.Logf("Redis away for %s: all shards held again %s after it was back", outage, (f.served(back) - back).Round(time.Millisecond))
+	if moves := f.watch.since(began); len(moves) > 0 {
+		t.Errorf("Redis away: got %d moves, want none: %+v", len(moves), moves[0])
+	}
+	f.forgets()
+	// What was finished and could not be acked during the outage is done again.
+	unacked := len(fleetQueues) * fleetShards
+	f.finish(history.Config{MaxDuplicates: unacked, MaxUncaused: unacked})
+}
+
+// served waits until every node has handled a job that was pushed after a moment, and
+// returns when all shards had an owner.
+func (f *fleet) served(after time.Duration) (at time.Duration) {
+	f.t.Helper()
+	f.await("every shard is claimed anew", patience, func() bool {
+		_, at = f.watch.spread()
+		return at > after
+	})
+	return at
+}
+
+// forgets empties Redis.
+func (f *fleet) forgets() {
+	f.t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), Protocol: 2, DisableIdentity: true})
+	defer client.Close()
+	f.mu.Lock() // no push between the two
+	for i := range f.pushed {
+		f.pushed[i].Optional = true
+	}
+	err := client.FlushAll(f.t.Context()).Err()
+	f.mu.Unlock()
+	if err == nil {
+		err = client.ScriptFlush(f.t.Context()).Err()
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	emptied := history.Now()
+	f.balanced(patience)
+	f.t.Logf("Redis emptied: all shards served %s later", (f.served(emptied) - emptied).Round(time.Millisecond))
+	f.parts()
+}
+
+// TestClusterDefaultTTL: at the default ttl two of three voters, the leader among them,
+// stop at once without a trace, as with a loss of power: their processes exist, but
+// nothing comes from them any more. The others return within 15 s.
+func TestClusterDefaultTTL(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, settings{TTL: 6 * time.Second})
+	f.upAll(names(5)...)
+	f.balanced(patience)
+	leader, voters, _ := f.parts()
+	lost := []*process{f.nodes[leader], f.nodes[voters[0]]}
+	frozen := history.Now()
+	for _, p := range lost {
+		p.mortal.Store(true)
+		p.signal(syscall.SIGSTOP)
+	}
+	delete(f.nodes, leader)
+	delete(f.nodes, voters[0])
+	took := f.balanced(15*time.Second+slack) - frozen
+	t.Logf("loss of two of three voters at a ttl of %s: their last shard served elsewhere after %s", f.settings.TTL, took.Round(time.Millisecond))
+	for _, p := range lost { // what they were at ended, for the others, when they froze
+		p.signal(syscall.SIGKILL)
+		<-p.ended
+		f.died(p, frozen)
+	}
+	if v := f.finish(history.Config{MaxDuplicates: -1}); v.Deaths != 2 {
+		t.Errorf("got %d deaths, want 2", v.Deaths)
+	}
+}
