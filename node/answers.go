@@ -130,7 +130,7 @@ func (n *Node) dryRun(ctx context.Context, add, remove []string) ([]web.Move, er
 	if n.cluster == nil {
 		return nil, web.ErrNoCluster
 	}
-	view, err := n.cluster.View(ctx)
+	view, err := n.cluster.look(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,7 @@ type cluster struct {
 	listener *rebalance.Listener
 	agent    *rebalance.Agent
 	done     chan struct{} // closed when the agent has left the Raft group
+	sight    sight
 	// taken is the boot of a newer process that works under this node's name.
 	taken atomic.Pointer[string]
 }
@@ -56,7 +57,7 @@ func newCluster(n *Node) (*cluster, error) {
 	})
 	if err == nil {
 		c.agent, err = rebalance.New(rebalance.Config{
-			Boot: n.boot, TTL: n.cfg.TTL, Record: n.leases.Record(), Mark: n.leases.Mark(n.cfg.TTL),
+			Boot: n.boot, TTL: n.cfg.TTL, Record: sightedRecord{n.leases.Record(), &c.sight}, Mark: sightedMark{n.leases.Mark(n.cfg.TTL), &c.sight, n.cfg.TTL},
 			Source: c, Transport: c.listener.Transport, Log: n.log,
 		})
 	}
@@ -110,6 +111,7 @@ func (c *cluster) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.gossip.Changed():
+			c.sight.stale.Store(true)
 			c.agent.Wake()
 		case <-c.agent.Changed():
 			status := c.agent.Status()

@@ -45,7 +45,7 @@ func (in *instance) desire(ctx context.Context) *desire {
 	// Nothing was ever agreed. A node that is alone need not wait for its own election:
 	// the claims keep it safe, and the first plan starts from them. So it keeps what it
 	// has when others come before that plan.
-	view, err := c.View(ctx)
+	view, err := c.look(ctx)
 	alone := err == nil && view.Leased && len(view.Peers) == 1 && !in.draining.Load()
 	held := in.held()
 	return &desire{func(s lowkiq.Shard) bool { return alone || held[s] }, alone}
@@ -122,7 +122,7 @@ func (in *instance) handOver() {
 	in.announce()
 	ctx, cancel := context.WithTimeout(in.io, drainPatience)
 	defer cancel()
-	if view, err := c.View(ctx); err == nil && !in.replaceable(view) {
+	if view, err := c.look(ctx); err == nil && !in.replaceable(view) {
 		return
 	}
 	for len(in.all()) > 0 {
@@ -149,6 +149,7 @@ func (in *instance) announce() {
 	in.keeper.poke()
 	if c := in.node.cluster; c != nil {
 		draining := in.leaves()
+		c.sight.stale.Store(true)
 		c.publish(func(m *membership.Meta) { m.N, m.Draining = in.number, draining })
 	}
 }

@@ -190,7 +190,7 @@ func (in *instance) drop(lease *queue.Lease) {
 // renewed is called after each good renewal.
 func (in *instance) renewed(ctx context.Context) {
 	in.node.metrics.LeaseRemaining.Set((in.keeper.deadline() - in.keeper.now()).Seconds())
-	entries, err := in.node.leases.Registry(ctx)
+	registry, err := in.node.readRegistry(ctx)
 	if err != nil {
 		in.trouble("read the registry", nil, err)
 		return
@@ -199,7 +199,7 @@ func (in *instance) renewed(ctx context.Context) {
 		if on.grant != nil {
 			on.grant(in.keeper.deadline() - in.keeper.now())
 		}
-		entry, there := entries[name]
+		entry, there := registry.all[name]
 		if !there {
 			in.node.registerAgain(ctx, on) // Redis lost it
 			continue

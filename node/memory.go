@@ -91,6 +91,23 @@ func (n *Node) missingSince(other queue.Instance) time.Duration {
 	return d
 }
 
+// registry are the queues as last read from Redis.
+type registry struct {
+	all map[string]queue.Entry
+	at  time.Duration // sinceBoot before it was read
+}
+
+func (n *Node) readRegistry(ctx context.Context) (*registry, error) {
+	begun := sinceBoot()
+	entries, err := n.leases.Registry(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &registry{entries, begun}
+	n.registry.Store(r)
+	return r, nil
+}
+
 // registerAgain writes a queue into a registry that has lost it.
 func (n *Node) registerAgain(ctx context.Context, on *handled) {
 	if _, err := n.leases.Register(ctx, on.queue.Queue); err != nil {

@@ -34,7 +34,8 @@ type Node struct {
 	current  atomic.Pointer[instance] // nil between two instances
 	settled  atomic.Bool              // every desired shard has a runner, here or with a live owner
 	listener atomic.Pointer[net.Listener]
-	stopped  chan struct{} // closed when the last instance has ended
+	registry atomic.Pointer[registry] // as last read
+	stopped  chan struct{}            // closed when the last instance has ended
 	started  atomic.Bool
 	reserved atomic.Bool             // the name, until the lease shows it
 	drained  atomic.Bool             // an operator asked the node to give its shards away

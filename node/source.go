@@ -16,8 +16,25 @@ import (
 
 // What the leader plans from: leases in Redis, processes in gossip.
 
-// View implements rebalance.Source.
+// View implements rebalance.Source. It is the agent's; others call look.
 func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
+	instances, err := c.glance(ctx)
+	if err != nil {
+		return rebalance.View{}, err
+	}
+	entries := c.node.registry.Load()
+	if entries == nil || sinceBoot()-entries.at > c.node.cfg.TTL/3 { // the lease keeper reads it too
+		if entries, err = c.node.readRegistry(ctx); err != nil {
+			return rebalance.View{}, err
+		}
+	}
+	live := c.leased(instances)
+	c.sight.recent.Store(&recentView{live, sinceBoot()})
+	return c.view(live, entries.all), nil
+}
+
+// look reads everything anew.
+func (c *cluster) look(ctx context.Context) (rebalance.View, error) {
 	instances, err := c.node.leases.Instances(ctx)
 	if err != nil {
 		return rebalance.View{}, err
@@ -26,16 +43,18 @@ func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	var queues []lowkiq.Queue
+	return c.view(c.leased(instances), entries), nil
+}
+
+func (c *cluster) view(live []LeaseInfo, entries map[string]queue.Entry) rebalance.View {
+	view := viewOf(live, c.gossip.Members())
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		queues = append(queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
+		view.Queues = append(view.Queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
 	}
-	view := viewOf(c.leased(instances), c.gossip.Members())
-	view.Queues = queues
 	in := c.node.current.Load()
 	view.Leased = in != nil && in.keeper.holds()
 	c.recognise(&view)
-	return view, nil
+	return view
 }
 
 // recognise finds this process in a view: its seat is fresher here than in any lease,
@@ -137,12 +156,16 @@ func gossiped(m membership.Member) (rebalance.Peer, bool) {
 // addresses lists where other processes gossip, by their leases: gossip alone never
 // heals a partition, and a node without --join finds its peers this way.
 func (c *cluster) addresses(ctx context.Context) ([]string, error) {
-	instances, err := c.node.leases.Instances(ctx)
-	if err != nil {
-		return nil, err
+	recent := c.sight.recent.Load()
+	if recent == nil || sinceBoot()-recent.at > c.node.cfg.TTL {
+		instances, err := c.node.leases.Instances(ctx)
+		if err != nil {
+			return nil, err
+		}
+		recent = &recentView{live: c.leased(instances)}
 	}
 	var list []string
-	for _, info := range c.leased(instances) {
+	for _, info := range recent.live {
 		if info.Boot != c.node.boot && info.Gossip != "" {
 			list = append(list, info.Gossip)
 		}

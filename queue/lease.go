@@ -42,13 +42,19 @@ func (c *Client) TakeLease(ctx context.Context, instance string, identity, value
 	return l, nil
 }
 
-// Renew rewrites the lease and extends it by ttl from now. ErrLeaseGone is final.
+// Renew rewrites the lease and extends it by ttl from now. ErrLeaseGone is final. It is
+// one command; only a Redis out of memory, which refuses that, is asked by the script.
 func (l *Lease) Renew(ctx context.Context, value []byte, ttl time.Duration) error {
-	reply, err := l.c.run(ctx, l.c.scripts.lease, []string{l.key}, value, ttl.Milliseconds())
-	if err != nil {
-		return err
+	renewed, err := l.c.rdb.SetXX(ctx, l.key, value, ttl).Result()
+	if says(err, "OOM") {
+		var reply any
+		reply, err = l.c.run(ctx, l.c.scripts.lease, []string{l.key}, value, ttl.Milliseconds())
+		renewed = reply == int64(1)
 	}
-	if reply != int64(1) {
+	if err != nil {
+		return l.c.explain("lease", err)
+	}
+	if !renewed {
 		return fmt.Errorf("instance %s: %w", l.Instance, ErrLeaseGone)
 	}
 	return nil
@@ -107,33 +113,27 @@ func instanceOf(name string, identity, lease *redis.StringCmd) (Instance, error)
 	return i, nil
 }
 
-// Instances reads the index.
-func (c *Client) Instances(ctx context.Context) ([]Instance, error) {
+// Index reads the index alone: names and identities, in order of their names, no leases.
+func (c *Client) Index(ctx context.Context) ([]Instance, error) {
 	index, err := c.rdb.HGetAll(ctx, c.instancesKey()).Result()
 	if err != nil {
 		return nil, c.explain("list instances", err)
 	}
 	instances := make([]Instance, 0, len(index))
-	if len(index) == 0 {
-		return instances, nil
-	}
-	names := slices.Sorted(maps.Keys(index))
-	keys := make([]string, len(names))
-	for i, name := range names {
-		keys[i] = c.leaseKey(name)
-	}
-	leases, err := c.rdb.MGet(ctx, keys...).Result()
-	if err != nil {
-		return nil, c.explain("read leases", err)
-	}
-	for i, name := range names {
-		instance := Instance{Name: name, Identity: []byte(index[name])}
-		if lease, ok := leases[i].(string); ok {
-			instance.Lease = []byte(lease)
-		}
-		instances = append(instances, instance)
+	for _, name := range slices.Sorted(maps.Keys(index)) {
+		instances = append(instances, Instance{Name: name, Identity: []byte(index[name])})
 	}
 	return instances, nil
+}
+
+// Instances reads the index and the leases of all that are in it.
+func (c *Client) Instances(ctx context.Context) ([]Instance, error) {
+	index, err := c.Index(ctx)
+	if err != nil || len(index) == 0 {
+		return index, err
+	}
+	g, err := c.Glance(ctx, index)
+	return g.Instances, err
 }
 
 // Reserve takes a node's name for a boot until the lease shows it, at most for ttl. It

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// What the agent sees of Redis, and how it costs little: an idle node must not load Redis
+// (design, section 8), and the agent looks once per renewal.
+
+// sight keeps what one look of the agent has read for the questions of the same turn.
+// But for stale and recent it belongs to the agent's goroutine.
+type sight struct {
+	stale  atomic.Bool                // somebody may have come: read the index of instances
+	recent atomic.Pointer[recentView] // for others than the agent
+
+	index     []queue.Instance
+	indexRead time.Duration // sinceBoot
+	// Of the last look; each is given away once, so that nothing older than the agent's
+	// turn is ever taken for the truth.
+	record, mark       []byte
+	hasRecord, hasMark bool
+
+	// What was true when the mark was last renewed or found; see sightedMark.Renew.
+	seenRecord, seenMark []byte
+	renewed              time.Duration // sinceBoot before the last renewal; 0 = none
+}
+
+// recentView are the leases as the agent saw them.
+type recentView struct {
+	live []LeaseInfo
+	at   time.Duration // sinceBoot
+}
+
+// indexEvery is how often the index is read when gossip has no news: three renewals.
+func (c *cluster) indexEvery() time.Duration { return c.node.cfg.TTL * 5 / 12 }
+
+// glance looks at Redis for the agent.
+func (c *cluster) glance(ctx context.Context) ([]queue.Instance, error) {
+	s := &c.sight
+	s.forget()
+	begun := sinceBoot()
+	if s.stale.Swap(false) || s.index == nil || begun-s.indexRead >= c.indexEvery() {
+		index, err := c.node.leases.Index(ctx)
+		if err != nil {
+			s.stale.Store(true)
+			return nil, err
+		}
+		s.index, s.indexRead = index, begun
+	}
+	g, err := c.node.leases.Glance(ctx, s.index)
+	if err != nil {
+		return nil, err
+	}
+	s.record, s.mark, s.hasRecord, s.hasMark = g.Record, g.Mark, true, true
+	s.seenRecord, s.seenMark = g.Record, g.Mark
+	return g.Instances, nil
+}
+
+// forget drops what was read: it is about to change, or of an earlier turn.
+func (s *sight) forget() {
+	s.hasRecord, s.hasMark, s.seenRecord, s.seenMark = false, false, nil, nil
+}
+
+// sightedRecord is the cluster record as the agent's look has read it.
+type sightedRecord struct {
+	queue.ClusterRecord
+	sight *sight
+}
+
+// Load returns what the look of this turn read, else reads.
+func (r sightedRecord) Load(ctx context.Context) ([]byte, error) {
+	if r.sight.hasRecord {
+		r.sight.hasRecord = false
+		return r.sight.record, nil
+	}
+	return r.ClusterRecord.Load(ctx)
+}
+
+// CompareAndSet makes all that was read doubtful.
+func (r sightedRecord) CompareAndSet(ctx context.Context, old, next []byte) (bool, error) {
+	r.sight.forget()
+	return r.ClusterRecord.CompareAndSet(ctx, old, next)
+}
+
+// sightedMark is the leader's mark likewise.
+type sightedMark struct {
+	queue.LeaderMark
+	sight *sight
+	ttl   time.Duration
+}
+
+// Load returns what the look of this turn read, else reads.
+func (m sightedMark) Load(ctx context.Context) ([]byte, error) {
+	if m.sight.hasMark {
+		m.sight.hasMark = false
+		return m.sight.mark, nil
+	}
+	return m.LeaderMark.Load(ctx)
+}
+
+// Renew does nothing while the look of this turn found record and mark as they should be
+// and the mark still has more than half of its life: every third renewal is enough.
+func (m sightedMark) Renew(ctx context.Context, record, mark []byte) (bool, error) {
+	s, begun := m.sight, sinceBoot()
+	if s.renewed != 0 && begun-s.renewed < m.ttl*5/12 && mark != nil && record != nil &&
+		bytes.Equal(s.seenRecord, record) && bytes.Equal(s.seenMark, mark) {
+		return true, nil
+	}
+	done, err := m.LeaderMark.Renew(ctx, record, mark)
+	if err == nil && done {
+		s.renewed = begun
+	} else {
+		s.renewed = 0
+	}
+	return done, err
+}
