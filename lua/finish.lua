@@ -3,7 +3,7 @@
 -- finish deletes handled jobs; what was pushed to them meanwhile becomes due at
 -- max(its due time, now). ARGV from p: groups of flight, count, ids; count 0 means all
 -- that is left of the flight. Returns how many ids were done
--- and how many wait again.
+-- and how many wait again. parked_key and crashes_key may be nil if there are no such keys.
 local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, crashes_key, count_key, p, stop)
   local done, again = 0, 0
   local time
@@ -19,7 +19,7 @@ local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, cras
     if #ids > 0 then
       done = done + #ids
       redis.call('HDEL', jobs_key, unpack(ids))
-      if redis.call('EXISTS', parked_key) == 1 then
+      if parked_key and redis.call('EXISTS', parked_key) == 1 then
         local later = redis.call('HMGET', parked_key, unpack(ids))
         for i = 1, #ids do
           if later[i] then

@@ -24,15 +24,17 @@ if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 --#include record
 --#include spill
 
+-- Most shards have nothing scheduled or parked, nobody on probation and no crowded job: one
+-- question instead of nine.
+local quiet = redis.call('EXISTS', KEYS[4], KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11]) == 0
 if tonumber(ARGV[8]) > 0 then
-  finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], 9, 8 + tonumber(ARGV[8]))
+  finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], not quiet and KEYS[6] or nil, not quiet and KEYS[7] or nil, KEYS[8],
+    9, 8 + tonumber(ARGV[8]))
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {0, '', '', 0, ''}
--- Most shards have nothing scheduled, nobody on probation and no crowded job: one question
--- instead of six.
-local plain, crowded = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7], KEYS[11]) == 0, false
+local plain, crowded = quiet, false
 if not plain then
   plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7]) == 0
   crowded = redis.call('EXISTS', KEYS[11]) == 1
