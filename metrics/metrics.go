@@ -1,6 +1,9 @@
 package metrics
 
 import (
+	"sync/atomic"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -11,13 +14,13 @@ type Metrics struct {
 	owned                          *prometheus.GaugeVec
 	fenced                         *prometheus.CounterVec
 	overdue                        *prometheus.CounterVec
+	remaining                      atomic.Pointer[func() time.Duration]
 
-	Moves          prometheus.Counter   // shards gained or lost by this node
-	Handover       prometheus.Histogram // seconds from the wish to release a shard to its release
-	Unowned        prometheus.Histogram // seconds a shard this node claimed had no live owner
-	LeaseRemaining prometheus.Gauge     // seconds until the node must stop working
-	RaftLeader     prometheus.Gauge     // 1 if this node leads the cluster
-	Generation     prometheus.Gauge     // Raft index of the applied assignment
+	Moves      prometheus.Counter   // shards gained or lost by this node
+	Handover   prometheus.Histogram // seconds from the wish to release a shard to its release
+	Unowned    prometheus.Histogram // seconds a shard this node claimed had no live owner
+	RaftLeader prometheus.Gauge     // 1 if this node leads the cluster
+	Generation prometheus.Gauge     // Raft index of the applied assignment
 }
 
 // Buckets from 0.1 ms to 100 s: an empty handler and a slow report both have a place.
@@ -48,13 +51,26 @@ func New(registry prometheus.Registerer) *Metrics {
 		Handover:    prometheus.NewHistogram(histogram("lowkiq_handover_seconds", "Time from the wish to release a shard to its release.", seconds)),
 		Unowned:     prometheus.NewHistogram(histogram("lowkiq_unowned_seconds", "Time from the wish to claim a shard to its claim.", seconds)),
 
-		LeaseRemaining: gauge("lowkiq_lease_remaining_seconds", "Time until this node must stop working unless it renews its lease."),
-		RaftLeader:     gauge("lowkiq_raft_leader", "1 if this node leads the cluster."),
-		Generation:     gauge("lowkiq_generation", "Index of the assignment that this node has applied."),
+		RaftLeader: gauge("lowkiq_raft_leader", "1 if this node leads the cluster."),
+		Generation: gauge("lowkiq_generation", "Index of the assignment that this node has applied."),
 	}
+	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "lowkiq_lease_remaining_seconds", Help: "Time until this node must stop working unless it renews its lease; 0 without a lease.",
+	}, m.leaseRemaining)
 	registry.MustRegister(m.processed, m.failed, m.redelivered, m.handler, m.wait, m.owned, m.fenced, m.overdue,
-		m.Moves, m.Handover, m.Unowned, m.LeaseRemaining, m.RaftLeader, m.Generation)
+		m.Moves, m.Handover, m.Unowned, remaining, m.RaftLeader, m.Generation)
 	return m
+}
+
+// LeaseRemaining says who knows how long the node may still work: it is asked for every
+// scrape, as the time runs on while nothing is renewed.
+func (m *Metrics) LeaseRemaining(ask func() time.Duration) { m.remaining.Store(&ask) }
+
+func (m *Metrics) leaseRemaining() float64 {
+	if ask := m.remaining.Load(); ask != nil {
+		return max(0, (*ask)()).Seconds()
+	}
+	return 0
 }
 
 // Queue are the metrics of one queue, looked up once.

@@ -22,7 +22,13 @@ type member struct {
 
 func startMember(t *testing.T, url, name string, shards int) *member {
 	t.Helper()
-	n, err := New(Config{Name: name, Redis: url, Bind: "127.0.0.1:0", TTL: 3 * time.Second})
+	return startMemberWith(t, Config{Name: name, Redis: url, TTL: 3 * time.Second}, shards)
+}
+
+func startMemberWith(t *testing.T, cfg Config, shards int) *member {
+	t.Helper()
+	cfg.Bind, cfg.HTTP = "127.0.0.1:0", "127.0.0.1:0"
+	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +47,7 @@ func startMember(t *testing.T, url, name string, shards int) *member {
 		stopped = true
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v", n.Name(), err)
 		}
 	}}
 	t.Cleanup(m.stop)

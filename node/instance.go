@@ -137,6 +137,7 @@ func (in *instance) live(stop context.Context) error {
 	}
 	in.log.Info("lease taken", "ttl", in.node.cfg.TTL)
 	in.node.freeName(in.io, in.node.cfg.Name)
+	in.node.metrics.LeaseRemaining(in.keeper.remaining)
 	in.node.current.Store(in)
 	defer in.node.current.CompareAndSwap(in, nil)
 	in.announce()
@@ -189,7 +190,6 @@ func (in *instance) drop(lease *queue.Lease) {
 
 // renewed is called after each good renewal.
 func (in *instance) renewed(ctx context.Context) {
-	in.node.metrics.LeaseRemaining.Set((in.keeper.deadline() - in.keeper.now()).Seconds())
 	registry, err := in.node.readRegistry(ctx)
 	if err != nil {
 		in.trouble("read the registry", nil, err)

@@ -45,6 +45,14 @@ func (k *keeper) deadline() time.Duration {
 	return time.Duration(k.good.Load()) + k.ttl*7/10
 }
 
+// remaining is how long the instance may still work, 0 once it must not.
+func (k *keeper) remaining() time.Duration {
+	if k.ended.Load() {
+		return 0
+	}
+	return k.deadline() - k.now()
+}
+
 // overrun is when a handler that still runs must be gone with its process.
 func (k *keeper) overrun() time.Duration { return time.Duration(k.good.Load()) + k.ttl*9/10 }
 

@@ -1,0 +1,114 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// scrape adds up what a node exports under a name, with these values among the labels:
+// values, or observations of a histogram.
+func scrape(t *testing.T, m *member, name string, labels ...string) (sum float64, series int) {
+	t.Helper()
+	families, err := m.cfg.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, one := range f.GetMetric() {
+			has := map[string]bool{}
+			for _, label := range one.GetLabel() {
+				has[label.GetValue()] = true
+			}
+			if f.GetName() == name && !slices.ContainsFunc(labels, func(v string) bool { return !has[v] }) {
+				sum += one.GetGauge().GetValue() + one.GetCounter().GetValue() + float64(one.GetHistogram().GetSampleCount())
+				series++
+			}
+		}
+	}
+	return sum, series
+}
+
+func total(t *testing.T, nodes []*member, name string, labels ...string) (sum float64) {
+	t.Helper()
+	for _, m := range nodes {
+		one, _ := scrape(t, m, name, labels...)
+		sum += one
+	}
+	return sum
+}
+
+// Sums over the nodes are the cluster's truth; what a node has given away vanishes from it.
+func TestClusterMetrics(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	p := open(t, url, 40)
+	var nodes []*member
+	for i := range 3 {
+		nodes = append(nodes, startMember(t, url, fmt.Sprint("n", i+1), 40))
+	}
+	awaitSpread(t, []int{13, 13, 14}, nodes...)
+	for i := range 100 {
+		p.push(lowkiq.Push{ID: fmt.Sprint(i), PerformAt: time.Now().Add(time.Hour)})
+	}
+	check := func(when, name string, want float64, labels ...string) {
+		t.Helper()
+		await(t, fmt.Sprintf("%s: sum of %s is %v", when, name, want), func() bool { return total(t, nodes, name, labels...) == want })
+	}
+	check("spread", "lowkiq_shards_owned", 40, "orders")
+	check("spread", "lowkiq_queue_jobs", 100, "orders", "scheduled")
+	check("spread", "lowkiq_raft_leader", 1)
+	generation := nodes[0].agreed().Generation.Index
+	check("spread", "lowkiq_generation", 3*float64(generation))
+	for _, m := range nodes {
+		if left, _ := scrape(t, m, "lowkiq_lease_remaining_seconds"); left <= 0 || left > 2.1 {
+			t.Errorf("%s: lease remaining: got %v s, want up to 0.7 ttl", m.Name(), left)
+		}
+	}
+	// Every shard was claimed once more than it was released.
+	claims, moves := total(t, nodes, "lowkiq_unowned_seconds"), total(t, nodes, "lowkiq_shard_moves_total")
+	if released := total(t, nodes, "lowkiq_handover_seconds"); claims-released != 40 || moves != claims+released {
+		t.Errorf("got %v claims, %v releases, %v moves; want 40 more claims than releases, and their sum", claims, released, moves)
+	}
+	nodes[1].drain(true)
+	awaitSpread(t, []int{0, 20, 20}, nodes...)
+	check("drained", "lowkiq_shards_owned", 40, "orders")
+	check("drained", "lowkiq_queue_jobs", 100, "orders", "scheduled")
+	for _, name := range []string{"lowkiq_queue_jobs", "lowkiq_queue_lag_seconds", "lowkiq_morgue_payloads"} {
+		if _, series := scrape(t, nodes[1], name); series != 0 {
+			t.Errorf("%s: the drained node exports %d series, want none", name, series)
+		}
+	}
+}
+
+// TestIdleCluster: an idle node of five costs fewer than 5 Redis commands a second beyond
+// its polls, the leader's share included.
+func TestIdleCluster(t *testing.T) {
+	t.Parallel()
+	const size, window = 5, 6 * time.Second
+	srv := redistest.Start(t)
+	var nodes []*member
+	for i := range size {
+		cfg := Config{Name: fmt.Sprint("n", i+1), Redis: srv.URL(), TTL: 6 * time.Second, PollInterval: time.Minute}
+		nodes = append(nodes, startMemberWith(t, cfg, 10))
+	}
+	awaitSpread(t, []int{2, 2, 2, 2, 2}, nodes...)
+	for _, m := range nodes {
+		await(t, m.Name()+" is ready", func() bool { return m.Ready() == nil })
+	}
+	<-time.After(2 * time.Second) // until news of the last changes have been told
+	before, begun := commands(t, srv.Addr()), time.Now()
+	<-time.After(window)
+	each := float64(commands(t, srv.Addr())-before) / time.Since(begun).Seconds() / size
+	t.Logf("%.2f commands a second per node", each)
+	if each >= 5 {
+		t.Errorf("got %.2f commands a second per idle node, want less than 5", each)
+	}
+	if each < 1 {
+		t.Errorf("got %.2f commands a second per idle node: leases alone are one", each)
+	}
+}
