@@ -36,6 +36,13 @@ type Config struct {
 	// PoolSize is the number of connections per Redis node. Default 10 per CPU.
 	PoolSize int
 
+	// Encode turns a payload into what is stored, to compress or encrypt it; the node's
+	// QueueConfig.Decode undoes it. Equal payloads must become equal bytes, or they do not
+	// merge. Default: payloads are stored as they are.
+	Encode func([]byte) ([]byte, error)
+	// Middlewares wrap every push, the first one outermost.
+	Middlewares []Middleware
+
 	PayloadBytes int // longest payload, bytes. Default 1 MiB
 	Payloads     int // most payloads waiting for one id. Default 10,000
 	IDPayload    int // most bytes of payloads waiting for one id. Default 16 MiB

@@ -12,6 +12,7 @@ import (
 
 var commitTests = []testCase{
 	{"PushEach", pushEach},
+	{"Middlewares", middlewares},
 	{"Commit_EachAcknowledgedPushIsStoredOnce", commitMany},
 	{"Commit_OneBadJobIsRefusedAlone", commitBadJob},
 	{"Commit_ACancelledLeaderFailsNobody", commitCancelledLeader},

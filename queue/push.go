@@ -53,6 +53,11 @@ const (
 // safe, as an equal payload that still waits is merged. After ctx ended early, the
 // payloads' bytes may still be read for a moment: do not reuse their memory.
 func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
+	return q.push(ctx, jobs)
+}
+
+// store is the end of a push's way.
+func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
 	if len(jobs) <= fewJobs {
 		return q.commit.push(ctx, jobs)
 	}

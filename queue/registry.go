@@ -28,6 +28,7 @@ type Queue struct {
 	layout int
 	shards []*Shard
 	commit committer
+	push   Pusher
 }
 
 // Shard is one part of a queue in Redis. It is safe for concurrent use.
@@ -48,6 +49,7 @@ func (c *Client) newQueue(name string, entry Entry) *Queue {
 		q.shards[i] = &all[i]
 	}
 	q.commit.queue = q
+	q.push = q.pusher()
 	return q
 }
 

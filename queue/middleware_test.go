@@ -1,0 +1,45 @@
+package queue
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// Middlewares see a push from outside in, before it is encoded; what cannot be encoded
+// refuses its job only.
+func middlewares(t *testing.T, b *backend) {
+	var seen []string
+	note := func(name string) Middleware {
+		return func(queue string, next Pusher) Pusher {
+			return func(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+				seen = append(seen, name+" "+string(jobs[0].Payload))
+				return next(ctx, jobs)
+			}
+		}
+	}
+	odd := errors.New("odd length")
+	c := b.open(t, func(cfg *Config) {
+		cfg.Middlewares = []Middleware{note("outer"), note("inner")}
+		cfg.Encode = func(p []byte) ([]byte, error) {
+			if len(p)%2 == 1 {
+				return nil, odd
+			}
+			return bytes.ToUpper(p), nil
+		}
+	})
+	r := rigOn(t, c)
+	results, err := r.q.Push(r.ctx, job("a", "ab"), job("b", "abc"), job("c", "cd"), job("a", "ab"))
+	if !errors.Is(err, odd) || !errors.Is(results[1].Err, odd) || results[0].Err != nil || results[2].Err != nil {
+		t.Fatalf("push: got %v, %v, want only the second one refused", results, err)
+	}
+	eq(t, "merged", results[3].Merged, true)
+	eq(t, "seen", seen, []string{"outer ab", "inner ab"})
+	r.own(Fresh)
+	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1 << 20})
+	r.no(err)
+	eq(t, "stored", show(p.Jobs...), "a[AB] c[CD]")
+}
