@@ -109,8 +109,7 @@ func (in *instance) handBack(stop context.Context) {
 	in.await(stop)
 	in.handovers.Wait()
 	runners = in.all() // without those that were on their way already
-	// One deadline for all: Redis may be out of reach.
-	ctx, cancel := context.WithTimeout(in.io, releasePatience+time.Duration(len(runners))*time.Millisecond)
+	ctx, cancel := in.patience(stop, len(runners))
 	defer cancel()
 	var group errgroup.Group
 	group.SetLimit(claimsAtOnce)
@@ -128,19 +127,46 @@ func (in *instance) handBack(stop context.Context) {
 // more for each.
 const releasePatience = 3 * time.Second
 
+// patience is for how long the last words of n shards are repeated while Redis is out of
+// reach. A process that goes on needs Redis for its next lease anyhow, so it waits: then
+// what was finished during the outage is acknowledged and not handled again. One that is
+// told to stop has a deadline for all shards together.
+func (in *instance) patience(stop context.Context, n int) (context.Context, context.CancelFunc) {
+	short := releasePatience + time.Duration(n)*time.Millisecond
+	if stop.Err() != nil {
+		return context.WithTimeout(in.io, short)
+	}
+	ctx, cancel := context.WithCancel(in.io)
+	hurry := context.AfterFunc(stop, func() { time.AfterFunc(short, cancel) })
+	return ctx, func() { hurry(); cancel() }
+}
+
+// persist repeats an operation while Redis is out of reach and ctx lasts.
+func (in *instance) persist(ctx context.Context, op string, r *runner, do func() error) error {
+	for wait := newBackoff(); ; {
+		err := do()
+		if err == nil || !queue.Transient(err) {
+			return err
+		}
+		in.trouble(op, r.claim.Shard, err)
+		if wait.sleep(ctx) != nil {
+			return err
+		}
+	}
+}
+
 // release gives one stopped shard back. A lost lease does not forbid it: Redis knows
 // whether somebody else has claimed the shard meanwhile.
 func (in *instance) release(ctx context.Context, r *runner) {
 	defer in.forget(r)
 	<-r.idle
 	if acks := r.lastAcks(); len(acks) > 0 {
-		if _, err := r.claim.Ack(ctx, acks...); err == nil {
+		err := in.persist(ctx, "ack", r, func() error { return second(r.claim.Ack(ctx, acks...)) })
+		if err == nil {
 			r.acknowledged(acks)
-		} else {
-			in.trouble("ack", r.claim.Shard, err)
 		}
 	}
-	_, err := r.claim.Release(ctx)
+	err := in.persist(ctx, "release", r, func() error { return second(r.claim.Release(ctx)) })
 	var refusal *queue.FencedError
 	switch {
 	case err == nil:
