@@ -106,11 +106,14 @@ func (c *cluster) add(group *run.Group) {
 
 // follow passes news on: of gossip to the agent, of either to the supervisor.
 func (c *cluster) follow(ctx context.Context) error {
+	address := ""
 	for {
+		said := true // what the lease says of the process is still true
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-c.gossip.Changed():
+			said, address = address == c.gossip.Address(), c.gossip.Address()
 			c.sight.stale.Store(true)
 			c.agent.Wake()
 		case <-c.agent.Changed():
@@ -118,9 +121,13 @@ func (c *cluster) follow(ctx context.Context) error {
 			c.node.metrics.RaftLeader.Set(map[bool]float64{true: 1}[status.Leading])
 			c.node.metrics.Generation.Set(float64(c.agent.Assignment().Generation.Index))
 			c.publish(func(m *membership.Meta) { m.Seat = c.seatText() })
+			said = false // the leader waits for the seat
 		}
 		if in := c.node.current.Load(); in != nil {
 			in.kick()
+			if !said {
+				in.keeper.poke()
+			}
 		}
 	}
 }
