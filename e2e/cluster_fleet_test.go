@@ -57,6 +57,7 @@ func fleetOf(r *rig, cluster string, s settings) *fleet {
 		}
 		f.queues = append(f.queues, q)
 	}
+	allEvents()
 	f.watch = f.watchClaims()
 	f.flow = f.startFlow()
 	return f
@@ -139,7 +140,7 @@ func (f *fleet) lease(name string) node.LeaseInfo {
 		leases, err := f.leases()
 		var ok bool
 		info, ok = leases[f.nodes[name].pid()]
-		return err == nil && ok && info.HTTP != ""
+		return err == nil && ok && info.HTTP != "" && info.Gossip != ""
 	})
 	return info
 }
@@ -296,6 +297,9 @@ func (f *fleet) finish(cfg history.Config, histories ...string) history.Verdict 
 		end()
 	}
 	f.watch.end()
+	if n := f.flow.failed.Load(); n > 0 {
+		f.t.Errorf("got %d failed pushes, want none: a push needs Redis only (I7)", n)
+	}
 	f.noRetries()
 	cfg.ShardConcurrency = 1
 	v := f.judge(cfg, append(histories, f.history)...)

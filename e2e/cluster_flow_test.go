@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"hash/crc32"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/stream"
 )
 
 // flow pushes the real events to the queues of a fleet, again and again, until it is
@@ -26,6 +28,9 @@ const (
 	flowPause = 50 * time.Millisecond
 	flowBit   = 12 // events each time
 )
+
+// allEvents are read once for all fleets: that takes a second of a busy core.
+var allEvents = sync.OnceValue(func() []lowkiq.Push { return realEvents(stream.Count) })
 
 func (f *fleet) startFlow() *flow {
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -44,7 +49,7 @@ func (fl *flow) stop() {
 func (fl *flow) run(ctx context.Context) {
 	tick := time.NewTicker(flowPause)
 	defer tick.Stop()
-	events := realEvents(1 << 20) // all
+	events := allEvents()
 	for n := 0; ; {
 		select {
 		case <-ctx.Done():

@@ -31,6 +31,9 @@ func TestClusterRedisAway(t *testing.T) {
 	if moves := f.watch.since(began); len(moves) > 0 {
 		t.Errorf("Redis away: got %d moves, want none: %+v", len(moves), moves[0])
 	}
+	if f.flow.failed.Swap(0) == 0 {
+		t.Error("got no failed push during the outage: the test would show little")
+	}
 	f.forgets()
 	// What was finished and could not be acked during the outage is done again.
 	unacked := len(fleetQueues) * fleetShards

@@ -8,5 +8,9 @@
 // Redis, its processes, its history. Each test kills what it started, and fails if
 // any process of it is left.
 //
+// The scenarios of a cluster are in the files cluster_*: a fleet is a rig with five nodes
+// and three queues of 40 shards. Real events flow into it all the time, and its watch
+// follows the claims, to count moves and the pauses between two owners.
+//
 // The tests need Linux: they look into /proc.
 package e2e
