@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,7 +15,7 @@ import (
 	"time"
 )
 
-// Ctrl-C during the demo, and even its own violent death, leave no worker process; Ctrl-C
+// Ctrl-C during the demo, and even its own violent death, leave no node process; Ctrl-C
 // leaves no file either.
 func TestDemoEnds(t *testing.T) {
 	t.Parallel()
@@ -35,7 +37,7 @@ func TestDemoEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { cmd.Process.Kill() })
-			worker := restarted(t, bufio.NewScanner(out))
+			workers := flowing(t, bufio.NewScanner(out))
 			if err := cmd.Process.Signal(c.sig); err != nil {
 				t.Fatal(err)
 			}
@@ -43,9 +45,9 @@ func TestDemoEnds(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != c.code {
 				t.Errorf("got exit code %d, want %d", got, c.code)
 			}
-			for deadline := time.Now().Add(patience); syscall.Kill(worker, 0) == nil; {
+			for deadline := time.Now().Add(patience); slices.ContainsFunc(workers, alive); {
 				if time.Now().After(deadline) {
-					t.Fatalf("worker process %d is still there", worker)
+					t.Fatalf("of the node processes %v some are still there", workers)
 				}
 				<-time.After(10 * time.Millisecond)
 			}
@@ -56,18 +58,25 @@ func TestDemoEnds(t *testing.T) {
 	}
 }
 
-// restarted reads until the demo names its second worker.
-func restarted(t *testing.T, lines *bufio.Scanner) (pid int) {
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+var startedLine = regexp.MustCompile(`^Started n[0-9] as process ([0-9]+)\.$`)
+
+// flowing reads until jobs flow, and returns the node processes.
+func flowing(t *testing.T, lines *bufio.Scanner) (pids []int) {
 	t.Helper()
 	for lines.Scan() {
-		if text, ok := strings.CutPrefix(lines.Text(), "Restarted as process "); ok {
-			pid, err := strconv.Atoi(strings.TrimSuffix(text, "."))
+		if found := startedLine.FindStringSubmatch(lines.Text()); found != nil {
+			pid, err := strconv.Atoi(found[1])
 			if err != nil {
 				t.Fatal(err)
 			}
-			return pid
+			pids = append(pids, pid)
+		}
+		if strings.HasPrefix(lines.Text(), "handled ") && len(pids) == 3 {
+			return pids
 		}
 	}
-	t.Fatal("the demo ended before it restarted its worker")
-	return 0
+	t.Fatal("the demo ended before jobs flowed through three nodes")
+	return nil
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/embedded"
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/stream"
@@ -19,192 +18,186 @@ import (
 type Config struct {
 	// Worker is the command line of a worker process for these settings; it calls Work.
 	Worker func(WorkerConfig) []string
-	// Limit of the whole. Default 55 s.
+	// Limit of the whole, but for the last nodes' end (at most 5 s). Default 50 s.
 	Limit time.Duration
-	// Say is told what happens, a line at a time; Progress how many payloads were
-	// handled. Both are called from one goroutine.
-	Say      func(format string, args ...any)
-	Progress func(handled int)
+	// Say is told what happens, a line at a time; Show how things are, several times a
+	// second. Both are called from the goroutine that called Run.
+	Say  func(format string, args ...any)
+	Show func(Picture)
 }
 
 // Payloads is how many there are to handle.
 const Payloads = stream.Count
 
-// errLimit ends a demo that takes too long.
+// firstNodes is how many nodes there are at the start.
+const firstNodes = 3
+
 var errLimit = errors.New("the demo took too long")
 
-// Run shows everything. The verdict is good if every promise was kept; an error means
+// Run shows everything. The outcome is good if every promise was kept; an error means
 // that there is none.
-func Run(ctx context.Context, cfg Config) (history.Verdict, error) {
+func Run(ctx context.Context, cfg Config) (Outcome, error) {
 	if cfg.Limit == 0 {
-		cfg.Limit = 55 * time.Second
+		cfg.Limit = 50 * time.Second
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Limit, errLimit)
 	defer cancel()
 	redis, err := embedded.Start()
 	if err != nil {
-		return history.Verdict{}, err
+		return Outcome{}, err
 	}
 	defer redis.Close()
-	dir, remove, err := files()
+	dir, err := os.MkdirTemp("", "lowkiq-demo-")
 	if err != nil {
-		return history.Verdict{}, err
+		return Outcome{}, fmt.Errorf("demo: %w", err)
 	}
-	defer remove()
-	address, err := freeAddress()
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "history")
+	notes, err := history.OpenAs(path, "demo")
 	if err != nil {
-		return history.Verdict{}, err
+		return Outcome{}, err
 	}
-	s := &stage{cfg: cfg, settings: WorkerConfig{Redis: redis.URL(), HTTP: address, History: filepath.Join(dir, "history")}}
+	defer notes.Close()
+	s := newStage(cfg, WorkerConfig{Redis: redis.URL(), History: path}, notes)
 	return s.play(ctx)
 }
 
-// stage is a demo in progress.
+// stage is a demo in progress. Its fields belong to the goroutine of Run, but for those
+// that are safe for all.
 type stage struct {
 	cfg      Config
 	settings WorkerConfig
-	worker   *worker
-	handled  atomic.Int64
-	feeder   *feeder
 	notes    *history.Writer
+	workers  []*worker // in order of their start
+	doors    *doors    // safe for all
+	handled  atomic.Int64
+	seen     atomic.Pointer[view] // the latest
+	feeder   *feeder
+	fed      chan error // gets the feeder's end
+	rate     rate
+	now      string // what happens now
 }
 
-func (s *stage) play(ctx context.Context) (verdict history.Verdict, err error) {
-	s.cfg.Say("%d changes of %d files, one job id per file: pushed over HTTP, handled by a worker process.", stream.Count, stream.IDs)
-	s.cfg.Say("Redis: embedded (miniredis). It is for trying only: what it holds ends with this process.")
-	if s.notes, err = history.OpenAs(s.settings.History, "demo"); err != nil {
-		return verdict, err
-	}
-	defer s.notes.Close()
-	node, err := remote.New(s.settings.HTTP, "")
-	if err != nil {
-		return verdict, err
-	}
-	s.feeder = &feeder{node: node, handled: &s.handled}
-	if s.worker, err = startWorker(s.cfg.Worker(s.settings), &s.handled); err != nil {
-		return verdict, err
-	}
-	defer func() { s.worker.destroy() }()
-	if err := s.feedAndKill(ctx); err != nil {
-		return verdict, err
-	}
-	if err := s.worker.stop(); err != nil {
-		return verdict, err
-	}
-	if verdict, err = judge(s.feeder, s.settings.History); err != nil {
-		return verdict, err
-	}
-	s.cfg.Say("Pushes repeated while the worker was away: %d.", s.feeder.retried)
-	return verdict, nil
+func newStage(cfg Config, settings WorkerConfig, notes *history.Writer) *stage {
+	s := &stage{cfg: cfg, settings: settings, notes: notes, doors: &doors{}, fed: make(chan error, 1)}
+	s.seen.Store(&view{})
+	s.feeder = &feeder{doors: s.doors, handled: &s.handled, pace: pace}
+	s.feeder.allow(acts[0].gate())
+	return s
 }
 
-// judge gives the verdict on a history. A payload may be handled twice, that is the
-// price of losing none; nothing else is allowed.
-func judge(f *feeder, path string) (history.Verdict, error) {
-	cfg := history.Config{ShardConcurrency: 1, MaxDuplicates: -1, MaxUncaused: -1}
-	verdict, err := history.Check(cfg, f.pushed(), path)
-	if err != nil {
-		return verdict, fmt.Errorf("verdict: %w", err)
-	}
-	if verdict.OK() && verdict.Distinct != Payloads {
-		return verdict, fmt.Errorf("verdict: %d events were handled of %d", verdict.Distinct, Payloads)
-	}
-	return verdict, nil
-}
-
-// feedAndKill pushes all and waits until all is handled, killing the worker half-way.
-func (s *stage) feedAndKill(ctx context.Context) error {
+// play tells the whole story.
+func (s *stage) play(ctx context.Context) (outcome Outcome, err error) {
+	defer s.destroy()
 	ctx, cancel := context.WithCancel(ctx)
-	var fed error
-	done := make(chan struct{})
+	observed := make(chan struct{})
 	go func() {
-		defer close(done)
-		if fed = s.feeder.run(ctx); fed == nil {
-			fed = s.feeder.drained(ctx)
-		}
+		defer close(observed)
+		observe(ctx, s.doors, s.seen.Store)
 	}()
-	err := s.watch(done)
+	defer func() { cancel(); <-observed }()
+	if err := s.begin(ctx); err != nil {
+		return outcome, err
+	}
+	stopFeeding := s.feed(ctx)
+	defer stopFeeding()
+	for i, act := range acts {
+		change, err := s.perform(ctx, act, i)
+		if err != nil {
+			return outcome, err
+		}
+		outcome.Changes = append(outcome.Changes, change)
+	}
+	s.now = "the rest of the stream"
+	if err := s.await(ctx, "handle the rest", s.feeder.ended.Load); err != nil {
+		return outcome, err
+	}
+	if err := <-s.fed; err != nil {
+		return outcome, err
+	}
+	s.now = "the nodes end"
+	s.show()
 	cancel()
-	<-done
-	if err != nil {
-		return err
+	<-observed
+	if err := s.end(); err != nil {
+		return outcome, err
 	}
-	return fed
+	outcome.Repeated = s.feeder.repeated
+	outcome.Verdict, err = judge(s.feeder, s.settings.History)
+	return outcome, err
 }
 
-// watch shows the progress until done, and kills the worker half-way.
-func (s *stage) watch(done <-chan struct{}) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for half := false; ; {
-		select {
-		case <-done:
-			s.cfg.Progress(min(int(s.handled.Load()), Payloads))
-			return nil
-		case <-s.worker.ended:
-			return fmt.Errorf("the worker ended by itself: %w: %s", s.worker.err, s.worker.errors)
-		case <-ticker.C:
+// begin starts the first nodes and waits until they share the shards.
+func (s *stage) begin(ctx context.Context) error {
+	s.cfg.Say("%d changes of %d files, one job id per file, flow over HTTP into a cluster of %d node processes.", stream.Count, stream.IDs, firstNodes)
+	s.cfg.Say("Redis: embedded (miniredis). It is for trying only: what it holds ends with this process.")
+	began := time.Now()
+	for range firstNodes {
+		w, err := s.start()
+		if err != nil {
+			return err
 		}
-		s.cfg.Progress(min(int(s.handled.Load()), Payloads))
-		if !half && s.handled.Load() >= Payloads/2 {
-			half = true
-			if err := s.replace(); err != nil {
-				return err
-			}
-		}
+		s.cfg.Say("Started %s as process %d.", w.name, w.pid())
 	}
-}
-
-// replace kills the worker and starts another.
-func (s *stage) replace() error {
-	pid := s.worker.cmd.Process.Pid
-	if err := s.worker.kill(s.notes); err != nil {
+	s.now = "the nodes find each other"
+	if err := s.awaitBalance(ctx, began); err != nil {
 		return err
 	}
-	s.worker.parent.Close()
-	s.cfg.Say("Half-way: kill -9 of the worker, process %d.", pid)
-	next, err := startWorker(s.cfg.Worker(s.settings), &s.handled)
-	if err != nil {
-		return err
-	}
-	s.worker = next
-	s.cfg.Say("Restarted as process %d.", next.cmd.Process.Pid)
+	s.cfg.Say("One cluster after %s, led by %s. Shards: %s.", tenths(time.Since(began)), s.seen.Load().leader, s.seen.Load().shares())
+	s.now = "jobs flow"
 	return nil
 }
 
-// Words is the verdict for a person. The judge's own words follow if it is bad.
-func Words(v history.Verdict) string {
-	word := "GOOD: every promise was kept."
-	if !v.OK() {
-		word = "BAD: promises were broken."
-	}
-	text := fmt.Sprintf(`
-Verdict: %s
-  every event handled:              %s (%d of %d, %d lost)
-  order of each file kept:          %s (%d out of order)
-  no file handled twice at once:    %s (%d overlaps in %d handler calls)
-  handled again after the kill:     %d events (at least once is the promise; %d calls were cut off)
-  speed:                            %.0f jobs per second for %.1f s, on miniredis, with a handler of %s
-`, word, yes(v.Lost == 0 && v.Distinct == Payloads), v.Distinct, Payloads, v.Lost, yes(v.Misordered == 0), v.Misordered,
-		yes(v.Overlaps == 0), v.Overlaps, v.Calls, v.Duplicates, v.Interrupted, v.PerSecond, v.Wall.Seconds(), workTime)
-	if !v.OK() {
-		text += "\n" + v.Words()
-	}
-	return text
+// feed starts the feeder; stop ends it.
+func (s *stage) feed(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err := s.feeder.run(ctx)
+		if err == nil {
+			err = s.feeder.drained(ctx)
+		}
+		s.fed <- err
+		s.feeder.ended.Store(true)
+	}()
+	return func() { cancel(); <-done }
 }
 
-func yes(ok bool) string {
-	if ok {
-		return "yes"
+// await shows the picture until a condition holds. A node that ends unasked is an error.
+func (s *stage) await(ctx context.Context, what string, until func() bool) error {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for !until() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w: %s", what, context.Cause(ctx), s.seen.Load().shares())
+		case err := <-s.fed:
+			if err != nil {
+				return err
+			}
+			s.fed <- nil // for the end of the play
+		case <-ticker.C:
+		}
+		for _, w := range s.workers {
+			if w.state == working && w.over() {
+				return fmt.Errorf("node %s ended by itself: %v: %s", w.name, w.err, w.errors)
+			}
+		}
+		s.show()
 	}
-	return "NO"
+	return nil
 }
 
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("demo: %w", err)
+func (s *stage) show() {
+	handled := min(int(s.handled.Load()), Payloads)
+	s.rate.add(time.Now(), handled)
+	seen := s.seen.Load()
+	p := Picture{Handled: handled, PerSecond: s.rate.perSecond(), Lag: seen.lag, Now: s.now, Unowned: queueShards}
+	for _, w := range s.workers {
+		n := NodePicture{Name: w.name, State: string(w.state), Shards: seen.owned[w.name], Leads: seen.leader == w.name}
+		p.Unowned -= n.Shards
+		p.Nodes = append(p.Nodes, n)
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	s.cfg.Show(p)
 }

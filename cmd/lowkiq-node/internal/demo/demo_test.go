@@ -12,7 +12,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -55,13 +54,11 @@ func feed(t *testing.T, e *endpoint) (*feeder, error) {
 	t.Helper()
 	srv := httptest.NewServer(e)
 	defer srv.Close()
-	node, err := remote.New(srv.URL, "")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var handled atomic.Int64
 	handled.Store(Payloads) // the window is always open
-	f := &feeder{node: node, handled: &handled}
+	f := &feeder{doors: &doors{}, handled: &handled}
+	f.doors.open("n1", srv.URL)
+	f.allow(Payloads)
 	return f, f.run(t.Context())
 }
 
@@ -83,14 +80,14 @@ func TestFeederRepeats(t *testing.T) {
 		t.Fatal(err)
 	}
 	pushed, optional := 0, 0
-	for p := range f.pushed() {
+	for p := range f.sent() {
 		if pushed++; p.Optional {
 			optional++
 		}
 	}
-	if len(e.jobs) != Payloads || f.retried != 2 || optional != 2*batchEvents || pushed != Payloads+optional {
+	if len(e.jobs) != Payloads || f.repeated != 2 || optional != 2*batchEvents || pushed != Payloads+optional {
 		t.Errorf("got %d jobs, %d repeats, %d of %d pushed optional; want %d, 2, %d of %d",
-			len(e.jobs), f.retried, optional, pushed, Payloads, 2*batchEvents, Payloads+2*batchEvents)
+			len(e.jobs), f.repeated, optional, pushed, Payloads, 2*batchEvents, Payloads+2*batchEvents)
 	}
 }
 
@@ -127,7 +124,7 @@ func TestVerdictObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if words := Words(v); v.OK() || v.Lost != Payloads-1 || !strings.Contains(words, "Verdict: BAD") {
+	if words := (Outcome{Verdict: v}).Words(); v.OK() || v.Lost != Payloads-1 || !strings.Contains(words, "Verdict: BAD") {
 		t.Errorf("got ok: %t, %d lost and %s; want %d lost and a bad verdict", v.OK(), v.Lost, words, Payloads-1)
 	}
 }

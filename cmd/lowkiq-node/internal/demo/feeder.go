@@ -18,19 +18,28 @@ import (
 )
 
 const (
-	batchEvents = 250
-	// window is how far pushing may be ahead of handling, so that the worker is killed
-	// while there is something to push and something to handle.
+	batchEvents = 32
+	// pace is the time between pushes: the stream is to last long enough to see what
+	// happens meanwhile.
+	pace = 50 * time.Millisecond
+	// window is how far pushing may be ahead of handling.
 	window    = 2000
 	retryWait = 50 * time.Millisecond
 )
 
 // feeder pushes the stream over HTTP and remembers how, for the judge.
 type feeder struct {
-	node     *remote.Client
-	handled  *atomic.Int64
+	doors   *doors
+	handled *atomic.Int64
+	pace    time.Duration
+
+	pushed  atomic.Int64
+	allowed atomic.Int64 // payloads that may be pushed yet
+	ended   atomic.Bool
+
+	// Of the feeder's goroutine, until it has ended.
 	attempts []attempt
-	retried  int
+	repeated int
 }
 
 // attempt is one request.
@@ -40,8 +49,12 @@ type attempt struct {
 	lost   bool // its answer never came: it may or may not have been stored
 }
 
+// allow lets the feeder go on until it has pushed n payloads.
+func (f *feeder) allow(n int) { f.allowed.Store(int64(n)) }
+
 func (f *feeder) run(ctx context.Context) error {
 	var batch []stream.Event
+	due := time.Now()
 	pushed := 0
 	for event := range stream.Events() {
 		batch = append(batch, event)
@@ -49,15 +62,34 @@ func (f *feeder) run(ctx context.Context) error {
 		if len(batch) < batchEvents && pushed < stream.Count {
 			continue
 		}
-		if err := f.wait(ctx, func() bool { return int64(pushed)-f.handled.Load() < window+batchEvents }); err != nil {
+		if err := f.turn(ctx, int64(pushed), due); err != nil {
 			return err
 		}
+		due = later(due.Add(f.pace), time.Now())
 		if err := f.push(ctx, batch); err != nil {
 			return err
 		}
+		f.pushed.Store(int64(pushed))
 		batch = nil
 	}
 	return nil
+}
+
+// turn waits until it is time to have pushed so many payloads.
+func (f *feeder) turn(ctx context.Context, pushed int64, due time.Time) error {
+	if err := pause(ctx, time.Until(due)); err != nil {
+		return err
+	}
+	return f.wait(ctx, func() bool {
+		return pushed <= f.allowed.Load() && pushed-f.handled.Load() < window+batchEvents
+	})
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // push sends one batch until it is acknowledged.
@@ -67,8 +99,8 @@ func (f *feeder) push(ctx context.Context, events []stream.Event) error {
 		at := history.Now()
 		err := f.send(ctx, body)
 		// A refused connection carried nothing; after any other trouble the batch may
-		// have been stored, and pushing it again is safe.
-		if !errors.Is(err, syscall.ECONNREFUSED) {
+		// have been stored, and pushing it again, to another node, is safe.
+		if !errors.Is(err, syscall.ECONNREFUSED) && err != errNobody {
 			f.attempts = append(f.attempts, attempt{events, at, err != nil})
 		}
 		var refused *remote.Error
@@ -80,8 +112,8 @@ func (f *feeder) push(ctx context.Context, events []stream.Event) error {
 		case errors.As(err, &refused) && refused.Status != 503:
 			return fmt.Errorf("push: %w", err)
 		}
-		f.retried++
-		if err := f.pause(ctx); err != nil {
+		f.repeated++
+		if err := pause(ctx, retryWait); err != nil {
 			return err
 		}
 	}
@@ -90,7 +122,11 @@ func (f *feeder) push(ctx context.Context, events []stream.Event) error {
 var errPartly = errors.New("some jobs were not stored")
 
 func (f *feeder) send(ctx context.Context, body []byte) error {
-	answer, err := f.node.PostRaw(ctx, "/api/v1/queues/"+queueName+"/jobs", "application/x-ndjson", body)
+	node := f.doors.knock()
+	if node == nil {
+		return errNobody
+	}
+	answer, err := node.PostRaw(ctx, "/api/v1/queues/"+queueName+"/jobs", "application/x-ndjson", body)
 	if err != nil {
 		return err
 	}
@@ -109,7 +145,11 @@ func (f *feeder) send(ctx context.Context, body []byte) error {
 // drained waits until nothing is queued any more.
 func (f *feeder) drained(ctx context.Context) error {
 	return f.wait(ctx, func() bool {
-		answer, err := f.node.Get(ctx, "/api/v1/queues/"+queueName)
+		node := f.doors.knock()
+		if node == nil {
+			return false
+		}
+		answer, err := node.Get(ctx, "/api/v1/queues/"+queueName)
 		var q struct{ Jobs map[string]int }
 		if err != nil || json.Unmarshal(answer, &q) != nil || len(q.Jobs) == 0 {
 			return false
@@ -125,15 +165,15 @@ func (f *feeder) drained(ctx context.Context) error {
 
 func (f *feeder) wait(ctx context.Context, until func() bool) error {
 	for !until() {
-		if err := f.pause(ctx); err != nil {
+		if err := pause(ctx, retryWait); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *feeder) pause(ctx context.Context) error {
-	timer := time.NewTimer(retryWait)
+func pause(ctx context.Context, wait time.Duration) error {
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -143,8 +183,8 @@ func (f *feeder) pause(ctx context.Context) error {
 	}
 }
 
-// pushed is what the judge compares the history with.
-func (f *feeder) pushed() iter.Seq[history.Pushed] {
+// sent is what the judge compares the history with.
+func (f *feeder) sent() iter.Seq[history.Pushed] {
 	return func(yield func(history.Pushed) bool) {
 		for _, a := range f.attempts {
 			for _, e := range a.events {

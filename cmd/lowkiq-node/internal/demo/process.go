@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,13 +10,25 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
+	"syscall"
 
 	"github.com/lowkiq/lowkiq/internal/history"
 )
 
-// worker is a running worker process.
+// state is what the demo has done to a worker.
+type state string
+
+const (
+	working state = ""
+	killed  state = "killed"
+	leaving state = "leaving"
+	drained state = "drained"
+)
+
+// worker is a worker process. Its state belongs to the goroutine of Run.
 type worker struct {
+	name   string
+	state  state
 	cmd    *exec.Cmd
 	parent io.Closer     // its standard input
 	ended  chan struct{} // closed when it has been reaped and its progress read
@@ -23,27 +36,30 @@ type worker struct {
 	errors *tail
 }
 
-// startWorker runs argv, adding the payloads it handles to handled.
-func startWorker(argv []string, handled *atomic.Int64) (*worker, error) {
-	w := &worker{cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{}), errors: &tail{}}
+// startWorker runs argv, adding the payloads it handles to handled and its API to doors.
+func startWorker(name string, argv []string, handled *atomic.Int64, doors *doors) (*worker, error) {
+	w := &worker{name: name, cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{}), errors: &tail{}}
 	w.cmd.Stderr = w.errors
 	stdin, err := w.cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("worker: %w", err)
+		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 	stdout, err := w.cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("worker: %w", err)
+		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 	if err := w.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("worker: %w", err)
+		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
 	w.parent = stdin
 	go func() {
 		defer close(w.ended)
+		defer doors.shut(name)
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() {
-			if n, err := strconv.ParseInt(lines.Text(), 10, 64); err == nil {
+			if address, ok := strings.CutPrefix(lines.Text(), apiLine); ok {
+				doors.open(name, address)
+			} else if n, err := strconv.ParseInt(lines.Text(), 10, 64); err == nil {
 				handled.Add(n)
 			}
 		}
@@ -52,29 +68,34 @@ func startWorker(argv []string, handled *atomic.Int64) (*worker, error) {
 	return w, nil
 }
 
-// kill ends the worker with SIGKILL and notes the death.
-func (w *worker) kill(notes *history.Writer) error {
-	killed := history.Now()
-	if err := w.cmd.Process.Kill(); err != nil {
-		return fmt.Errorf("kill the worker: %w", err)
-	}
-	<-w.ended
-	return notes.Death(strconv.Itoa(w.cmd.Process.Pid), killed, history.Now())
-}
+func (w *worker) pid() int { return w.cmd.Process.Pid }
 
-// stop asks the worker to end, and makes it.
-func (w *worker) stop() error {
-	w.parent.Close()
-	timer := time.NewTimer(15 * time.Second)
-	defer timer.Stop()
+// over tells whether the process has ended.
+func (w *worker) over() bool {
 	select {
 	case <-w.ended:
-	case <-timer.C:
-		w.cmd.Process.Kill() //nolint:errcheck // it has ended, or will
-		<-w.ended
+		return true
+	default:
+		return false
 	}
-	if w.err != nil {
-		return fmt.Errorf("worker: %w: %s", w.err, w.errors)
+}
+
+// kill ends the worker with SIGKILL and notes the death.
+func (w *worker) kill(notes *history.Writer) error {
+	w.state = killed
+	at := history.Now()
+	if err := w.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", w.name, err)
+	}
+	<-w.ended
+	return notes.Death(strconv.Itoa(w.pid()), at, history.Now())
+}
+
+// ask asks the worker to end, with SIGTERM.
+func (w *worker) ask() error {
+	w.state = leaving
+	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("end %s: %w", w.name, err)
 	}
 	return nil
 }
@@ -86,7 +107,8 @@ func (w *worker) destroy() {
 	w.parent.Close()
 }
 
-// tail keeps the end of what was written to it, for one goroutine at a time.
+// tail keeps the end of what was written to it, for one goroutine at a time; read it
+// after the writer has ended.
 type tail struct{ text []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -96,12 +118,3 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 func (t *tail) String() string { return strings.TrimSpace(string(t.text)) }
-
-// files is a directory that does not outlive the demo.
-func files() (dir string, remove func(), err error) {
-	dir, err = os.MkdirTemp("", "lowkiq-demo-")
-	if err != nil {
-		return "", nil, fmt.Errorf("demo: %w", err)
-	}
-	return dir, func() { os.RemoveAll(dir) }, nil
-}

@@ -17,28 +17,37 @@ import (
 const (
 	queueName   = "history"
 	queueShards = 16
-	workTime    = time.Millisecond // of one handler call
+	workTime    = 8 * time.Millisecond // of one handler call
+	leaseTTL    = 3 * time.Second
 )
+
+// apiLine begins the line in which a worker tells the address of its API.
+const apiLine = "api "
 
 // WorkerConfig says what a worker process works on.
 type WorkerConfig struct {
+	Name    string    // of the node
 	Redis   string    // URL
-	HTTP    string    // address of its API
 	History string    // file for what its handlers do
-	Parent  io.Reader // ends when the parent wants the worker to end, or is gone
-	Handled io.Writer // gets a line with a number of payloads after each handler call
+	Parent  io.Reader // ends when the parent is gone
+	Told    io.Writer // gets a line with its address, then one with a number of payloads after each handler call
 	Log     *slog.Logger
 }
 
-// Work runs a node until Parent ends.
-func Work(cfg WorkerConfig) error {
+// Work runs a node of the cluster until ctx ends; then it drains. It ends the process
+// when Parent ends: Redis has ended with it, and there is nothing to drain for.
+func Work(ctx context.Context, cfg WorkerConfig) error {
 	writer, err := history.Open(cfg.History)
 	if err != nil {
 		return err
 	}
 	defer writer.Close()
+	go func() {
+		io.Copy(io.Discard, cfg.Parent) //nolint:errcheck // its end is all that matters
+		os.Exit(1)
+	}()
 	n, err := node.New(node.Config{
-		Name: "demo", Redis: cfg.Redis, HTTP: cfg.HTTP, Concurrency: 8, ShutdownTimeout: 2 * time.Second, Log: cfg.Log,
+		Name: cfg.Name, Redis: cfg.Redis, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0", TTL: leaseTTL, Concurrency: 8, Log: cfg.Log,
 	})
 	if err != nil {
 		return err
@@ -46,18 +55,29 @@ func Work(cfg WorkerConfig) error {
 	work := history.Wrap(writer, lowkiq.HandlerFunc(pretend))
 	// A crash is no fault of the jobs here: none is to be buried for it.
 	rules := node.QueueConfig{Name: queueName, Shards: queueShards, MaxCrashes: -1}
-	if err := n.Handle(rules, counted(work, cfg.Handled)); err != nil {
+	if err := n.Handle(rules, counted(work, cfg.Told)); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	running, ended := context.WithCancel(ctx)
+	told := make(chan struct{})
 	go func() {
-		io.Copy(io.Discard, cfg.Parent) //nolint:errcheck // its end is all that matters
-		cancel()
-		// Without a parent there is no Redis either: do not wait for it for long.
-		time.AfterFunc(10*time.Second, func() { os.Exit(1) })
+		defer close(told)
+		tell(running, n, cfg.Told)
 	}()
-	return n.Run(ctx)
+	err = n.Run(ctx)
+	ended()
+	<-told
+	return err
+}
+
+// tell waits for the API, and tells its address.
+func tell(ctx context.Context, n *node.Node, w io.Writer) {
+	for n.URL() == "" {
+		if pause(ctx, 5*time.Millisecond) != nil {
+			return
+		}
+	}
+	fmt.Fprintf(w, "%s%s\n", apiLine, n.URL())
 }
 
 // pretend is a handler that takes a moment, so that the kill finds work in flight.
