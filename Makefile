@@ -6,10 +6,10 @@ BINARY  := bin/lowkiq-node
 MODULES := . $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod))
 
 .DEFAULT_GOAL := help
-.PHONY: help build test redis cgo lint demo bench clean
+.PHONY: help build test redis cgo lint demo bench bench-cluster clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/lowkiq-node
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BINARY) ./cmd/lowkiq-node
@@ -42,6 +42,9 @@ demo: build ## run the main job end to end on an embedded Redis, with a kill -9 
 
 bench: build ## measure speed on a private redis-server
 	@$(BINARY) bench
+
+bench-cluster: redis ## measure how fast a cluster follows kills, drains, joins and restarts
+	$(GO) test ./e2e -run '^$$' -bench Cluster -benchtime 1x -timeout 20m
 
 clean: ## remove what the other targets made
 	rm -rf bin e2e/artifacts
