@@ -58,7 +58,7 @@ func (s *stage) perform(ctx context.Context, a act, index int) (Change, error) {
 	}
 	after := s.seen.Load()
 	c := Change{string(a.event), a.node, after.moved(before), time.Since(began)}
-	s.cfg.Say("All %d shards are served as planned %s after the %s; %d moved: %s.", queueShards, tenths(c.Took), a.event, c.Moved, after.shares())
+	s.cfg.Say("All %d shards are served %s after the %s; %d moved: %s.", queueShards, tenths(c.Took), a.event, c.Moved, after.shares())
 	s.now = "jobs flow"
 	return c, nil
 }

@@ -129,8 +129,8 @@ func (s *stage) play(ctx context.Context) (outcome Outcome, err error) {
 
 // begin starts the first nodes and waits until they share the shards.
 func (s *stage) begin(ctx context.Context) error {
-	s.cfg.Say("%d changes of %d files, one job id per file, flow over HTTP into a cluster of %d node processes.", stream.Count, stream.IDs, firstNodes)
-	s.cfg.Say("Redis: embedded (miniredis). It is for trying only: what it holds ends with this process.")
+	s.cfg.Say("%d changes of %d files flow over HTTP into a cluster of %d nodes.", stream.Count, stream.IDs, firstNodes)
+	s.cfg.Say("Redis: embedded (miniredis). It is for trying only: its jobs end with this process.")
 	began := time.Now()
 	for range firstNodes {
 		w, err := s.start()
@@ -196,6 +196,9 @@ func (s *stage) show() {
 	p := Picture{Handled: handled, PerSecond: s.rate.perSecond(), Lag: seen.lag, Now: s.now, Unowned: queueShards}
 	for _, w := range s.workers {
 		n := NodePicture{Name: w.name, State: string(w.state), Shards: seen.owned[w.name], Leads: seen.leader == w.name}
+		if w.state == killed || w.state == drained {
+			n.Shards, n.Leads = 0, false // whatever its claims still say
+		}
 		p.Unowned -= n.Shards
 		p.Nodes = append(p.Nodes, n)
 	}

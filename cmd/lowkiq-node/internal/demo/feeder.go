@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	batchEvents = 32
+	batchEvents = 16
 	// pace is the time between pushes: the stream is to last long enough to see what
 	// happens meanwhile.
-	pace = 50 * time.Millisecond
+	pace = 25 * time.Millisecond
 	// window is how far pushing may be ahead of handling.
 	window    = 2000
 	retryWait = 50 * time.Millisecond

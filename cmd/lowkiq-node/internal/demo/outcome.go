@@ -38,8 +38,8 @@ func (o Outcome) Words() string {
 Verdict: %s
   every event handled:           %s (%d of %d, %d lost)
   order of each file kept:       %s (%d out of order)
-  no file handled twice at once: %s (%d overlaps in %d handler calls on all nodes)
-  handled twice:                 %d events (at least once is the promise; %d calls were cut off by kill -9)
+  no file handled twice at once: %s (%d overlaps in %d handler calls)
+  handled twice:                 %d events; kill -9 cut off %d calls
 `, word, yes(o.Lost == 0 && o.Distinct == Payloads), o.Distinct, Payloads, o.Lost, yes(o.Misordered == 0), o.Misordered,
 		yes(o.Overlaps == 0), o.Overlaps, o.Calls, o.Duplicates, o.Interrupted)
 	var changes []string
@@ -48,7 +48,7 @@ Verdict: %s
 	}
 	text += fmt.Sprintf(`  shards moved, of %d:           %s
   pushes repeated:               %d (a node was gone or going)
-  pace:                          %.0f jobs per second for %s, slowed down to be watched; lowkiq-node bench measures speed
+  pace:                          %.0f jobs/s for %s, slow on purpose: "bench" measures speed
 `, queueShards, strings.Join(changes, ", "), o.Repeated, o.PerSecond, tenths(o.Wall))
 	if !o.OK() {
 		text += "\n" + o.Verdict.Words()

@@ -17,7 +17,7 @@ import (
 const (
 	queueName   = "history"
 	queueShards = 16
-	workTime    = 8 * time.Millisecond // of one handler call
+	workTime    = 10 * time.Millisecond // of one handler call
 	leaseTTL    = 3 * time.Second
 )
 
