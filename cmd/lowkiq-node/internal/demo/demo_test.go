@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -88,6 +89,20 @@ func TestFeederRepeats(t *testing.T) {
 	if len(e.jobs) != Payloads || f.repeated != 2 || optional != 2*batchEvents || pushed != Payloads+optional {
 		t.Errorf("got %d jobs, %d repeats, %d of %d pushed optional; want %d, 2, %d of %d",
 			len(e.jobs), f.repeated, optional, pushed, Payloads, 2*batchEvents, Payloads+2*batchEvents)
+	}
+}
+
+// A push that is late is larger, within limits.
+func TestFeederCatchesUp(t *testing.T) {
+	t.Parallel()
+	f := &feeder{pace: pace}
+	for _, c := range []struct {
+		late time.Duration
+		want int
+	}{{-pace, batchEvents}, {0, batchEvents}, {2 * pace, 3 * batchEvents}, {time.Minute, mostEvents}} {
+		if got := f.size(c.late); got != c.want {
+			t.Errorf("%s late: got %d events, want %d", c.late, got, c.want)
+		}
 	}
 }
 

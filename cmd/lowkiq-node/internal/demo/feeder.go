@@ -18,10 +18,13 @@ import (
 )
 
 const (
-	batchEvents = 16
-	// pace is the time between pushes: the stream is to last long enough to see what
+	batchEvents = 16 // of a push that is in time
+	mostEvents  = 256
+	// pace is the time between such pushes: the stream is to last long enough to see what
 	// happens meanwhile.
 	pace = 25 * time.Millisecond
+	// mostLate is what may be caught up, so that the stream does not gush after a halt.
+	mostLate = time.Second / 2
 	// window is how far pushing may be ahead of handling.
 	window    = 2000
 	retryWait = 50 * time.Millisecond
@@ -55,20 +58,24 @@ func (f *feeder) allow(n int) { f.allowed.Store(int64(n)) }
 func (f *feeder) run(ctx context.Context) error {
 	var batch []stream.Event
 	due := time.Now()
-	pushed := 0
+	pushed, size := 0, batchEvents
 	for event := range stream.Events() {
 		batch = append(batch, event)
 		pushed++
-		if len(batch) < batchEvents && pushed < stream.Count {
+		if len(batch) < size && pushed < stream.Count {
 			continue
 		}
 		if err := f.turn(ctx, int64(pushed), due); err != nil {
 			return err
 		}
-		due = later(due.Add(f.pace), time.Now())
 		if err := f.push(ctx, batch); err != nil {
 			return err
 		}
+		due = due.Add(f.pace * time.Duration(len(batch)) / batchEvents)
+		if late := time.Since(due); late > mostLate {
+			due = due.Add(late - mostLate)
+		}
+		size = f.size(time.Since(due))
 		f.pushed.Store(int64(pushed))
 		batch = nil
 	}
@@ -85,11 +92,13 @@ func (f *feeder) turn(ctx context.Context, pushed int64, due time.Time) error {
 	})
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// size is how many events to push next when a push is late: a busy machine makes the
+// pushes larger, not the demo longer.
+func (f *feeder) size(late time.Duration) int {
+	if f.pace <= 0 || late <= 0 {
+		return batchEvents
 	}
-	return b
+	return min(mostEvents, batchEvents+int(batchEvents*late/f.pace))
 }
 
 // push sends one batch until it is acknowledged.
