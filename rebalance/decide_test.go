@@ -84,7 +84,7 @@ func TestDecodeRecordRefuses(t *testing.T) {
 }
 
 // TestNextChange: voters are upper case, draining ends in "-", dead in "!", not
-// caught up in "?", not yet added in "+"; the leader comes first.
+// caught up in "?", without a lease in "~", not yet added in "+"; the leader comes first.
 func TestNextChange(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -114,6 +114,10 @@ func TestNextChange(t *testing.T) {
 		{"A- b", promote, "b"},
 		{"A- B", noChange, ""},
 		{"A- B-", noChange, ""},
+		{"A B C~", noChange, ""}, // B may not go: A and C would be no quorum
+		{"A B~ C", noChange, ""},
+		{"A B! C", removeServer, "B"},
+		{"A B C~ d", promote, "d"},
 		{"A! b", promote, "b"}, // self is never given up
 	}
 	for _, tt := range tests {
@@ -142,7 +146,7 @@ func drawnServers(drawing string) ([]raft.Server, View, Generation) {
 		if mark != "+" {
 			servers = append(servers, server)
 		}
-		p := Peer{Node: Node{Name: name, Draining: mark == "-"}, Leased: true, Seat: Seat{Server: string(server.ID), Applied: current}}
+		p := Peer{Node: Node{Name: name, Draining: mark == "-"}, Leased: mark != "~", Seat: Seat{Server: string(server.ID), Applied: current}}
 		if mark == "?" {
 			p.Seat.Applied.Index--
 		}

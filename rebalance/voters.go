@@ -75,6 +75,9 @@ func nextChange(servers []raft.Server, view View, self string, current Generatio
 			return change{kind: removeServer, server: s.id}
 		}
 	}
+	// While a voter is silent but not dead yet, no live one may go: the two left would have
+	// no quorum without it.
+	silent := slices.ContainsFunc(seats, func(s seated) bool { return s.voter && !s.fit && !s.peer.Draining })
 	for _, s := range slices.Backward(seats) {
 		replaced := good >= want || candidates == 0 && good > 0
 		switch {
@@ -83,7 +86,7 @@ func nextChange(servers []raft.Server, view View, self string, current Generatio
 			return change{kind: removeServer, server: s.id}
 		case !s.dead && s.peer.Draining && replaced:
 			return change{kind: demote, server: s.id}
-		case s.fit && good > want:
+		case s.fit && good > want && !silent:
 			return change{kind: demote, server: s.id}
 		}
 	}
