@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,6 +29,8 @@ var fleetQueues = []string{queueName, "mail", "orders"}
 
 // fleet is the processes of one cluster.
 type fleet struct {
+	booking sync.RWMutex // held by pushes; taken whole by who empties Redis
+
 	*rig
 	settings settings // of every node, but for what is the node's own
 	queues   []*queue.Queue
@@ -253,6 +256,8 @@ func even(counts map[string]int, owners map[string]bool, shards int) bool {
 
 // tryPushTo pushes to a queue and keeps the books.
 func (f *fleet) tryPushTo(q *queue.Queue, jobs ...lowkiq.Push) error {
+	f.booking.RLock() // a push and its entry are one: nothing is forgotten in between
+	defer f.booking.RUnlock()
 	at := history.Now()
 	_, err := q.Push(f.t.Context(), jobs...)
 	f.mu.Lock()

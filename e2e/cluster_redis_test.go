@@ -56,12 +56,14 @@ func (f *fleet) forgets() {
 	f.t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), Protocol: 2, DisableIdentity: true})
 	defer client.Close()
-	f.mu.Lock() // no push between the two
+	f.booking.Lock() // no push between the two
+	f.mu.Lock()
 	for i := range f.pushed {
 		f.pushed[i].Optional = true
 	}
 	err := client.FlushAll(f.t.Context()).Err()
 	f.mu.Unlock()
+	f.booking.Unlock()
 	if err == nil {
 		err = client.ScriptFlush(f.t.Context()).Err()
 	}
