@@ -39,7 +39,7 @@ lint: ## check gofmt, go vet and staticcheck
 		(cd $$module && $(GO) tool -modfile=$(CURDIR)/go.mod staticcheck ./...); \
 	done
 
-demo: build ## run the main job end to end on an embedded Redis, with a kill -9 half-way
+demo: build ## run the main job end to end on an embedded Redis, three nodes, one killed, one added, one drained
 	@$(BINARY) demo
 
 bench: build ## measure speed on a private redis-server

@@ -12,7 +12,7 @@ type cli struct {
 	Run    runCommand    `cmd:"" help:"Run a node: handle the queues of a configuration."`
 	Push   pushCommand   `cmd:"" help:"Push jobs into a queue, one or a stream of NDJSON."`
 	Dev    devCommand    `cmd:"" help:"Try it: a node with an embedded Redis and a sample queue."`
-	Demo   demoCommand   `cmd:"" help:"Show it: a real stream of events, a worker killed half-way, a verdict."`
+	Demo   demoCommand   `cmd:"" help:"Show it: a real stream of events, a cluster that loses, gains and drains nodes, a verdict."`
 	Status statusCommand `cmd:"" help:"Show the cluster: nodes and queues."`
 
 	Shards  shardsCommand  `cmd:"" help:"Show who owns which shard."`
