@@ -21,14 +21,7 @@ local last = tonumber(redis.call('HGET', KEYS[3], 'last') or 0)
 local base = now
 if last >= base then base = last + 1 end
 
-local function b7(us)
-  local high = math.floor(us / 16777216)
-  local low = us - high * 16777216
-  local h = math.floor(high / 16777216)
-  local m = high - h * 16777216
-  return string.char(h % 256, math.floor(m / 65536), math.floor(m / 256) % 256, m % 256,
-    math.floor(low / 65536), math.floor(low / 256) % 256, low % 256)
-end
+--#include micros
 
 local ids = {}
 for i = 1, n do ids[i] = ARGV[5 + (i - 1) * width] end
