@@ -2,11 +2,11 @@
 
 GO      ?= go
 BINARY  := bin/lowkiq-node
-# The nested module is apart so that its rivals are no dependencies of lowkiq.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod))
+# The nested modules are apart so that what they need is no dependency of lowkiq.
+MODULES := . $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod))
 
 .DEFAULT_GOAL := help
-.PHONY: help build test redis cgo lint demo bench bench-cluster clean
+.PHONY: help build test redis compose release chromium browser cgo lint demo bench bench-cluster soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,17 +14,30 @@ help: ## list the targets
 build: ## build bin/lowkiq-node
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BINARY) ./cmd/lowkiq-node
 
+# The nested modules read files of this one, which go test does not look at when it reuses a result.
 # The timeout is per package, for two cores that all packages share with their Redis servers.
-test: redis cgo ## run all tests with the race detector; needs redis-server >= 6.2, installs it as root with apt-get
+test: redis chromium cgo ## run all tests with the race detector; needs redis-server >= 6.2 and Chromium, installs them as root with apt-get
 	@set -e; for module in $(MODULES); do \
-		echo "test $$module"; \
-		(cd $$module && CGO_ENABLED=1 $(GO) test -race -timeout 20m $$($(GO) list ./... | grep -v '/e2e$$')); \
+		echo "test $$module"; fresh=; \
+		[ "$$module" = . ] || fresh=-count=1; \
+		(cd $$module && CGO_ENABLED=1 $(GO) test -race $$fresh -timeout 20m $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/compose$$')); \
 	done
 	@# Clusters of real processes keep leases of seconds: not beside other packages.
 	@CGO_ENABLED=1 $(GO) test -race -timeout 20m ./e2e
+	@$(MAKE) --no-print-directory compose
 
 redis:
 	@scripts/redis.sh
+
+# -v: it says when it skips, as there is no Docker engine.
+compose: redis ## test deploy/compose in containers: scaled, killed, cut off; needs a Docker engine with compose
+	$(GO) test -v -count=1 -timeout 15m ./e2e/compose
+
+chromium:
+	@scripts/chromium.sh
+
+browser: redis chromium ## test the dashboard in a headless Chromium; screenshots in e2e/browser/artifacts
+	cd e2e/browser && $(GO) test -count=1 -timeout 10m .
 
 cgo:
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
@@ -47,6 +60,14 @@ bench: build ## measure speed on a private redis-server
 
 bench-cluster: redis ## measure how fast a cluster follows kills, drains, joins and restarts
 	$(GO) test ./e2e -run '^$$' -bench Cluster -benchtime 1x -timeout 20m
+	$(GO) test ./node -run '^$$' -bench Crowd -benchtime 1x
+
+SOAK ?= 30m
+soak: redis ## let random faults meet a cluster under load for SOAK=30m, and judge its history
+	CGO_ENABLED=1 LOWKIQ_SOAK=$(SOAK) $(GO) test -race ./e2e -run TestSoak -v -count=1 -timeout 24h
+
+release: ## build and pack the binaries of a release into dist/, with checksums
+	$(GO) run ./scripts/release
 
 clean: ## remove what the other targets made
-	rm -rf bin e2e/artifacts
+	rm -rf bin dist e2e/artifacts e2e/browser/artifacts

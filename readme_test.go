@@ -159,19 +159,64 @@ func TestDocumentsAreFoundOut(t *testing.T) {
 	}
 }
 
-// The tables of README against the sources that they describe.
-func TestREADMETablesAreComplete(t *testing.T) {
+// The tables of the documents against the sources that they describe.
+func TestTablesAreComplete(t *testing.T) {
 	t.Parallel()
-	readme := read(t, "README.md")
 	metric := regexp.MustCompile("[`\"](lowkiq_[a-z_]+)[`\"]")
-	documented, exported := all(metric, readme), all(metric, read(t, "metrics/metrics.go")+read(t, "metrics/shards.go"))
+	documented, exported := all(metric, read(t, "docs/operations.md")), all(metric, read(t, "metrics/metrics.go")+read(t, "metrics/shards.go"))
 	if len(exported) == 0 || !slices.Equal(documented, exported) {
-		t.Errorf("metrics: README has %q, package metrics %q", documented, exported)
+		t.Errorf("metrics: docs/operations.md has %q, package metrics %q", documented, exported)
 	}
-	for _, route := range routes(read(t, "web/routes.go") + read(t, "web/cluster.go")) {
-		if !strings.Contains(readme, "`"+route+"`") {
-			t.Errorf("README lacks the route %s", route)
+	for _, name := range all(metric, read(t, "README.md")) {
+		if !slices.Contains(exported, name) {
+			t.Errorf("README names the metric %s, which does not exist", name)
 		}
+	}
+	page := read(t, "docs/api.md")
+	for _, route := range routes(read(t, "web/routes.go") + read(t, "web/cluster.go")) {
+		if !strings.Contains(page, "| `"+route+"` |") {
+			t.Errorf("docs/api.md lacks the route %s", route)
+		}
+	}
+}
+
+// brokenLinks returns the links of a document to a heading that is not there. That the
+// files are there is strayPaths' business.
+func brokenLinks(file, text string, texts map[string]string) (broken []string) {
+	for _, found := range regexp.MustCompile(`\]\(([^)#\s]*)#([^)]*)\)`).FindAllStringSubmatch(text, -1) {
+		target := file
+		if found[1] != "" {
+			target = filepath.ToSlash(filepath.Join(filepath.Dir(file), found[1]))
+		}
+		if there, ours := texts[target]; ours && !slices.Contains(anchors(there), found[2]) {
+			broken = append(broken, found[1]+"#"+found[2])
+		}
+	}
+	return broken
+}
+
+// anchors are what GitHub calls the headings of a document.
+func anchors(markdown string) (names []string) {
+	markdown = regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(markdown, "")
+	for _, found := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(markdown, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(found[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	return names
+}
+
+func TestLinksLeadToHeadings(t *testing.T) {
+	t.Parallel()
+	texts := documents(t)
+	for file, text := range texts {
+		for _, link := range brokenLinks(file, text, texts) {
+			t.Errorf("%s links to %s, which is no heading", file, link)
+		}
+	}
+	texts = map[string]string{"docs/a.md": "# A b: `c`, d\n```\n# no\n```\n", "README.md": "# Top\n"}
+	text := "[1](#top) [2](#gone) [3](docs/a.md#a-b-c-d) [4](docs/a.md#no) [5](https://x#y)"
+	if got, want := brokenLinks("README.md", text, texts), []string{"#gone", "docs/a.md#no"}; !slices.Equal(got, want) {
+		t.Errorf("broken links: got %q, want %q", got, want)
 	}
 }
 
@@ -188,11 +233,8 @@ func all(pattern *regexp.Regexp, text string) (found []string) {
 func routes(source string) (patterns []string) {
 	for _, pattern := range all(regexp.MustCompile(`pattern: "([^"]+)"`), source) {
 		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.TrimSuffix(path, "{name...}")
-		switch {
-		case path == "/{$}":
-			continue
-		case !strings.HasPrefix(path, "/"):
+		path = strings.TrimSuffix(strings.TrimSuffix(path, "{name...}"), "{$}")
+		if !strings.HasPrefix(path, "/") {
 			path = "/api/v1/queues/{q}/" + path
 		}
 		patterns = append(patterns, method+" "+path)

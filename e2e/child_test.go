@@ -5,7 +5,6 @@ package e2e
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/wire"
 )
 
 // serveBatches is an exec child: it answers batches, and writes their history as a
@@ -42,7 +42,7 @@ func serveBatches() error {
 }
 
 func answer(writer *history.Writer, line []byte) error {
-	batch, err := decodeBatch(line)
+	batch, err := wire.ParseBatch(line)
 	if err != nil {
 		return err
 	}
@@ -68,36 +68,6 @@ func hotWork(batch *lowkiq.Batch) time.Duration {
 		return 3 * ttl // a seizure without a witness of the death takes two
 	}
 	return time.Millisecond
-}
-
-// decodeBatch reads a batch as a program in another language would.
-func decodeBatch(text []byte) (*lowkiq.Batch, error) {
-	var b struct {
-		Queue  string
-		Shard  int
-		Fence  int64
-		Flight int64
-		Jobs   []struct {
-			ID         string
-			RetryCount int `json:"retry_count"`
-			Payloads   []struct {
-				Score   float64
-				Payload json.RawMessage
-			}
-		}
-	}
-	if err := json.Unmarshal(text, &b); err != nil {
-		return nil, fmt.Errorf("batch %.200q: %w", text, err)
-	}
-	batch := &lowkiq.Batch{Shard: lowkiq.Shard{Queue: b.Queue, Index: b.Shard}, Fence: b.Fence, Flight: b.Flight}
-	for _, j := range b.Jobs {
-		job := lowkiq.Job{ID: j.ID, RetryCount: j.RetryCount}
-		for _, p := range j.Payloads {
-			job.Payloads = append(job.Payloads, lowkiq.Payload{Score: p.Score, Data: p.Payload})
-		}
-		batch.Jobs = append(batch.Jobs, job)
-	}
-	return batch, nil
 }
 
 // grandparent is the parent of the guard: the node.

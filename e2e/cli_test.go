@@ -17,6 +17,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/wire"
 )
 
 // The stock binary, with handlers in other processes.
@@ -140,7 +141,7 @@ func (r *rig) endpoint() (url string) {
 		if err != nil {
 			return // the node died
 		}
-		batch, err := decodeBatch(text)
+		batch, err := wire.ParseBatch(text)
 		if err == nil {
 			err = handler.Handle(req.Context(), batch)
 		}

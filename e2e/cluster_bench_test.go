@@ -27,10 +27,13 @@ func scenario(b *testing.B, f func(t *testing.T)) {
 }
 
 // BenchmarkClusterKill: a worker of five nodes dies. "Killed" is SIGKILL beside witnesses
-// on the same host, "silent" is SIGSTOP: to the others, a host that is gone.
+// on the same host, "silent" is SIGSTOP: to the others, a host that is gone. Its shards wait
+// for the plan of a new leader if it was the leader.
 func BenchmarkClusterKill(b *testing.B) {
 	worker := func(f *fleet) []string { _, _, workers := f.parts(); return workers[:1] }
+	leader := func(f *fleet) []string { leader, _, _ := f.parts(); return []string{leader} }
 	for _, ttl := range []time.Duration{3 * time.Second, 6 * time.Second} {
+		b.Run("leader-silent/ttl="+ttl.String(), func(b *testing.B) { benchLoss(b, ttl, true, leader) })
 		b.Run("killed/ttl="+ttl.String(), func(b *testing.B) { benchLoss(b, ttl, false, worker) })
 		b.Run("silent/ttl="+ttl.String(), func(b *testing.B) { benchLoss(b, ttl, true, worker) })
 	}

@@ -306,6 +306,7 @@ func (f *fleet) finish(cfg history.Config, histories ...string) history.Verdict 
 		f.t.Errorf("got %d failed pushes, want none: a push needs Redis only (I7)", n)
 	}
 	f.noRetries()
+	f.sound()
 	cfg.ShardConcurrency = 1
 	v := f.judge(cfg, append(histories, f.history)...)
 	if !v.OK() {
@@ -314,6 +315,22 @@ func (f *fleet) finish(cfg history.Config, histories ...string) history.Verdict 
 		f.t.Log(v.Words())
 	}
 	return v
+}
+
+// sound audits what Redis holds in the end. Nodes forget an instance that is not proven dead
+// an hour after its lease.
+func (f *fleet) sound() {
+	f.t.Helper()
+	audit, err := f.client.Audit(f.t.Context(), queue.AuditConfig{Orphans: true})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, fault := range audit.Faults {
+		if fault.Kind == queue.InstanceLeft {
+			continue
+		}
+		f.t.Errorf("check: %s", fault)
+	}
 }
 
 // noRetries checks that no retry was spent and nothing was buried, in any queue.

@@ -49,7 +49,8 @@ func TestClusterStubbornHandler(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, settings{MaxCrashes: -1})
 	f.upAll(names(4)...)
-	f.up("n5", func(s *settings) { s.Handler = "stubborn" })
+	f.balanced(patience)
+	f.up("n5", func(s *settings) { s.Handler = "stubborn" }) // last: what it has got it does not give away
 	f.balanced(patience)
 	p := f.nodes["n5"]
 	f.works(p)

@@ -62,7 +62,7 @@ func (r *rig) ofCluster(admin *redis.Client, cluster string) *fleet {
 		r.t.Fatal(err)
 	}
 	address := url.URL{Scheme: "redis", User: url.UserPassword(cluster, "secret"), Host: r.redis.Addr(), Path: "/0"}
-	own := &rig{t: r.t, tag: r.tag, redis: r.redis, shards: r.shards, history: filepath.Join(r.t.TempDir(), cluster)}
+	own := &rig{t: r.t, tag: r.tag, redis: r.redis, url: r.url, shards: r.shards, history: filepath.Join(r.t.TempDir(), cluster)}
 	if own.client, err = queue.Open(queue.Config{Redis: address.String(), Cluster: cluster}); err != nil {
 		r.t.Fatal(err)
 	}

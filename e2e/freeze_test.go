@@ -92,7 +92,8 @@ func TestShortFreeze(t *testing.T) {
 func TestFrozenNodeWithChildren(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)
-	s := settings{Handler: "exec", Argv: []string{os.Args[0]}, Processes: 2}
+	// One child each: a second one that starts as the node freezes has no batch, and waits with it.
+	s := settings{Handler: "exec", Argv: []string{os.Args[0]}, Processes: 1}
 	s.Name = "a"
 	a := r.start(s)
 	r.push(plainJobs(longID, 1)...)

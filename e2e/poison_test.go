@@ -49,10 +49,11 @@ func TestPoison(t *testing.T) {
 
 func (r *rig) onlyPoisonIsDead() {
 	r.t.Helper()
-	dead, err := r.queue.Morgue(r.t.Context(), queue.Range{})
+	page, err := r.queue.Page(r.t.Context(), queue.Query{State: queue.Dead})
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	dead := page.Jobs
 	if len(dead) != 1 || dead[0].ID != poisonID {
 		r.t.Fatalf("got %v in the morgue, want the poison alone", dead)
 	}

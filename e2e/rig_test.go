@@ -33,7 +33,8 @@ const patience = 40 * time.Second
 type rig struct {
 	t       *testing.T
 	tag     string
-	redis   *redistest.Server
+	redis   *redistest.Server // nil at a Redis of the test's own
+	url     string            // of Redis
 	client  *queue.Client
 	queue   *queue.Queue
 	shards  int
@@ -47,10 +48,18 @@ type rig struct {
 
 func newRig(t *testing.T, shards int, redisArgs ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, tag: ulid.Make().String(), shards: shards, history: filepath.Join(t.TempDir(), "history")}
-	r.redis = redistest.Start(t, redisArgs...)
+	server := redistest.Start(t, redisArgs...)
+	r := rigAt(t, shards, server.URL())
+	r.redis = server
+	return r
+}
+
+// rigAt is a rig on a Redis that the test has started.
+func rigAt(t *testing.T, shards int, url string) *rig {
+	t.Helper()
+	r := &rig{t: t, url: url, tag: ulid.Make().String(), shards: shards, history: filepath.Join(t.TempDir(), "history")}
 	var err error
-	if r.client, err = queue.Open(queue.Config{Redis: r.redis.URL(), Timeout: time.Second}); err != nil {
+	if r.client, err = queue.Open(queue.Config{Redis: url, Timeout: time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.client.Close() })
@@ -82,7 +91,7 @@ func (r *rig) nothingLeft() {
 func (r *rig) start(s settings) *process {
 	r.t.Helper()
 	s.Name = cmp.Or(s.Name, "n1")
-	s.Redis = cmp.Or(s.Redis, r.redis.URL())
+	s.Redis = cmp.Or(s.Redis, r.url)
 	s.History = cmp.Or(s.History, r.history)
 	s.Shards = r.shards
 	s.Concurrency = cmp.Or(s.Concurrency, 8)

@@ -1,20 +1,23 @@
 -- bury: ids of flights ran out of retries.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
---       10 morgue  11 dead  12 count  13 due  14 blocked
+--       10 morgue  11 dead  12 count  13 due  14 attempts  15 blocked
 -- ARGV  1 instance  2 fence  then per id: flight, id, policy, retry count, error
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
 --       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person)
 -- Returns the number of ids that were in their flight until now.
 -- Errors: FENCED holder fence
--- Keeps I2. What was pushed meanwhile stays, as a fresh job; it was never tried.
+-- Keeps I2. What was pushed meanwhile stays, as a fresh job; it was never tried. An id whose record in the
+-- morgue is damaged waits for a person, whatever the policy.
 --#include claimed
 --#include settle
 --#include enqueue
 --#include record
+--#include sound
 --#include spill
 --#include recover
 --#include morgue
+--#include attempt
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -33,7 +36,7 @@ end
 local function gone(id)
   redis.call('HDEL', KEYS[2], id)
   local parked = redis.call('HGET', KEYS[5], id)
-  if parked then unpark(KEYS[2], KEYS[3], KEYS[13], KEYS[5], id, parked, now) end
+  if parked and readable(parked) then unpark(KEYS[2], KEYS[3], KEYS[13], KEYS[5], id, parked, now) end
 end
 
 -- oldest takes the payload with the smallest score out of a job, the first of equals.
@@ -64,7 +67,7 @@ end
 function verdict.block(id, job, retry, err)
   job.retry, job.err, job.at = retry, err, now
   redis.call('HSET', KEYS[2], id, reunite(id, pack(job)))
-  redis.call('ZADD', KEYS[14], string.format('%.0f', now), id)
+  redis.call('ZADD', KEYS[15], string.format('%.0f', now), id)
 end
 
 local count = 0
@@ -73,8 +76,14 @@ for p = 3, #ARGV, 5 do
   if ids[1] then
     count = count + 1
     local record = redis.call('HGET', KEYS[2], ids[1])
-    if record then verdict[ARGV[p + 2]](ids[1], parse(record), tonumber(ARGV[p + 3]), ARGV[p + 4]) end
+    if record then
+      local retry, err = tonumber(ARGV[p + 3]), ARGV[p + 4]
+      attempt(now, ids[1], retry, 'exhausted', ARGV[1], err)
+      local policy = readable(redis.call('HGET', KEYS[10], ids[1])) and ARGV[p + 2] or 'block'
+      verdict[policy](ids[1], parse(record), retry, err)
+    end
   end
 end
 if count > 0 then redis.call('HINCRBY', KEYS[12], 'failed', count) end
+note_attempts(KEYS[14])
 return count

@@ -1,6 +1,6 @@
 -- Included by scripts that only the holder of the claim may run: the fence check (I1).
 -- Expects KEYS[1] = claim, ARGV[1] = instance, ARGV[2] = fence. Leaves the claim's fields in `claim`.
--- The flights of the claim are its fields #<number> = ids still in flight.
+-- The flights of the claim are its fields #<number> = ids still in flight, @<number> = since when (us).
 local claim = {}
 do
   local flat = redis.call('HGETALL', KEYS[1])

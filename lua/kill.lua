@@ -2,18 +2,20 @@
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
 --       10 count  11 spill  12 spillx  13 morgue  14 dead
--- ARGV  1 '' or the place an id must be in: retry, blocked  2 what: all, or oldest (the payload
+-- ARGV  1 '' or the place an id must be in: ready, scheduled, retry, blocked  2 what: all, or oldest (the payload
 --       with the smallest score; the rest is fresh and due now)  3 channel that wakes the owner
 --       then ids (at most 1,000)
--- Returns the number of ids of which something was buried.
+-- Returns {the number of ids of which something was buried, of how many this call was}; see measure.lua.
+-- Damaged records are left alone.
 --#include record
+--#include sound
 --#include spill
 --#include morgue
 --#include waiting
-local place = {retry = KEYS[4], blocked = KEYS[5]}
+--#include measure
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local count = 0
+local count, looked = 0, 0
 
 local function smallest(job)
   local k = 1
@@ -26,8 +28,9 @@ end
 for i = 4, #ARGV do
   local id = ARGV[i]
   local record, busy = waiting(id)
-  if record and (ARGV[1] == '' or redis.call('ZSCORE', place[ARGV[1]], id)) then
+  if record and placed(ARGV[1], id, busy) and readable(record) and readable(redis.call('HGET', KEYS[13], id)) then
     count = count + 1
+    weigh(record)
     local job = spill_load(KEYS[11], KEYS[12], 'w', id, record)
     local data, score = job.data, job.score
     local keep = ARGV[2] == 'oldest' and job.n > 1
@@ -46,6 +49,8 @@ for i = 4, #ARGV do
       remove(id, record, busy)
     end
   end
+  looked = looked + 1
+  if enough() then break end
 end
 if count > 0 then redis.call('PUBLISH', ARGV[3], '0') end
-return count
+return {count, looked}

@@ -1,7 +1,7 @@
 -- nack: put ids of flights back: failed (a retry is spent), postponed or returned (none is).
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
---       10 due  11 retry  12 count
+--       10 due  11 retry  12 count  13 attempts
 -- ARGV  1 instance  2 fence  then per id: flight, id, kind, retry count, delay us, error
 --       kind: retry (due after the delay, with this retry count and error), postpone (due after
 --       the delay, the rest stays), return (no handler saw it: to the head, nothing changes)
@@ -15,6 +15,7 @@
 --#include record
 --#include spill
 --#include recover
+--#include attempt
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local put, failed = 0, 0
@@ -30,7 +31,10 @@ local function back(id, kind, retry, delay, err)
   end
   local job = parse(record)
   job.at = now + delay
-  if kind == 'retry' then job.retry, job.err, failed = retry, err, failed + 1 end
+  if kind == 'retry' then
+    job.retry, job.err, failed = retry, err, failed + 1
+    attempt(now, id, retry, 'failed', ARGV[1], err)
+  end
   redis.call('HSET', KEYS[2], id, reunite(id, pack(job)))
   enqueue(KEYS[3], job.retry >= 0 and KEYS[11] or KEYS[10], id, job.at, now)
 end
@@ -44,4 +48,5 @@ for p = 3, #ARGV, 6 do
   end
 end
 if failed > 0 then redis.call('HINCRBY', KEYS[12], 'failed', failed) end
+note_attempts(KEYS[13])
 return put

@@ -22,6 +22,7 @@ if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 --#include enqueue
 --#include finish
 --#include record
+--#include sound
 --#include spill
 
 -- Most shards have nothing scheduled or parked, nobody on probation and no crowded job: one
@@ -128,14 +129,17 @@ local function suspect()
 end
 
 -- fly writes down that an id is in this flight. A crowded record leaves the spill, so that
--- what is pushed from now on is parked apart.
+-- what is pushed from now on is parked apart. One that cannot be read flies as it is: the
+-- owner sets it aside.
 local flown = {}
 local function fly(id, record)
   if string.byte(record, 1) == 115 then
-    local job = spill_load(KEYS[11], KEYS[12], 'w', id, record)
-    spill_drop(KEYS[11], KEYS[12], 'w', id, record)
-    record = pack(job)
-    redis.call('HSET', KEYS[2], id, record)
+    local sound, job = pcall(spill_load, KEYS[11], KEYS[12], 'w', id, record)
+    if sound then
+      spill_drop(KEYS[11], KEYS[12], 'w', id, record)
+      record = pack(job)
+      redis.call('HSET', KEYS[2], id, record)
+    end
   end
   answer[#answer + 1] = id
   answer[#answer + 1] = record
@@ -155,7 +159,8 @@ local function take()
       redis.call('HINCRBY', KEYS[8], 'tombs', -1)
     elseif record then
       local spilled = crowded and string.byte(record, 1) == 115
-      local bytes = spilled and head_of(record).bytes or #record
+      local head = spilled and head_if(record)
+      local bytes = head and head.bytes or #record
       if size > 0 and size + bytes > room then
         for k = #ids, i, -1 do redis.call('LPUSH', KEYS[3], ids[k]) end
         break
@@ -195,6 +200,7 @@ if #flown > 0 then
   redis.call('RPUSH', KEYS[5], unpack(flown))
   claim['#' .. ARGV[3]] = #flown
   fields[3], fields[4] = '#' .. ARGV[3], #flown
+  fields[5], fields[6] = '@' .. ARGV[3], string.format('%.0f', now)
 end
 if claim.max_crashes ~= ARGV[6] then
   fields[#fields + 1] = 'max_crashes'

@@ -8,6 +8,7 @@
 --         m  id, payload, score, perform_in      score and perform_in (us) may be empty
 -- Returns the number of jobs when all were fresh ids; else one character per job:
 --         0 stored  1 merged into an equal payload  2 too many payloads  3 too many bytes
+--         4 the id's record cannot be read
 -- Keeps I2 (stored before the answer) and I3 (default scores rise strictly within a shard).
 --
 -- The common push, fresh ids that are due now, is a handful of bulk commands and one
@@ -104,7 +105,9 @@ for i = 1, n do
   end
   local entombed = record == 'x'
   if entombed then record = false end
-  local code, changed = spill_add(KEYS[8], KEYS[9], 'w', id, record, payload, score, at, most, most_bytes)
+  -- It reads the record before it changes anything. One that cannot be read refuses its job alone.
+  local sound, code, changed = pcall(spill_add, KEYS[8], KEYS[9], 'w', id, record, payload, score, at, most, most_bytes)
+  if not sound then code, changed = '4', nil end
   answer[i] = code
   if changed then
     redis.call('HSET', hash, id, changed)

@@ -7,11 +7,13 @@
 -- to the spill, or each push to it would copy it whole.
 local function reunite(id, record)
   local parked = redis.call('HGET', KEYS[5], id)
-  if not parked then
+  local readable, later
+  if parked then readable, later = pcall(spill_load, KEYS[8], KEYS[9], 'w', id, parked) end
+  if not readable then -- a damaged one stays where it is, for a repair
     if string.byte(record, 1) ~= 106 then return record end
     return spill_pack(KEYS[8], KEYS[9], 'w', id, parse(record))
   end
-  local job = merge(parse(record), spill_load(KEYS[8], KEYS[9], 'w', id, parked))
+  local job = merge(parse(record), later)
   spill_drop(KEYS[8], KEYS[9], 'w', id, parked)
   redis.call('HDEL', KEYS[5], id)
   return spill_pack(KEYS[8], KEYS[9], 'w', id, job)
@@ -30,19 +32,21 @@ end
 
 -- recover empties all flights: ids on probation go to the head of suspects, the others to
 -- the head of the ready list. `judge`, if given, sees every id first and may take it away.
+-- A record that cannot be read goes back as it is, or the script would end half-way (I6).
 local function recover(judge)
   local list = in_flight()
   local flights = {}
   for field in pairs(claim) do
-    if string.byte(field, 1) == 35 then flights[#flights + 1] = field end
+    local first = string.byte(field, 1)
+    if first == 35 or first == 64 then flights[#flights + 1] = field end
   end
   if #flights > 0 then redis.call('HDEL', KEYS[1], unpack(flights)) end
   redis.call('DEL', KEYS[4])
   for i = #list, 1, -1 do
     local job = list[i]
-    if not judge or not judge(job, #list) then
-      local record = reunite(job.id, job.record)
-      if record ~= job.record then redis.call('HSET', KEYS[2], job.id, record) end
+    if not judge or not pcall(parse, job.record) or not judge(job, #list) then
+      local readable, record = pcall(reunite, job.id, job.record)
+      if readable and record ~= job.record then redis.call('HSET', KEYS[2], job.id, record) end
       local suspect = redis.call('HEXISTS', KEYS[6], job.id) == 1
       redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], job.id)
     end

@@ -3,7 +3,7 @@
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
 --       10 count  11 spill  12 spillx
 -- ARGV  1 channel that wakes the owner  then ids (at most 1,000)
--- Returns the number of ids that were not due yet.
+-- Returns the number of ids that were not due yet. A damaged record is left alone.
 --#include record
 --#include spill
 --#include waiting
@@ -13,15 +13,15 @@ local count = 0
 for i = 2, #ARGV do
   local id = ARGV[i]
   local record, busy = waiting(id)
-  if record then
-    local moved = not busy and (redis.call('ZREM', KEYS[3], id) == 1 or redis.call('ZREM', KEYS[4], id) == 1)
-    local job = parse(record)
-    if moved or busy and job.at > now then
-      job.at = now
-      redis.call('HSET', busy and KEYS[7] or KEYS[1], id, string.byte(record, 1) == 115 and head('s', job) or pack(job))
-      if moved then redis.call('RPUSH', KEYS[2], id) end
-      count = count + 1
-    end
+  local timed = not busy and (redis.call('ZSCORE', KEYS[3], id) or redis.call('ZSCORE', KEYS[4], id))
+  local readable, job
+  if record and (busy or timed) then readable, job = pcall(parse, record) end
+  if readable and (timed or job.at > now) then
+    if timed and redis.call('ZREM', KEYS[3], id) == 0 then redis.call('ZREM', KEYS[4], id) end
+    job.at = now
+    redis.call('HSET', busy and KEYS[7] or KEYS[1], id, string.byte(record, 1) == 115 and head('s', job) or pack(job))
+    if timed then redis.call('RPUSH', KEYS[2], id) end
+    count = count + 1
   end
 end
 if count > 0 then redis.call('PUBLISH', ARGV[1], '0') end

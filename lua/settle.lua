@@ -2,7 +2,8 @@
 --
 -- The flight list holds the ids of all open flights of the shard in the order of their pops;
 -- field #<number> of the claim says how many of them are of that flight. So a flight is a
--- stretch of the list, an ended one costs one LPOP, and no id needs a number of its own.
+-- stretch of the list, an ended one costs one LPOP, and no id needs a number of its own. Field
+-- @<number> says when it was popped (us).
 
 -- stretch gives a flight's place: how many entries stand before it, and how many it has.
 local function stretch(number)
@@ -22,7 +23,7 @@ local function shrink(number, size)
     redis.call('HSET', KEYS[1], '#' .. number, size)
   else
     claim['#' .. number] = nil
-    redis.call('HDEL', KEYS[1], '#' .. number)
+    redis.call('HDEL', KEYS[1], '#' .. number, '@' .. number)
   end
 end
 

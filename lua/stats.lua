@@ -5,6 +5,7 @@
 --         morgue, processed, failed, due time us of the oldest due job or '', holder, fence}
 -- The oldest due job is the head of the ready list or of those that became due since the last pop.
 --#include record
+--#include sound
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count = redis.call('HMGET', KEYS[8], 'tombs', 'morgue', 'processed', 'failed')
@@ -18,9 +19,9 @@ end
 for _, key in ipairs({KEYS[2], KEYS[7]}) do
   for _, id in ipairs(redis.call('LRANGE', key, 0, 9)) do
     local record = redis.call('HGET', KEYS[1], id)
-    if record and record ~= 'x' then
-      local form = string.byte(record, 1)
-      see((form == 97 or form == 101) and us7(record, 2) or head_of(record).at)
+    local job = record and head_if(record)
+    if job then
+      see(job.at)
       break
     end
   end

@@ -11,6 +11,17 @@ local function waiting(id)
   return record, busy
 end
 
+-- placed says whether an id waits in this place: '' = anywhere, ready, scheduled, retry, blocked.
+local function placed(place, id, busy)
+  if place == '' then return true end
+  local sets = {scheduled = KEYS[3], retry = KEYS[4], blocked = KEYS[5]}
+  if sets[place] then return redis.call('ZSCORE', sets[place], id) end
+  for _, set in pairs(sets) do
+    if redis.call('ZSCORE', set, id) then return false end
+  end
+  return not busy
+end
+
 -- displace takes an id out of due, retry or blocked and says whether it was there. If not, its
 -- turn comes anyhow: in the ready list, or on probation, which only an answer of its handler ends.
 local function displace(id)

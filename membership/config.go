@@ -137,8 +137,9 @@ func (c Config) memberlist() (*memberlist.Config, error) {
 	conf.ProbeInterval, conf.ProbeTimeout = interval, interval/2
 	conf.GossipInterval = min(200*time.Millisecond, interval/2)
 	conf.SuspicionMult, conf.SuspicionMaxTimeoutMult = 3, 2
-	conf.TCPTimeout = max(c.TTL/3, time.Second)
+	conf.TCPTimeout = min(max(c.TTL/3, time.Second), 10*time.Second) // the end of a process may wait for one dial
 	conf.GossipToTheDeadTime = 5 * c.TTL
+	conf.EnableCompression = false // messages are a few hundred bytes: it costs more than it saves
 	conf.Transport = c.transport
 	conf.LogOutput = lineLog{c.Log}
 	if c.Advertise != "" {

@@ -197,8 +197,8 @@ func (g *Gossip) leave(list *memberlist.Memberlist) {
 	}
 }
 
-// joinLoop joins seeds and peers at once, every second until one has answered, and
-// then every Rejoin with some jitter.
+// joinLoop joins seeds and peers at once, every second until all have been tried and one
+// has answered, and then every Rejoin with some jitter.
 func (g *Gossip) joinLoop(ctx context.Context, list *memberlist.Memberlist) {
 	joined := false
 	for {
@@ -222,22 +222,27 @@ func (g *Gossip) joinLoop(ctx context.Context, list *memberlist.Memberlist) {
 	}
 }
 
-// join contacts everybody who should be in the gossip and is not alive in it, and
-// reports whether somebody answered or nobody was missing.
+// peersAtOnce bounds how many peers one round joins: each tells of all it knows, and a
+// hundred nodes that start together need not all talk to each other.
+const peersAtOnce = 3
+
+// join contacts seeds, and some of the peers, who should be in the gossip and are not alive
+// in it, and reports whether nobody is left to be joined and somebody answered.
 func (g *Gossip) join(ctx context.Context, list *memberlist.Memberlist) bool {
-	addresses := slices.Clone(g.cfg.Join)
+	seeds := g.missing(g.cfg.Join)
+	var peers []string
 	if g.cfg.Peers != nil {
-		peers, err := g.cfg.Peers(ctx)
+		found, err := g.cfg.Peers(ctx)
 		if err != nil {
 			g.cfg.Log.Debug("gossip peers", "err", err)
 		}
-		addresses = append(addresses, peers...)
+		peers = g.missing(found)
 	}
-	missing := g.missing(addresses)
-	answered := len(missing) == 0
+	missing := append(seeds, some(peers, peersAtOnce)...)
+	answered, all := len(missing) == 0, len(peers) <= peersAtOnce
 	for _, address := range missing {
 		if ctx.Err() != nil {
-			return answered
+			return answered && all
 		}
 		if _, err := list.Join([]string{address}); err != nil {
 			g.cfg.Log.Info("gossip join", "address", address, "err", err)
@@ -245,7 +250,13 @@ func (g *Gossip) join(ctx context.Context, list *memberlist.Memberlist) bool {
 		}
 		answered = true
 	}
-	return answered
+	return answered && all
+}
+
+// some returns up to n of the addresses, any of them.
+func some(addresses []string, n int) []string {
+	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
+	return addresses[:min(n, len(addresses))]
 }
 
 // missing returns the addresses of nobody who is alive, each once.
@@ -256,6 +267,7 @@ func (g *Gossip) missing(addresses []string) []string {
 			alive[m.Address] = true
 		}
 	}
+	addresses = slices.Clone(addresses) // the caller's
 	slices.Sort(addresses)
 	return slices.DeleteFunc(slices.Compact(addresses), func(a string) bool { return alive[a] || a == "" })
 }

@@ -243,6 +243,24 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestTimingFollowsTTL: death is noticed within the ttl; a dial, which the end of a process may
+// have to wait for, is bounded whatever the ttl.
+func TestTimingFollowsTTL(t *testing.T) {
+	t.Parallel()
+	for _, ttl := range []time.Duration{3 * time.Second, 6 * time.Second, 2 * time.Minute} {
+		conf, err := Config{Cluster: "c", Node: "n", Boot: "B", Bind: "127.0.0.1:0", TTL: ttl}.withDefaults().memberlist()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if suspicion := time.Duration(conf.SuspicionMult*conf.SuspicionMaxTimeoutMult) * conf.ProbeInterval; suspicion > ttl*2/5 {
+			t.Errorf("ttl %s: a suspect has %s to object, want at most 0.4 ttl", ttl, suspicion)
+		}
+		if conf.TCPTimeout > 10*time.Second {
+			t.Errorf("ttl %s: TCP timeout is %s, want at most 10s", ttl, conf.TCPTimeout)
+		}
+	}
+}
+
 func TestInstance(t *testing.T) {
 	t.Parallel()
 	for _, want := range []Instance{{"n1", "01J", 0}, {"a.b/c", "01J", 12}} {

@@ -22,6 +22,7 @@ func TestNames(t *testing.T) {
 	q.Processed.Add(3)
 	q.Wait.Observe(0.2)
 	m.Fenced("pop")
+	m.SetUnowned("orders", 1)
 	registry.MustRegister(&Shards{Timeout: time.Second, Read: func(context.Context) (map[string]Figures, error) {
 		return map[string]Figures{"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2}, Morgue: 4}}, nil
 	}})
@@ -35,7 +36,7 @@ func TestNames(t *testing.T) {
 	}
 	for _, name := range strings.Fields(`lowkiq_queue_lag_seconds lowkiq_queue_jobs lowkiq_morgue_payloads
 		lowkiq_jobs_processed_total lowkiq_jobs_failed_total lowkiq_jobs_redelivered_total lowkiq_handler_seconds
-		lowkiq_wait_seconds lowkiq_shards_owned lowkiq_shard_moves_total lowkiq_handover_seconds lowkiq_unowned_seconds
+		lowkiq_wait_seconds lowkiq_shards_owned lowkiq_queue_shards lowkiq_shards_unowned lowkiq_claims_unreplicated_total lowkiq_shard_moves_total lowkiq_handover_seconds lowkiq_unowned_seconds
 		lowkiq_fenced_total lowkiq_raft_leader lowkiq_generation`) {
 		if !seen[name] {
 			t.Errorf("%s is missing", name)
@@ -44,6 +45,18 @@ func TestNames(t *testing.T) {
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: got %v, %v, want nothing", problems, err)
+	}
+}
+
+// increase() sees no step from nothing to 1, so a first refusal would alert nobody.
+func TestFencedBeginsWithZero(t *testing.T) {
+	m := New(prometheus.NewRegistry())
+	before := testutil.CollectAndCount(m.fenced)
+	for _, op := range []string{"pop", "ack", "nack", "bury", "release"} {
+		m.Fenced(op)
+	}
+	if after := testutil.CollectAndCount(m.fenced); before == 0 || after != before {
+		t.Errorf("got %d series before and %d after the first refusals, want all of them before", before, after)
 	}
 }
 

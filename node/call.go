@@ -98,7 +98,7 @@ func (r *runner) guarded(ctx context.Context, batch *lowkiq.Batch) (answer error
 		} else if !returned {
 			// runtime.Goexit: this goroutine is lost, its work must not be.
 			batch.Jobs = jobs
-			go r.exited(batch)
+			r.in.lanes.Go(func() { r.exited(batch) })
 		}
 	}()
 	answer = r.on.handler.Handle(ctx, batch)

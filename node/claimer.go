@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,12 +27,12 @@ const (
 type claimer struct {
 	*instance
 	since   map[lowkiq.Shard]time.Duration // sinceBoot of the first attempt, by shard not claimed yet
-	asked   map[lowkiq.Shard]bool          // shards whose wake-ups were subscribed to
+	asked   map[lowkiq.Shard]*queue.Shard  // shards whose wake-ups were subscribed to
 	waiting int                            // shards of the last round that a live instance holds
 }
 
 func newClaimer(in *instance) *claimer {
-	return &claimer{instance: in, since: map[lowkiq.Shard]time.Duration{}, asked: map[lowkiq.Shard]bool{}}
+	return &claimer{instance: in, since: map[lowkiq.Shard]time.Duration{}, asked: map[lowkiq.Shard]*queue.Shard{}}
 }
 
 // pause waits for a kick, or about d. A shard that is given up meanwhile is claimed at
@@ -70,6 +71,7 @@ func (c *claimer) claimFreed(ctx context.Context, first lowkiq.Shard) (claimed b
 	if len(page) == 0 {
 		return false
 	}
+	c.subscribe(page)
 	owners, err := c.node.client.Owners(ctx, page)
 	if err != nil {
 		c.trouble("read claims", nil, err)
@@ -85,11 +87,15 @@ func (c *claimer) claimFreed(ctx context.Context, first lowkiq.Shard) (claimed b
 	return c.claimPage(ctx, free, states) > 0
 }
 
-// claimAll tries to claim shards and returns how many it got.
+// claimAll tries to claim shards and returns how many it got. While it is at it, the
+// desire may change: a node that began alone may not be alone any more.
 func (c *claimer) claimAll(ctx context.Context, shards []*queue.Shard) (claimed int) {
 	for len(shards) > 0 && ctx.Err() == nil && c.mayWork() {
-		page := shards[:min(claimPage, len(shards))]
-		shards = shards[len(page):]
+		page := slices.DeleteFunc(slices.Clone(shards[:min(claimPage, len(shards))]), func(s *queue.Shard) bool { return !c.wants(s.Shard) })
+		shards = shards[min(claimPage, len(shards)):]
+		if len(page) == 0 {
+			continue
+		}
 		c.subscribe(page)
 		owners, err := c.node.client.Owners(ctx, page)
 		if err != nil {
@@ -97,6 +103,7 @@ func (c *claimer) claimAll(ctx context.Context, shards []*queue.Shard) (claimed 
 			return claimed
 		}
 		claimed += c.claimPage(ctx, page, owners)
+		c.look()
 	}
 	return claimed
 }
@@ -106,9 +113,11 @@ func (c *claimer) claimAll(ctx context.Context, shards []*queue.Shard) (claimed 
 func (c *claimer) subscribe(page []*queue.Shard) {
 	var fresh []*queue.Shard
 	for _, s := range page {
-		if !c.asked[s.Shard] {
-			c.asked[s.Shard] = true
+		if _, waits := c.since[s.Shard]; !waits {
 			c.since[s.Shard] = sinceBoot()
+		}
+		if c.asked[s.Shard] == nil {
+			c.asked[s.Shard] = s
 			fresh = append(fresh, s)
 		}
 	}
@@ -117,6 +126,26 @@ func (c *claimer) subscribe(page []*queue.Shard) {
 	}
 	if err := c.wakes.Add(c.io, fresh...); err != nil {
 		c.trouble("subscribe", nil, err) // the next connection subscribes them all
+	}
+}
+
+// unsubscribe ends the wake-ups of shards that are neither wanted nor run any more.
+func (c *claimer) unsubscribe() {
+	var gone []*queue.Shard
+	for _, s := range c.asked {
+		if c.wants(s.Shard) || c.runner(s.Shard) != nil {
+			continue
+		}
+		gone = append(gone, s)
+		delete(c.asked, s.Shard)
+		delete(c.since, s.Shard)
+	}
+	if len(gone) == 0 {
+		return
+	}
+	c.unheard(gone)
+	if err := c.wakes.Remove(c.io, gone...); err != nil {
+		c.trouble("unsubscribe", nil, err)
 	}
 }
 
@@ -209,6 +238,9 @@ func (c *claimer) claim(s *queue.Shard, owner queue.Owner, step claimStep) bool 
 	on.metrics.Redelivered.Add(float64(claim.Recovered))
 	on.metrics.Owned.Inc()
 	c.node.metrics.Moves.Inc()
+	if claim.Unreplicated {
+		c.node.metrics.Unreplicated.Inc()
+	}
 	if step == claimSeize {
 		c.log.Info("shard seized", "shard", s.Shard, "from", owner.Instance, "fence", claim.Fence, "recovered", claim.Recovered, "buried", claim.Buried)
 	}
@@ -224,5 +256,6 @@ func (c *claimer) claim(s *queue.Shard, owner queue.Owner, step claimStep) bool 
 // claimed starts the work on a shard.
 func (c *claimer) claimed(s *queue.Shard) {
 	c.node.metrics.Unowned.Observe((sinceBoot() - c.since[s.Shard]).Seconds())
+	delete(c.since, s.Shard)
 	c.runner(s.Shard).wake()
 }

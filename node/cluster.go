@@ -47,8 +47,9 @@ func newCluster(n *Node) (*cluster, error) {
 	}
 	c := &cluster{node: n, done: make(chan struct{})}
 	raftPort = listener.Addr().(*net.TCPAddr).Port
+	raftListener, dial := n.raftNetwork(listener)
 	c.listener = rebalance.NewListener(rebalance.ListenerConfig{
-		Cluster: n.cfg.Cluster, Listener: listener, Advertise: n.advertise(raftPort), Log: n.log,
+		Cluster: n.cfg.Cluster, Listener: raftListener, Dial: dial, Advertise: n.advertise(raftPort), Log: n.log,
 	})
 	c.gossip, err = membership.New(membership.Config{
 		Cluster: n.cfg.Cluster, Node: n.cfg.Name, Boot: n.boot, Bind: n.cfg.Bind, Advertise: n.advertise(port), Join: n.cfg.Join,
@@ -93,9 +94,11 @@ func (c *cluster) add(group *run.Group) {
 	actor := func(run func(context.Context) error, after <-chan struct{}) {
 		ctx, cancel := context.WithCancel(context.Background())
 		group.Add(func() error {
-			err := run(ctx)
+			if err := run(ctx); err != nil {
+				return fmt.Errorf("node: %w", err)
+			}
 			<-ctx.Done()
-			return err
+			return nil
 		}, func(error) { <-after; cancel() })
 	}
 	actor(func(ctx context.Context) error { defer close(c.done); return c.agent.Run(ctx) }, c.node.stopped)
@@ -158,7 +161,7 @@ func (c *cluster) dead(instance string) (succeeded, gone bool) {
 	return c.gossip.Succeeded(i), state == membership.Dead || state == membership.Left
 }
 
-// describe adds to a status what Raft says.
+// describe adds to a status what Raft says, and what is wrong with the cluster.
 func (c *cluster) describe(status *web.Status) {
 	raft, generation := c.agent.Status(), c.agent.Assignment().Generation
 	status.Generation = web.Generation{Record: strconv.FormatUint(raft.Record, 10), Index: generation.Index}
@@ -170,5 +173,8 @@ func (c *cluster) describe(status *web.Status) {
 	}
 	if raft.Leading {
 		status.Leader = c.node.cfg.Name
+	}
+	if strays := c.sight.strays.Load(); strays != nil {
+		status.Warnings = append(status.Warnings, *strays...)
 	}
 }

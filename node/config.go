@@ -1,6 +1,7 @@
 package node
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // Config describes a node. The zero value of a field is its default.
@@ -34,6 +36,9 @@ type Config struct {
 	PollInterval time.Duration
 	// ShutdownTimeout is the patience with handlers at shutdown. Default 25 s.
 	ShutdownTimeout time.Duration
+	// RedisTLS overrides the TLS settings of a rediss:// URL. Default: the system's
+	// authorities, no client certificate.
+	RedisTLS *tls.Config
 	// AllowEviction accepts a Redis that may evict keys.
 	AllowEviction bool
 
@@ -41,7 +46,8 @@ type Config struct {
 	// the node takes no part in a cluster and works on every shard of its queues; a
 	// second such node stands by.
 	Bind string
-	// Advertise is the host at which other nodes reach this one. Default: Bind's.
+	// Advertise is the host at which other nodes reach this one. Default: Bind's; of a node
+	// that listens at all addresses, the first private one of the host.
 	Advertise string
 	// Join names any nodes of the cluster. Without, peers are found by their leases.
 	Join []string
@@ -53,10 +59,13 @@ type Config struct {
 
 	// HTTP is the address of the API and the metrics. Default: none is served.
 	HTTP string
-	// Token is asked of API callers ("Authorization: Bearer …"). Required to listen
-	// beyond loopback, unless Insecure.
-	Token    string
-	Insecure bool
+	// Tokens are asked of API callers ("Authorization: Bearer …"). Some are required to
+	// listen beyond loopback, unless Insecure.
+	Tokens   web.Tokens
+	TLS      TLS  // of HTTP and Raft
+	Insecure bool // accept to be reachable from other hosts without any of these
+
+	connections int // most of HTTP at once. Default web.MaxConnections
 
 	Version  string // shown in the lease and by status
 	Log      *slog.Logger
@@ -169,8 +178,13 @@ func (cfg Config) Validate() error {
 	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, want 3s to 2m", cfg.TTL)
 	check(cfg.PollInterval < 0, "poll_interval is %s, want more than 0", cfg.PollInterval)
 	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, want more than 0", cfg.ShutdownTimeout)
-	check(cfg.HTTP != "" && cfg.Token == "" && !cfg.Insecure && !loopback(cfg.HTTP),
-		"http %s is reachable from other hosts: set a token, listen on 127.0.0.1, or say --insecure", cfg.HTTP)
+	errs = append(errs, cfg.Tokens.Validate())
+	if err := cfg.TLS.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("tls: %w", err))
+	}
+	if !cfg.Insecure {
+		errs = append(errs, cfg.exposed()...)
+	}
 	return errors.Join(append(errs, cfg.validateCluster()...)...)
 }
 
@@ -189,8 +203,6 @@ func (cfg Config) validateCluster() (errs []error) {
 	}
 	if _, _, err := bindAddress(cfg.Bind); err != nil {
 		errs = append(errs, err)
-	} else if len(cfg.GossipKeys) == 0 && !cfg.Insecure && !loopback(cfg.Bind) {
-		errs = append(errs, fmt.Errorf("bind %s is reachable from other hosts: give a gossip key file, bind to 127.0.0.1, or say --insecure", cfg.Bind))
 	}
 	for _, seed := range cfg.Join {
 		if _, _, err := net.SplitHostPort(seed); err != nil {

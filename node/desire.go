@@ -14,41 +14,71 @@ import (
 
 // desire says which shards to run, and whether that is known at all.
 type desire struct {
-	wants func(lowkiq.Shard) bool
-	known bool
+	all    bool // every shard of the node's queues; of is not looked at
+	of     map[lowkiq.Shard]bool
+	known  bool
+	agreed *rebalance.Assignment // what it was made from, nil if from none
 }
+
+// wants reports whether a shard is desired.
+func (d *desire) wants(s lowkiq.Shard) bool { return d.all || d.of[s] }
 
 // everything is the desire of a node without a cluster.
-var everything = &desire{func(lowkiq.Shard) bool { return true }, true}
+var everything = &desire{all: true, known: true}
 
 // look finds out what this node should run now.
-func (in *instance) look(ctx context.Context) {
-	in.desired.Store(in.desire(ctx))
+func (in *instance) look() {
+	in.desired.Store(in.desire())
 }
 
-func (in *instance) desire(ctx context.Context) *desire {
-	none := func(lowkiq.Shard) bool { return false }
+func (in *instance) desire() *desire {
 	c := in.node.cluster
 	switch {
 	case in.node.drained.Load():
-		return &desire{none, true}
+		return &desire{known: true}
 	case c == nil:
 		return everything
 	case c.taken.Load() != nil:
-		return &desire{none, true}
+		return &desire{known: true}
 	}
 	assignment := c.agent.Assignment()
 	if assignment.Generation != (rebalance.Generation{}) {
-		name := in.node.cfg.Name
-		return &desire{func(s lowkiq.Shard) bool { return assignment.Owner(s) == name }, true}
+		return in.desireOf(assignment)
 	}
 	// Nothing was ever agreed. A node that is alone need not wait for its own election:
 	// the claims keep it safe, and the first plan starts from them. So it keeps what it
 	// has when others come before that plan.
-	view, err := c.look(ctx)
-	alone := err == nil && view.Leased && len(view.Peers) == 1 && !in.draining.Load()
-	held := in.held()
-	return &desire{func(s lowkiq.Shard) bool { return alone || held[s] }, alone}
+	alone := c.alone() && in.keeper.holds() && !in.draining.Load()
+	return &desire{all: alone, of: in.held(), known: alone}
+}
+
+// desireOf is what an assignment gives this node. It is made once: there may be a
+// hundred thousand shards, and many looks.
+func (in *instance) desireOf(agreed *rebalance.Assignment) *desire {
+	if was := in.desired.Load(); was != nil && was.agreed == agreed {
+		return was
+	}
+	d := &desire{known: true, agreed: agreed, of: map[lowkiq.Shard]bool{}}
+	for _, s := range agreed.Owned(in.node.cfg.Name) {
+		d.of[s] = true
+	}
+	return d
+}
+
+// alone reports whether the last look saw this process's lease and nobody else: no other
+// lease, nobody alive by gossip.
+func (c *cluster) alone() bool {
+	recent := c.sight.recent.Load()
+	if recent == nil || len(recent.live) == 0 { // not even this one: its lease is new
+		c.sight.stale.Store(true)
+		c.agent.Wake()
+	}
+	if recent == nil || len(recent.live) != 1 || recent.live[0].Boot != c.node.boot || sinceBoot()-recent.at > c.node.cfg.TTL/2 {
+		return false
+	}
+	return !slices.ContainsFunc(c.gossip.Members(), func(m membership.Member) bool {
+		return m.State == membership.Alive && m.Instance.Boot != c.node.boot
+	})
 }
 
 // held are the shards that have a runner.
@@ -77,34 +107,24 @@ func (in *instance) wants(s lowkiq.Shard) bool {
 	return in.desired.Load().wants(s)
 }
 
-// giveUp hands over the shards that the node should not run any more: each finishes
-// its batches in flight, acknowledges, and releases.
+// giveUp parts with the shards that the node should not run any more, and with those that
+// it must claim anew: each finishes its batches in flight, acknowledges, and releases.
 func (c *claimer) giveUp() {
 	for _, r := range c.all() {
-		s := r.claim.Shard
-		if c.wants(s.Shard) || r.leaving.Swap(true) {
+		wanted := c.wants(r.claim.Shard.Shard)
+		if wanted && !r.over() || r.leaving.Swap(true) {
 			continue
 		}
-		delete(c.asked, s.Shard)
 		begun := time.Now()
 		idle := r.stop()
 		c.handovers.Go(func() {
 			<-idle
-			c.release(c.io, r)
-			c.node.metrics.Handover.Observe(time.Since(begun).Seconds())
-			c.deafen(r)
+			c.part(r)
+			if !wanted {
+				c.node.metrics.Handover.Observe(time.Since(begun).Seconds())
+			}
 			c.kick()
 		})
-	}
-}
-
-// deafen ends the subscription of a shard that is gone.
-func (in *instance) deafen(r *runner) {
-	in.mu.Lock()
-	delete(in.heard, r.claim.Shard.Shard)
-	in.mu.Unlock()
-	if err := in.wakes.Remove(in.io, r.claim.Shard); err != nil {
-		in.trouble("unsubscribe", r.claim.Shard, err)
 	}
 }
 

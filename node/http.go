@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
 	"slices"
+	"time"
+
+	"github.com/oklog/run"
 
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
@@ -14,19 +19,91 @@ import (
 
 // What the node tells the world over HTTP.
 
-func (n *Node) server() (*http.Server, error) {
+// addHTTP serves the API, if configured.
+func (n *Node) addHTTP(group *run.Group) error {
+	if n.cfg.HTTP == "" {
+		return nil
+	}
+	listener, err := net.Listen("tcp", n.cfg.HTTP)
+	if err != nil {
+		return fmt.Errorf("node: http: %w", err)
+	}
+	n.listener.Store(&listener)
+	pages, err := n.dashboard()
+	if err != nil {
+		return errors.Join(fmt.Errorf("node: %w", err), n.closeListener())
+	}
+	server, err := n.server(pages)
+	if err != nil {
+		return errors.Join(fmt.Errorf("node: %w", err), n.closeListener())
+	}
+	n.addPages(group, pages)
+	group.Add(func() error { return n.serve(server, listener) }, func(error) { <-n.stopped; shut(server) })
+	return nil
+}
+
+func (n *Node) serve(server *http.Server, listener net.Listener) error {
+	serve := server.Serve
+	if server.TLSConfig != nil {
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+	}
+	if err := serve(web.Bounded(listener, n.cfg.connections)); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("node: http: %w", err)
+	}
+	return nil
+}
+
+// shut ends a server; requests that take longer than a second are cut off.
+func shut(server *http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if server.Shutdown(ctx) != nil {
+		server.Close() //nolint:errcheck // nothing is left to be saved
+	}
+}
+
+// closeListener frees the port of a node that does not get to serve.
+func (n *Node) closeListener() error {
+	if l := n.listener.Load(); l != nil {
+		return (*l).Close()
+	}
+	return nil
+}
+
+// URL is where the API is served, "" while it is not.
+func (n *Node) URL() string {
+	l := n.listener.Load()
+	if l == nil {
+		return ""
+	}
+	address := (*l).Addr().String()
+	if _, port, err := net.SplitHostPort(address); err == nil && everywhere(address) {
+		address = net.JoinHostPort(n.cfg.Advertise, port)
+	}
+	if n.certs != nil {
+		return "https://" + address
+	}
+	return "http://" + address
+}
+
+func (n *Node) server(pages http.Handler) (*http.Server, error) {
 	n.cfg.Registry.MustRegister(&metrics.Shards{
 		Read: n.figures, Timeout: n.cfg.TTL, // a scrape must not hang longer than a lease
 		Failed: func(err error) { n.log.Warn("figures not read for a scrape", "err", err) },
 	})
 	handler, err := web.New(web.Config{
-		Client: n.client, Status: n.status, Cluster: n.answers(), Ready: n.Ready, Metrics: n.cfg.Registry,
-		Token: n.cfg.Token, Log: n.log, Version: n.cfg.Version,
+		Client: n.client, Status: n.status, Cluster: n.answers(), Ready: n.Ready, Metrics: n.cfg.Registry, Pages: pages,
+		Tokens: n.cfg.Tokens, Certificates: n.cfg.TLS.ClientAuth == ClientRequire, Log: n.log, Version: n.cfg.Version,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return web.Server(n.cfg.HTTP, handler), nil
+	server := web.Server(n.cfg.HTTP, handler, n.cfg.connections)
+	server.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug) // such as scanners' handshakes
+	if n.certs != nil {
+		server.TLSConfig = n.certs.Server(n.cfg.TLS.ClientAuth == ClientRequire)
+	}
+	return server, nil
 }
 
 // Ready says why the node does not serve all its shards yet, or any more: nil if it
@@ -79,22 +156,15 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 
 // status describes the cluster as Redis shows it.
 func (n *Node) status(ctx context.Context) (web.Status, error) {
-	status := web.Status{Cluster: n.cfg.Cluster}
-	if n.cluster != nil {
-		n.cluster.describe(&status)
-	}
-	instances, err := n.client.Instances(ctx)
+	status, err := n.peers(ctx)
 	if err != nil {
-		return status, fmt.Errorf("status: %w", err)
-	}
-	for _, other := range instances {
-		status.Nodes = append(status.Nodes, n.nodeStatus(other))
+		return status, err
 	}
 	status.Queues, err = web.Queues(ctx, n.client)
 	return status, err
 }
 
-func (n *Node) nodeStatus(other queue.Instance) web.NodeStatus {
+func (n *Node) nodeStatus(other queue.Instance, left time.Duration) web.NodeStatus {
 	if other.Lease == nil {
 		return web.NodeStatus{Name: nodeOf(other.Name), Instance: other.Name, State: web.Gone}
 	}
@@ -103,9 +173,7 @@ func (n *Node) nodeStatus(other queue.Instance) web.NodeStatus {
 		return web.NodeStatus{Name: nodeOf(other.Name), Instance: other.Name, State: web.Live}
 	}
 	s := web.NodeStatus{Name: info.Node, Instance: info.Instance, State: web.Live, HTTP: info.HTTP}
-	if in := n.current.Load(); in != nil && !info.Renewed.IsZero() {
-		s.LeaseAge = max(0, in.redisNow().Sub(info.Renewed)).Seconds()
-	}
+	s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()
 	if n.cluster != nil {
 		s.Voter = slices.Contains(n.cluster.agent.Status().Voters, info.Seat.Server)
 	}

@@ -13,13 +13,13 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance"
 )
 
-// LeaseInfo is what a lease says of its instance.
+// LeaseInfo is what a lease says of its instance. It says the same until something
+// changes, so that readers need not parse it again.
 type LeaseInfo struct {
 	Node     string         `json:"node"`
 	Boot     string         `json:"boot"`
 	Instance string         `json:"instance"`
-	Start    time.Time      `json:"start"`   // by Redis's clock
-	Renewed  time.Time      `json:"renewed"` // by Redis's clock, nearly
+	Start    time.Time      `json:"start"` // by Redis's clock
 	Weight   int            `json:"weight,omitempty"`
 	Gossip   string         `json:"gossip,omitempty"` // host:port
 	Raft     string         `json:"raft,omitempty"`   // host:port
@@ -51,7 +51,7 @@ type identity struct {
 // gone reports whether the other process is proven to exist no more: it ran on this
 // host, in this PID namespace, and nothing has its pid and start (design, section 6).
 func (p process) gone(other process) bool {
-	if p.Host == "" || p.Host != other.Host || p.PIDs != other.PIDs || other.PID == 0 || other.Start == "" {
+	if p.Host == "" || p.Host != other.Host || p.PIDs != other.PIDs || other.PID == 0 || other.Start == "" || p == other {
 		return false
 	}
 	start, err := processStartTicks(other.PID)

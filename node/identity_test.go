@@ -133,3 +133,17 @@ func TestEndedWithChildren(t *testing.T) {
 		t.Error("with children, after their time: got not ended, want ended")
 	}
 }
+
+// Two leases of one process, the older one about to run out: the process is what the newer
+// one says, in whatever order they are read.
+func TestLatest(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1e9, 0)
+	older := LeaseInfo{Node: "n1", Boot: "B", Instance: "n1/B.9", Start: at, Draining: true}
+	newer := LeaseInfo{Node: "n1", Boot: "B", Instance: "n1/B.10", Start: at.Add(time.Second)}
+	for _, leases := range [][]LeaseInfo{{older, newer}, {newer, older}} {
+		if got := latest(leases); len(got) != 1 || got[0].Instance != newer.Instance {
+			t.Errorf("got %+v, want the newer one alone", got)
+		}
+	}
+}

@@ -85,10 +85,14 @@ func TestDue(t *testing.T) {
 		{"idle for long", &runner{heard: true, lastWork: -time.Hour}, 10 * time.Minute, 15},
 		{"never heard", &runner{lastWork: -time.Hour}, 10 * time.Minute, 600},
 		{"at work", &runner{heard: true, lanes: 1}, time.Minute, 0},
+		{"at work, lanes to spare", &runner{lanes: 1, on: &handled{rules: QueueConfig{ShardConcurrency: 2}}}, time.Minute, 60},
+		{"at work alone", &runner{lanes: 1, alone: true, on: &handled{rules: QueueConfig{ShardConcurrency: 2}}}, time.Minute, 0},
 		{"stopping", &runner{stopping: true}, time.Minute, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			c.r.on = &handled{}
+			if c.r.on == nil {
+				c.r.on = &handled{rules: QueueConfig{ShardConcurrency: 1}}
+			}
 			got := 0
 			for now := time.Duration(0); now < c.over; now += s {
 				if c.r.due(now, s) {

@@ -20,6 +20,8 @@ type instance struct {
 	name   string
 	log    *slog.Logger
 	keeper *keeper
+	// stop ends when the instance is to drain.
+	stop context.Context
 	// work ends handlers: the lease is lost, or the shutdown's patience is over. io ends
 	// Redis calls; it outlives work, so that finished jobs can still be acknowledged.
 	work       context.Context
@@ -49,9 +51,9 @@ type instance struct {
 	heard   map[lowkiq.Shard]bool    // shards whose subscription is confirmed; guarded by mu
 }
 
-func newInstance(n *Node, number int) *instance {
+func newInstance(stop context.Context, n *Node, number int) *instance {
 	in := &instance{
-		node: n, name: instanceName(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
+		stop: stop, node: n, name: instanceName(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
 		slots: newSlots(n.cfg.Concurrency), probation: &probation{},
 		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(),
 		runners: map[lowkiq.Shard]*runner{}, heard: map[lowkiq.Shard]bool{},
@@ -90,7 +92,7 @@ func (in *instance) redisNow() time.Time { return time.Unix(0, in.offset.Load()+
 // info is what the lease says.
 func (in *instance) info() []byte {
 	info := LeaseInfo{
-		Node: in.node.cfg.Name, Boot: in.node.boot, Instance: in.name, Start: in.start, Renewed: in.redisNow(),
+		Node: in.node.cfg.Name, Boot: in.node.boot, Instance: in.name, Start: in.start,
 		HTTP: in.node.URL(), Version: in.node.cfg.Version, Weight: in.node.cfg.Weight,
 		Queues: in.owned(), Draining: in.leaves(), TTL: in.node.cfg.TTL.Milliseconds(), Process: in.node.process,
 	}
@@ -118,35 +120,37 @@ func (in *instance) owned() map[string]int {
 	return counts
 }
 
-// live runs the instance until stop ends or the lease is lost. An error says that there
+// live runs the instance until it is to stop or the lease is lost. An error says that there
 // was no lease to begin with.
-func (in *instance) live(stop context.Context) error {
+func (in *instance) live() error {
 	defer in.cancelIO()
 	defer in.cancelWork(lowkiq.ErrShutdown)
-	in.start, _ = in.node.client.Time(stop) // zero if unknown; for people
+	in.start, _ = in.node.client.Time(in.stop) // zero if unknown; for people
 	in.clock(in.start)
 	who, err := json.Marshal(identity{in.node.process, in.node.cfg.TTL.Milliseconds(), in.node.hasChildren()})
 	if err != nil {
 		return err
 	}
-	lease, err := in.keeper.take(stop, func(ctx context.Context) (*queue.Lease, error) {
+	lease, err := in.keeper.take(in.stop, func(ctx context.Context) (*queue.Lease, error) {
 		return in.node.leases.TakeLease(ctx, in.name, who, in.info(), in.node.cfg.TTL)
 	})
 	if err != nil {
 		return err
 	}
 	in.log.Info("lease taken", "ttl", in.node.cfg.TTL)
+	in.grant() // before the first batch: a frozen node cannot end what it has granted nothing (I1)
 	in.node.freeName(in.io, in.node.cfg.Name)
 	in.node.metrics.LeaseRemaining(in.keeper.remaining)
+	in.node.settled.Store(false)
 	in.node.current.Store(in)
 	defer in.node.current.CompareAndSwap(in, nil)
 	in.announce()
-	in.serve(stop, lease)
+	in.serve(lease)
 	return nil
 }
 
 // serve works until it must stop, then hands everything back.
-func (in *instance) serve(stop context.Context, lease *queue.Lease) {
+func (in *instance) serve(lease *queue.Lease) {
 	var group sync.WaitGroup
 	keep, stopKeeping := context.WithCancel(context.Background())
 	loops, stopLoops := context.WithCancel(context.Background())
@@ -155,12 +159,14 @@ func (in *instance) serve(stop context.Context, lease *queue.Lease) {
 	group.Go(func() { in.keeper.run(keep, lease, in.renewed) })
 	group.Go(func() { in.listen(loops) })
 	group.Go(func() { in.poll(loops) })
+	group.Go(func() { in.tellTimings(loops) })
+	group.Go(func() { in.watchUnowned(loops) })
 	handedBack := make(chan struct{})
 	group.Go(func() { in.enforce(handedBack) })
 	supervised := make(chan struct{})
 	group.Go(func() { defer close(supervised); in.supervise(loops) })
 	select {
-	case <-stop.Done():
+	case <-in.stop.Done():
 		in.draining.Store(true)
 		in.log.Info("draining", "shards", len(in.all()))
 		in.handOver()
@@ -171,9 +177,9 @@ func (in *instance) serve(stop context.Context, lease *queue.Lease) {
 	}
 	stopLoops()
 	<-supervised
-	in.handBack(stop)
+	in.handBack()
 	close(handedBack)
-	if stop.Err() != nil && !in.keeper.ended.Load() {
+	if in.stop.Err() != nil && !in.keeper.ended.Load() {
 		stopKeeping()
 		in.drop(lease)
 	}
@@ -188,17 +194,24 @@ func (in *instance) drop(lease *queue.Lease) {
 	}
 }
 
+// grant tells handlers that are processes for how long they may run on without news.
+func (in *instance) grant() {
+	for _, on := range in.node.queues {
+		if on.grant != nil {
+			on.grant(in.keeper.deadline() - in.keeper.now())
+		}
+	}
+}
+
 // renewed is called after each good renewal.
 func (in *instance) renewed(ctx context.Context) {
+	in.grant()
 	registry, err := in.node.readRegistry(ctx)
 	if err != nil {
 		in.trouble("read the registry", nil, err)
 		return
 	}
 	for name, on := range in.node.queues {
-		if on.grant != nil {
-			on.grant(in.keeper.deadline() - in.keeper.now())
-		}
 		entry, there := registry.all[name]
 		if !there {
 			in.node.registerAgain(ctx, on) // Redis lost it

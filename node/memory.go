@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -18,14 +19,15 @@ func (n *Node) ran(s lowkiq.Shard) {
 	n.last[s] = true
 }
 
-// notLast notes that another instance has taken a shard.
+// notLast notes that another instance has taken a shard, or may have.
 func (n *Node) notLast(s lowkiq.Shard) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.last, s)
 }
 
-// ranLast reports whether no other instance is known to have owned the shard since.
+// ranLast reports whether no other instance can have owned the shard since, unless Redis has
+// lost its claim.
 func (n *Node) ranLast(s lowkiq.Shard) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,6 +63,15 @@ func (n *Node) missing(instance string, leased bool) (time.Duration, bool) {
 		n.absent[instance] = since
 	}
 	return sinceBoot() - since, true
+}
+
+// forgetAbsent drops what was noted of instances long ago; who needs it notes it anew.
+func (n *Node) forgetAbsent() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	long := func(_ string, since time.Duration) bool { return sinceBoot()-since > forgetAfter }
+	maps.DeleteFunc(n.absent, long)
+	maps.DeleteFunc(n.ends, long)
 }
 
 // childrenGone is how long the children of a killed node are left to die. Their guards

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/oklog/run"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -28,6 +28,7 @@ type Node struct {
 	process process
 	client  *queue.Client
 	leases  *queue.Client // for the lease keeper alone
+	certs   *certs.Store  // nil: no TLS
 	metrics *metrics.Metrics
 	queues  map[string]*handled // by name; not written after Run began
 
@@ -53,20 +54,27 @@ type Node struct {
 func New(cfg Config) (*Node, error) {
 	unnamed := cfg.Name == ""
 	cfg, err := cfg.withDefaults()
+	if err == nil {
+		cfg, err = cfg.reachable()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
-	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster})
+	certificates, err := cfg.openCertificates()
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
-	leases, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, Timeout: cfg.TTL / 6, PoolSize: 2})
+	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.RedisTLS})
+	if err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	leases, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.RedisTLS, Timeout: cfg.TTL / 6, PoolSize: 2})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("node: %w", err), client.Close())
 	}
 	return &Node{
 		cfg: cfg, unnamed: unnamed, log: cfg.Log.With("node", cfg.Name), boot: newBoot(), process: thisProcess(),
-		client: client, leases: leases, metrics: metrics.New(cfg.Registry),
+		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
 		queues: map[string]*handled{}, stopped: make(chan struct{}),
 		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{}, ends: map[string]time.Duration{},
 	}, nil
@@ -98,6 +106,7 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 		return fmt.Errorf("node: queue %q: Handle was called after Run", rules.Name)
 	}
 	on := &handled{rules: rules, metrics: n.metrics.Queue(rules.Name)}
+	on.metrics.Shards.Set(float64(rules.Shards))
 	on.service, _ = handler.(interface{ Run(context.Context) error })
 	if granted, ok := handler.(interface{ Grant(time.Duration) }); ok {
 		on.grant = granted.Grant
@@ -137,6 +146,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 
 // prepare connects and registers the queues.
 func (n *Node) prepare(ctx context.Context) error {
+	for _, line := range n.cfg.warnings() {
+		n.log.Warn("reachable from other hosts", "detail", line)
+	}
 	server, err := n.client.Check(ctx, n.cfg.AllowEviction)
 	if err != nil {
 		return err
@@ -187,7 +199,7 @@ func (n *Node) runGroup(ctx context.Context) error {
 	if n.cfg.Bind != "" {
 		var err error
 		if n.cluster, err = newCluster(n); err != nil {
-			return fmt.Errorf("node: %w", err)
+			return errors.Join(fmt.Errorf("node: %w", err), n.closeListener())
 		}
 		n.cluster.add(&group)
 		n.joined.Store(n.cluster)
@@ -202,7 +214,7 @@ func (n *Node) runGroup(ctx context.Context) error {
 func (n *Node) instances(stop context.Context) error {
 	wait := newBackoff()
 	for number := 1; ; number++ {
-		err := newInstance(n, number).live(stop)
+		err := newInstance(stop, n, number).live()
 		switch {
 		case stop.Err() != nil:
 			return nil
@@ -235,44 +247,6 @@ func (n *Node) addServices(group *run.Group) {
 			return nil
 		}, func(error) { <-n.stopped; cancel() })
 	}
-}
-
-// addHTTP serves the API, if configured.
-func (n *Node) addHTTP(group *run.Group) error {
-	if n.cfg.HTTP == "" {
-		return nil
-	}
-	listener, err := net.Listen("tcp", n.cfg.HTTP)
-	if err != nil {
-		return fmt.Errorf("node: http: %w", err)
-	}
-	n.listener.Store(&listener)
-	server, err := n.server()
-	if err != nil {
-		return errors.Join(fmt.Errorf("node: %w", err), listener.Close())
-	}
-	group.Add(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("node: http: %w", err)
-		}
-		return nil
-	}, func(error) {
-		<-n.stopped
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			server.Close() //nolint:errcheck // nothing is left to be saved
-		}
-	})
-	return nil
-}
-
-// URL is where the API is served, "" while it is not.
-func (n *Node) URL() string {
-	if l := n.listener.Load(); l != nil {
-		return "http://" + (*l).Addr().String()
-	}
-	return ""
 }
 
 // Gossip is the host:port at which other nodes may join this one, "" while there is none.

@@ -69,6 +69,15 @@ func (in *instance) confirmed(s lowkiq.Shard) *runner {
 	return r
 }
 
+// unheard notes that the news of shards arrive no more.
+func (in *instance) unheard(shards []*queue.Shard) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, s := range shards {
+		delete(in.heard, s.Shard)
+	}
+}
+
 // A shard without work for this long is polled less and less, down to once per
 // idlePoll.
 const (
@@ -93,11 +102,12 @@ func (r *runner) scheduleAt(due time.Time) {
 	r.schedule(due.Sub(r.in.redisNow()))
 }
 
-// due says whether the idle runner should be looked at now, and plans the next look.
+// due says whether the runner, which has a lane to spare, should be looked at now, and plans the next look.
 func (r *runner) due(now, interval time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lanes > 0 || r.stopping || r.on.paused.Load() || now < r.nextPoll {
+	busy := r.lanes >= r.on.rules.ShardConcurrency || r.popping || r.alone
+	if busy || r.stopping || r.on.paused.Load() || now < r.nextPoll {
 		return false
 	}
 	if now-r.lastWork < quietAfter || !r.heard {
@@ -171,6 +181,10 @@ func (in *instance) peek(ctx context.Context, page []*runner) {
 // pruneAfter leaves others the time to use the proof that an instance is dead.
 const pruneAfter = time.Minute
 
+// forgetAfter is how long an instance that nobody proves dead is remembered without its lease:
+// much longer than any process may need to notice its loss.
+const forgetAfter = time.Hour
+
 // unknowing releases a claim that this instance holds without running its shard: the
 // answer to the claim was lost, and the shard is somebody else's by now.
 func (in *instance) unknowing(s lowkiq.Shard, fence int64) {
@@ -184,7 +198,8 @@ func (in *instance) unknowing(s lowkiq.Shard, fence int64) {
 	}
 }
 
-// prune forgets instances of this host that are proven dead, once no shard needs them.
+// prune forgets instances that are dead, once this one's shards do not need them: those of
+// this host by proof, the others after a long time, or the index would grow with each crash.
 func (in *instance) prune(ctx context.Context) {
 	instances, err := in.node.client.Instances(ctx)
 	if err != nil {
@@ -195,12 +210,14 @@ func (in *instance) prune(ctx context.Context) {
 			continue
 		}
 		who, ok := parseIdentity(other)
-		if ok && (in.node.process.gone(who.process) || sameBoot(other.Name, in.name)) && in.node.missingSince(other) > pruneAfter {
+		proven := ok && (in.node.process.gone(who.process) || sameBoot(other.Name, in.name))
+		if missing := in.node.missingSince(other); proven && missing > pruneAfter || missing > forgetAfter {
 			if err := in.node.client.DropLease(ctx, other.Name); err != nil {
 				in.trouble("prune", nil, err)
 			}
 		}
 	}
+	in.node.forgetAbsent()
 }
 
 // holder finds out about the instance that holds a claim.

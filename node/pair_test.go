@@ -67,22 +67,10 @@ func TestTwoNodes(t *testing.T) {
 func TestTakeoverByWakeUp(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	first := start(t, Config{Name: "n1", Redis: srv.URL()}, QueueConfig{Shards: 4}, nothing).serving()
-	n, err := New(Config{Name: "n2", Redis: srv.URL(), TTL: 2 * time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Handle(QueueConfig{Name: "orders", Shards: 4}, lowkiq.HandlerFunc(nothing)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	first := start(t, Config{Name: "n2", Redis: srv.URL()}, QueueConfig{Shards: 4}, nothing).serving()
+	in := unstarted(t, srv.URL(), 4)
 	ctx, cancel := context.WithCancel(context.Background())
-	in := newInstance(n, 1)
-	in.keeper.good.Store(int64(in.keeper.now()))
-	listens := make(chan struct{})
-	go func() { defer close(listens); in.listen(ctx) }()
+	defer cancel()
 	c := newClaimer(in)
 	if got := c.claimAll(ctx, in.missing()); got != 0 {
 		t.Errorf("claimed %d shards of another node", got)
@@ -94,13 +82,6 @@ func TestTakeoverByWakeUp(t *testing.T) {
 	if got := len(in.all()); got != 4 {
 		t.Errorf("the second node has %d shards, want 4", got)
 	}
-	cancel()
-	in.handBack(ctx)
-	in.cancelIO()
-	in.cancelWork(lowkiq.ErrShutdown)
-	receive(t, "the listener's end", listens)
-	n.client.Close()
-	n.leases.Close()
 }
 
 func nothing(context.Context, *lowkiq.Batch) error { return nil }

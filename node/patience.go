@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"log/slog"
 	"os"
 	"time"
@@ -37,10 +36,10 @@ func (in *instance) enforce(handedBack <-chan struct{}) {
 
 // await waits until no lane runs. At a shutdown it cancels handlers after the configured
 // patience, and shutdownGrace later calls OnOverrun.
-func (in *instance) await(stop context.Context) {
+func (in *instance) await() {
 	done := make(chan struct{})
 	go func() { in.lanes.Wait(); close(done) }()
-	if stop.Err() != nil && !in.patient(done, in.node.cfg.ShutdownTimeout) && !in.keeper.ended.Load() {
+	if in.stop.Err() != nil && !in.patient(done, in.node.cfg.ShutdownTimeout) && !in.keeper.ended.Load() {
 		in.log.Warn("handlers still run: cancelling them", "calls", in.calls.Load())
 		in.cancelWork(lowkiq.ErrShutdown)
 		if !in.patient(done, shutdownGrace) && !in.keeper.ended.Load() && in.calls.Load() > 0 {

@@ -67,6 +67,9 @@ func (r *runner) stops() bool {
 // popped takes in the answer to a pop.
 func (r *runner) popped(p queue.Popped) (again bool) {
 	r.in.clock(p.Now)
+	if len(p.Damaged) > 0 {
+		r.in.log.Error("records that cannot be read were set aside: lowkiq-node check counts them", "shard", r.claim.Shard, "ids", p.Damaged)
+	}
 	again, estranged := r.takeIn(p)
 	if estranged {
 		r.stray("redis has a flight that nobody here knows", nil)

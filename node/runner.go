@@ -123,7 +123,7 @@ func (r *runner) lane() {
 			break
 		}
 		if !held {
-			if r.in.slots.take(r.work, r.key(batch)) != nil {
+			if r.in.slots.take(r.work, r.urgency(batch)) != nil {
 				r.unstart(batch)
 				continue
 			}
@@ -140,10 +140,10 @@ func (r *runner) lane() {
 	}
 }
 
-// key says how urgent a batch is among the shards that wait for a slot.
-func (r *runner) key(batch *lowkiq.Batch) time.Time {
+// urgency is when the oldest job of a batch was due, zero if its queue is served in turn.
+func (r *runner) urgency(batch *lowkiq.Batch) time.Time {
 	if r.on.rules.Scheduler == Seq {
-		return time.Now()
+		return time.Time{}
 	}
 	oldest := batch.Jobs[0].PerformAt
 	for _, job := range batch.Jobs[1:] {
@@ -273,6 +273,13 @@ func (r *runner) stray(why string, err error) {
 	r.in.log.Warn("redis and node disagree about a shard: claiming it anew", "shard", r.claim.Shard, "why", why, "err", err)
 	r.stop()
 	r.in.kick()
+}
+
+// over reports whether the claim is of no more use: it is gone, or is to be given back.
+func (r *runner) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fenced || r.astray
 }
 
 // stop ends the pops; the returned channel closes when no handler of the shard runs.

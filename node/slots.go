@@ -3,44 +3,47 @@ package node
 import (
 	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// slots bound the handler calls of a node. When all are taken, the waiter with the
-// smallest key is next: the due time of its oldest job (scheduler lag) or the time
-// since when it waits (seq). Equal keys are served in turn.
+// slots bound the handler calls of a node. When all are taken, the waiter whose oldest job
+// is due first is next (scheduler lag). One that waits for its turn (seq) is next once as
+// many turns were given as it found waiters: no backlog beside it can keep it waiting.
 type slots struct {
-	waiters atomic.Int32 // len(queue), read without mu
+	waiters atomic.Int32 // all of them, read without mu
 
-	mu    sync.Mutex
-	free  int       // guarded by mu
-	count uint64    // waiters ever; guarded by mu
-	queue slotQueue // guarded by mu
+	mu     sync.Mutex
+	free   int       // guarded by mu
+	count  uint64    // waiters ever; guarded by mu
+	turns  uint64    // given to waiters; guarded by mu
+	oldest slotQueue // by due time; guarded by mu
+	inTurn []*waiter // by arrival; guarded by mu
 }
 
 type waiter struct {
-	key   time.Time
-	place uint64 // in the order of arrival
+	due   time.Time // of its oldest job; zero: it waits for its turn
+	place uint64    // in the order of arrival; equal due times are served in it
+	after uint64    // turns given when its own has come, if due is zero
 	turn  chan struct{}
-	index int // in the heap; -1 once it has its turn
+	index int // in the heap
+	given bool
 }
 
 func newSlots(n int) *slots { return &slots{free: n} }
 
-// take waits for a slot.
-func (s *slots) take(ctx context.Context, key time.Time) error {
+// take waits for a slot. due is when the oldest job to be handled was due; zero means to
+// wait in turn.
+func (s *slots) take(ctx context.Context, due time.Time) error {
 	s.mu.Lock()
 	if s.free > 0 {
 		s.free--
 		s.mu.Unlock()
 		return nil
 	}
-	s.count++
-	w := &waiter{key: key, place: s.count, turn: make(chan struct{})}
-	heap.Push(&s.queue, w)
-	s.waiters.Store(int32(len(s.queue)))
+	w := s.join(due)
 	s.mu.Unlock()
 	select {
 	case <-w.turn:
@@ -51,15 +54,32 @@ func (s *slots) take(ctx context.Context, key time.Time) error {
 	}
 }
 
+func (s *slots) join(due time.Time) *waiter {
+	s.count++
+	w := &waiter{due: due, place: s.count, after: s.turns + uint64(s.waiters.Load()), turn: make(chan struct{})}
+	if due.IsZero() {
+		s.inTurn = append(s.inTurn, w)
+	} else {
+		heap.Push(&s.oldest, w)
+	}
+	s.waiters.Add(1)
+	return w
+}
+
 func (s *slots) withdraw(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.index < 0 {
+	switch {
+	case w.given:
 		s.next() // its turn came meanwhile; pass it on
 		return
+	case w.due.IsZero():
+		i := slices.Index(s.inTurn, w)
+		s.inTurn = slices.Delete(s.inTurn, i, i+1)
+	default:
+		heap.Remove(&s.oldest, w.index)
 	}
-	heap.Remove(&s.queue, w.index)
-	s.waiters.Store(int32(len(s.queue)))
+	s.waiters.Add(-1)
 }
 
 // contended reports whether somebody waits; a lane keeps its slot for the next batch
@@ -74,21 +94,37 @@ func (s *slots) give() {
 }
 
 func (s *slots) next() {
-	if len(s.queue) == 0 {
+	w := s.choose()
+	if w == nil {
 		s.free++
 		return
 	}
-	w := heap.Pop(&s.queue).(*waiter)
-	s.waiters.Store(int32(len(s.queue)))
+	s.turns++
+	s.waiters.Add(-1)
+	w.given = true
 	close(w.turn)
 }
 
+// choose takes the next waiter off its queue; nil: there is none.
+func (s *slots) choose() *waiter {
+	if len(s.inTurn) > 0 && (s.inTurn[0].after <= s.turns || len(s.oldest) == 0) {
+		w := s.inTurn[0]
+		s.inTurn = slices.Delete(s.inTurn, 0, 1)
+		return w
+	}
+	if len(s.oldest) == 0 {
+		return nil
+	}
+	return heap.Pop(&s.oldest).(*waiter)
+}
+
+// slotQueue is a heap of waiters by due time, then arrival.
 type slotQueue []*waiter
 
 func (q slotQueue) Len() int { return len(q) }
 func (q slotQueue) Less(i, j int) bool {
-	if !q[i].key.Equal(q[j].key) {
-		return q[i].key.Before(q[j].key)
+	if !q[i].due.Equal(q[j].due) {
+		return q[i].due.Before(q[j].due)
 	}
 	return q[i].place < q[j].place
 }
@@ -106,6 +142,5 @@ func (q *slotQueue) Pop() any {
 	w := old[len(old)-1]
 	old[len(old)-1] = nil
 	*q = old[:len(old)-1]
-	w.index = -1
 	return w
 }

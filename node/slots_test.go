@@ -25,7 +25,11 @@ func queued(t *testing.T, s *slots, n int32) {
 	}
 }
 
-// TestSlotsOldestFirst: the waiter with the smallest key is next; equal keys in turn.
+// inTurn is the key of a waiter of scheduler seq.
+const inTurn = 0
+
+// TestSlotsOldestFirst: the waiter with the oldest job is next, equal ones in the order of
+// their arrival; who waits in turn is passed by as many as it found waiting, and no more.
 func TestSlotsOldestFirst(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -36,6 +40,10 @@ func TestSlotsOldestFirst(t *testing.T) {
 		{"oldest due first", []int{5, 1, 9, 3}, []int{1, 3, 0, 2}},
 		{"equal keys in turn", []int{7, 7, 7, 7, 7, 7, 7, 7, 7}, []int{0, 1, 2, 3, 4, 5, 6, 7, 8}},
 		{"both", []int{7, 1, 7, 1, 7, 1}, []int{1, 3, 5, 0, 2, 4}},
+		{"in turn", []int{inTurn, inTurn, inTurn}, []int{0, 1, 2}},
+		{"in turn beside a backlog", []int{1, 1, inTurn, 1, 1, 1}, []int{0, 1, 2, 3, 4, 5}},
+		{"older ones pass by", []int{5, inTurn, 3, 2, 1}, []int{4, 1, 3, 2, 0}},
+		{"both in turn", []int{inTurn, 1, inTurn, 1, inTurn, 1}, []int{0, 1, 2, 3, 4, 5}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,7 +54,11 @@ func TestSlotsOldestFirst(t *testing.T) {
 				var got []int
 				for i, key := range c.keys {
 					go func() {
-						if s.take(t.Context(), time.Unix(int64(key), 0)) == nil {
+						due := time.Time{}
+						if key != inTurn {
+							due = time.Unix(int64(key), 0)
+						}
+						if s.take(t.Context(), due) == nil {
 							got = append(got, i) // one at a time: there is one slot
 							s.give()
 						}
@@ -128,7 +140,11 @@ func TestSlotsProperty(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			group.Go(func() {
 				defer cancel()
-				if s.take(ctx, time.Unix(int64(key), 0)) != nil {
+				due := time.Time{}
+				if key > 5 {
+					due = time.Unix(int64(key), 0)
+				}
+				if s.take(ctx, due) != nil {
 					return
 				}
 				if now.Add(1) > int64(size) {
@@ -145,8 +161,8 @@ func TestSlotsProperty(t *testing.T) {
 		if over.Load() {
 			t.Fatalf("more than %d at once", size)
 		}
-		if s.free != size || len(s.queue) != 0 || s.contended() {
-			t.Fatalf("%d slots are free, %d wait; want %d, 0", s.free, len(s.queue), size)
+		if s.free != size || len(s.oldest)+len(s.inTurn) != 0 || s.contended() {
+			t.Fatalf("%d slots are free, %d wait; want %d, 0", s.free, len(s.oldest)+len(s.inTurn), size)
 		}
 	})
 }

@@ -29,7 +29,11 @@ func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
 		}
 	}
 	live := c.leased(instances)
-	c.sight.recent.Store(&recentView{live, sinceBoot()})
+	c.warnOfStrays(live)
+	was := c.sight.recent.Swap(&recentView{live, sinceBoot()})
+	if in := c.node.current.Load(); in != nil && (was == nil || len(was.live) != len(live)) {
+		in.kick() // it may be alone, or not any more
+	}
 	return c.view(live, entries.all), nil
 }
 
@@ -80,20 +84,32 @@ func (c *cluster) recognise(view *rebalance.View) {
 	}
 }
 
-// leased keeps the instances that have a lease and are not proven dead.
+// leased are the processes that have a lease and are not proven dead.
 func (c *cluster) leased(instances []queue.Instance) []LeaseInfo {
 	var live []LeaseInfo
-	for _, other := range instances {
-		if other.Lease == nil {
-			continue
+	for _, info := range c.sight.leases.read(instances) {
+		if !c.node.process.gone(info.Process) {
+			live = append(live, info)
 		}
-		info, err := parseLease(other.Lease)
-		if err != nil || c.node.process.gone(info.Process) {
-			continue
-		}
-		live = append(live, info)
 	}
-	return live
+	return latest(live)
+}
+
+// latest keeps the newest lease of each process: one that has lost its lease and goes on
+// under another has two until the first runs out.
+func latest(leases []LeaseInfo) (kept []LeaseInfo) {
+	at := map[string]int{} // by boot: its place in kept
+	for _, info := range leases {
+		i, seen := at[info.Boot]
+		switch {
+		case !seen:
+			at[info.Boot] = len(kept)
+			kept = append(kept, info)
+		case info.Start.After(kept[i].Start):
+			kept[i] = info
+		}
+	}
+	return kept
 }
 
 // viewOf joins leases and gossip to one set of processes.

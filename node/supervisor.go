@@ -1,8 +1,11 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,9 +22,9 @@ func (in *instance) supervise(ctx context.Context) {
 	c := newClaimer(in)
 	wait := claimRetryLeast
 	for ctx.Err() == nil {
-		in.look(ctx)
-		in.dropEnded()
+		in.look()
 		c.giveUp()
+		c.unsubscribe()
 		missing := in.missing()
 		c.waiting = 0
 		claimed := c.claimAll(ctx, missing)
@@ -46,42 +49,45 @@ func (in *instance) supervise(ctx context.Context) {
 func (in *instance) missing() (shards []*queue.Shard) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, on := range in.node.queues {
-		for i := range on.queue.Shards {
-			if s := on.queue.Shard(i); in.runners[s.Shard] == nil && in.wants(s.Shard) {
-				shards = append(shards, s)
+	desired := in.desired.Load()
+	if desired.all {
+		for _, on := range in.node.queues {
+			for i := range on.queue.Shards {
+				if s := on.queue.Shard(i); in.runners[s.Shard] == nil {
+					shards = append(shards, s)
+				}
 			}
 		}
+		return shards
 	}
+	for s := range desired.of {
+		if on := in.node.queues[s.Queue]; on != nil && in.runners[s] == nil && s.Index < on.queue.Shards {
+			shards = append(shards, on.queue.Shard(s.Index))
+		}
+	}
+	slices.SortFunc(shards, func(x, y *queue.Shard) int {
+		return cmp.Or(strings.Compare(x.Queue, y.Queue), cmp.Compare(x.Index, y.Index))
+	})
 	return shards
 }
 
-// dropEnded forgets runners whose claim is gone and gives back those that went astray,
-// once their handlers have returned.
-func (in *instance) dropEnded() {
-	for _, r := range in.all() {
-		r.mu.Lock()
-		fenced, taken, astray := r.fenced, r.taken, r.astray
-		r.mu.Unlock()
-		if !fenced && !astray || r.leaving.Load() {
-			continue
-		}
-		select {
-		case <-r.stop():
-		default:
-			time.AfterFunc(claimRetryLeast, in.kick)
-			continue
-		}
-		if !fenced {
-			in.release(in.io, r)
-			continue
-		}
-		in.log.Warn("shard lost", "shard", r.claim.Shard, "fence", r.claim.Fence, "claimed by another instance", taken)
-		if taken {
-			in.node.notLast(r.claim.Shard.Shard)
-		}
-		in.forget(r)
+// part lets go of a shard whose handlers have returned: it is given back, or, if another
+// instance has claimed it meanwhile, forgotten.
+func (in *instance) part(r *runner) {
+	r.mu.Lock()
+	fenced, taken := r.fenced, r.taken
+	r.mu.Unlock()
+	if !fenced {
+		ctx, cancel := in.patience(1)
+		defer cancel()
+		in.release(ctx, r)
+		return
 	}
+	in.log.Warn("shard lost", "shard", r.claim.Shard, "fence", r.claim.Fence, "claimed by another instance", taken)
+	if taken {
+		in.node.notLast(r.claim.Shard.Shard)
+	}
+	in.forget(r)
 }
 
 // forget removes a runner that does nothing any more.
@@ -100,16 +106,16 @@ func (in *instance) forget(r *runner) {
 }
 
 // handBack stops all runners, waits for their handlers, acknowledges and releases.
-func (in *instance) handBack(stop context.Context) {
+func (in *instance) handBack() {
 	begun := time.Now()
 	runners := in.all()
 	for _, r := range runners {
 		r.stop()
 	}
-	in.await(stop)
+	in.await()
 	in.handovers.Wait()
 	runners = in.all() // without those that were on their way already
-	ctx, cancel := in.patience(stop, len(runners))
+	ctx, cancel := in.patience(len(runners))
 	defer cancel()
 	var group errgroup.Group
 	group.SetLimit(claimsAtOnce)
@@ -131,13 +137,13 @@ const releasePatience = 3 * time.Second
 // reach. A process that goes on needs Redis for its next lease anyhow, so it waits: then
 // what was finished during the outage is acknowledged and not handled again. One that is
 // told to stop has a deadline for all shards together.
-func (in *instance) patience(stop context.Context, n int) (context.Context, context.CancelFunc) {
+func (in *instance) patience(n int) (context.Context, context.CancelFunc) {
 	short := releasePatience + time.Duration(n)*time.Millisecond
-	if stop.Err() != nil {
+	if in.stop.Err() != nil {
 		return context.WithTimeout(in.io, short)
 	}
 	ctx, cancel := context.WithCancel(in.io)
-	hurry := context.AfterFunc(stop, func() { time.AfterFunc(short, cancel) })
+	hurry := context.AfterFunc(in.stop, func() { time.AfterFunc(short, cancel) })
 	return ctx, func() { hurry(); cancel() }
 }
 
@@ -170,6 +176,7 @@ func (in *instance) release(ctx context.Context, r *runner) {
 	var refusal *queue.FencedError
 	switch {
 	case err == nil:
+		in.node.notLast(r.claim.Shard.Shard) // from now on anybody may claim it
 	case errors.As(err, &refusal):
 		in.node.metrics.Fenced("release")
 		if refusal.Owner.Fence != 0 { // else Redis has lost the claim: this process was its last owner

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
@@ -56,6 +55,10 @@ func (f *facts) judge(id string) web.Reason {
 		due := f.job.PerformAt.Sub(f.standing.Now).Seconds()
 		r.Due = &due
 	}
+	if !f.job.Since.IsZero() {
+		since := f.standing.Now.Sub(f.job.Since).Seconds()
+		r.Since = &since
+	}
 	switch f.job.State {
 	case queue.Dead:
 		r.Reason = "it is in the morgue" + f.lastError() + ": requeue it, or delete it"
@@ -73,8 +76,7 @@ func (f *facts) lastError() string {
 	if f.job.Error == "" {
 		return ""
 	}
-	first, _, _ := strings.Cut(f.job.Error, "\n")
-	return fmt.Sprintf(" (last error: %s)", first)
+	return fmt.Sprintf(" (last error: %s)", queue.Gist(f.job.Error))
 }
 
 func (f *facts) inFlight() string {
@@ -84,7 +86,11 @@ func (f *facts) inFlight() string {
 	case !f.alive():
 		return fmt.Sprintf("it was in flight with %s, whose lease is gone: it runs again once the shard is seized%s", f.shard.Owner, f.successor())
 	}
-	return fmt.Sprintf("a handler of %s has it (flight %d)", f.shard.Owner, f.job.Flight)
+	text := fmt.Sprintf("a handler of %s has it (flight %d)", f.shard.Owner, f.job.Flight)
+	if !f.job.Since.IsZero() {
+		text += fmt.Sprintf(" for %s", f.standing.Now.Sub(f.job.Since).Round(time.Millisecond))
+	}
+	return text
 }
 
 // alive reports whether the shard's owner has a lease.
@@ -94,9 +100,9 @@ func (f *facts) waiting() string {
 	wait := f.job.PerformAt.Sub(f.standing.Now)
 	switch {
 	case wait > 0 && f.job.State == queue.Retrying:
-		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s", f.job.RetryCount+1, f.lastError(), wait.Round(time.Millisecond))
+		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s", f.job.RetryCount+1, f.lastError(), f.in(wait))
 	case wait > 0:
-		return fmt.Sprintf("it is due in %s", wait.Round(time.Millisecond))
+		return "it is due in " + f.in(wait)
 	case f.paused:
 		return fmt.Sprintf("queue %q is paused", f.shard.Queue)
 	case !f.alive():
@@ -110,6 +116,15 @@ func (f *facts) waiting() string {
 		return fmt.Sprintf("it waits behind %d ids in its shard, which %s works on (%d in flight)", f.standing.Ahead, f.shard.Owner, f.standing.InFlight)
 	}
 	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)", f.shard.Owner, f.standing.InFlight)
+}
+
+// in says how long it is until the job is due, in days if that is long.
+func (f *facts) in(wait time.Duration) string {
+	const day = 24 * time.Hour
+	if wait < 2*day {
+		return wait.Round(time.Millisecond).String()
+	}
+	return fmt.Sprintf("%d days, at %s", wait/day, f.job.PerformAt.UTC().Format(time.RFC3339))
 }
 
 func (f *facts) ownerless() string {

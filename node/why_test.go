@@ -35,10 +35,14 @@ func TestJudge(t *testing.T) {
 		{"probation", func(f *facts) { f.standing.Suspect, f.standing.Crashes = true, 2 }, "ready", "probation (2 crashes)", -2},
 		{"paused", func(f *facts) { f.paused = true }, "ready", `queue "orders" is paused`, -2},
 		{"scheduled", func(f *facts) { f.job.State, f.job.PerformAt = queue.Scheduled, now.Add(time.Minute) }, "scheduled", "due in 1m0s", 60},
+		{"scheduled for long", func(f *facts) { f.job.State, f.job.PerformAt = queue.Scheduled, now.Add(50*time.Hour) }, "scheduled",
+			"due in 2 days, at " + now.Add(50*time.Hour).UTC().Format(time.RFC3339), 180000},
 		{"retry", func(f *facts) {
 			f.job.State, f.job.PerformAt, f.job.RetryCount, f.job.Error = queue.Retrying, now.Add(time.Second), 0, "boom\nstack"
 		}, "retry", "attempt 1 failed (last error: boom); the next one is due in 1s", 1},
 		{"in flight", func(f *facts) { f.job.State, f.job.Flight = queue.InFlight, 7 }, "in_flight", "a handler of n1/B.1 has it (flight 7)", -2},
+		{"in flight since", func(f *facts) { f.job.State, f.job.Flight, f.job.Since = queue.InFlight, 7, now.Add(-12*time.Second) },
+			"in_flight", "a handler of n1/B.1 has it (flight 7) for 12s", -2},
 		{"in flight with the dead", func(f *facts) { f.job.State, f.shard.State, f.shard.Assigned = queue.InFlight, web.Claiming, "n2" },
 			"in_flight", "n1/B.1, whose lease is gone: it runs again once the shard is seized; n2 is to claim it", -2},
 		{"morgue", func(f *facts) { f.job.State, f.job.Error = queue.Dead, "boom" }, "morgue", "in the morgue (last error: boom)", 0},
@@ -60,6 +64,9 @@ func TestJudge(t *testing.T) {
 				t.Errorf("due: got %v, want none", *got.Due)
 			case c.due != 0 && (got.Due == nil || *got.Due != c.due):
 				t.Errorf("due: got %v, want %v", got.Due, c.due)
+			}
+			if since := f.standing.Now.Sub(f.job.Since).Seconds(); !f.job.Since.IsZero() && (got.Since == nil || *got.Since != since) {
+				t.Errorf("since: got %v, want %v", got.Since, since)
 			}
 		})
 	}

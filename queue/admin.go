@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -19,9 +20,11 @@ type Place string
 
 // The places.
 const (
-	Anywhere Place = ""        // wherever the id waits
-	Retries  Place = "retry"   // failed, waiting for the next attempt
-	Blocked  Place = "blocked" // out of retries, waiting for a person
+	Anywhere Place = ""               // wherever the id waits
+	Due      Place = Place(Ready)     // due, waiting for a handler
+	Later    Place = Place(Scheduled) // never failed, not due yet
+	Retries  Place = Place(Retrying)  // failed, waiting for the next attempt
+	Blocked  Place = Place(Waiting)   // out of retries, waiting for a person
 )
 
 // byShard calls fn with the ids of each shard, at most adminChunk at once.
@@ -41,6 +44,28 @@ func (q *Queue) byShard(ids []string, fn func(*Shard, []string) (int, error)) (t
 	return total, nil
 }
 
+// some calls a script that does some of the ids and says how many, until all are done: ids
+// with many payloads take long, and Redis serves nobody else meanwhile.
+func (s *Shard) some(ctx context.Context, script *script, keys []string, args []any, ids []string) (total int, err error) {
+	for len(ids) > 0 {
+		reply, err := s.c.run(ctx, script, keys, withIDs(slices.Clone(args), ids)...)
+		if err != nil {
+			return total, fmt.Errorf("shard %s: %w", s, err)
+		}
+		r, _ := reply.([]any)
+		if len(r) != 2 {
+			return total, fmt.Errorf("shard %s: %s answered %v, want two numbers", s, script.name, reply)
+		}
+		n, _ := r[0].(int64)
+		looked, _ := r[1].(int64)
+		if looked < 1 || int(looked) > len(ids) {
+			return total, fmt.Errorf("shard %s: %s answered %v for %d ids", s, script.name, reply, len(ids))
+		}
+		total, ids = total+int(n), ids[looked:]
+	}
+	return total, nil
+}
+
 func withIDs(args []any, ids []string) []any {
 	for _, id := range ids {
 		args = append(args, id)
@@ -51,7 +76,7 @@ func withIDs(args []any, ids []string) []any {
 // Delete forgets what waits for ids, if they are in that place.
 func (q *Queue) Delete(ctx context.Context, place Place, ids ...string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.count(ctx, q.c.scripts.delete, s.keys.forWaiting(), withIDs([]any{string(place)}, ids))
+		return s.some(ctx, q.c.scripts.delete, s.keys.forWaiting(), []any{string(place)}, ids)
 	})
 }
 
@@ -68,7 +93,7 @@ func (q *Queue) KillOldest(ctx context.Context, place Place, ids ...string) (int
 
 func (q *Queue) kill(ctx context.Context, place Place, what string, ids []string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.count(ctx, q.c.scripts.kill, s.keys.forMorgue(), withIDs([]any{string(place), what, s.keys.wake}, ids))
+		return s.some(ctx, q.c.scripts.kill, s.keys.forMorgue(), []any{string(place), what, s.keys.wake}, ids)
 	})
 }
 
@@ -91,90 +116,13 @@ func (q *Queue) Unblock(ctx context.Context, ids ...string) (int, error) {
 
 func (q *Queue) requeue(ctx context.Context, from string, ids []string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.count(ctx, q.c.scripts.requeue, s.keys.forMorgue(), withIDs([]any{from, s.keys.wake}, ids))
+		return s.some(ctx, q.c.scripts.requeue, s.keys.forMorgue(), []any{from, s.keys.wake}, ids)
 	})
 }
 
 // DeleteDead forgets what the morgue holds of ids.
 func (q *Queue) DeleteDead(ctx context.Context, ids ...string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.count(ctx, q.c.scripts.forget, s.keys.forForget(), withIDs(nil, ids))
+		return s.some(ctx, q.c.scripts.forget, s.keys.forForget(), nil, ids)
 	})
-}
-
-// RunAllNow makes every scheduled and every failed job due now.
-func (q *Queue) RunAllNow(ctx context.Context) (int, error) {
-	run := func(ids []string) (int, error) { return q.RunNow(ctx, ids...) }
-	return q.sweep(func(s *Shard) (int, error) {
-		n, err := s.drainSet(ctx, s.keys.due, run)
-		if err != nil {
-			return n, err
-		}
-		m, err := s.drainSet(ctx, s.keys.retry, run)
-		return n + m, err
-	})
-}
-
-// KillAllFailed sends every job that failed and waits for its next attempt to the morgue.
-func (q *Queue) KillAllFailed(ctx context.Context) (int, error) {
-	return q.sweep(func(s *Shard) (int, error) {
-		return s.drainSet(ctx, s.keys.retry, func(ids []string) (int, error) { return q.Kill(ctx, Retries, ids...) })
-	})
-}
-
-// DeleteAllFailed forgets every job that failed and waits for its next attempt.
-func (q *Queue) DeleteAllFailed(ctx context.Context) (int, error) {
-	return q.sweep(func(s *Shard) (int, error) {
-		return s.drainSet(ctx, s.keys.retry, func(ids []string) (int, error) { return q.Delete(ctx, Retries, ids...) })
-	})
-}
-
-// RequeueAllDead brings the whole morgue back.
-func (q *Queue) RequeueAllDead(ctx context.Context) (int, error) {
-	return q.sweep(func(s *Shard) (int, error) {
-		return s.drainSet(ctx, s.keys.dead, func(ids []string) (int, error) { return q.Requeue(ctx, ids...) })
-	})
-}
-
-// DeleteAllDead empties the morgue.
-func (q *Queue) DeleteAllDead(ctx context.Context) (int, error) {
-	return q.sweep(func(s *Shard) (int, error) {
-		return s.drainSet(ctx, s.keys.dead, func(ids []string) (int, error) { return q.DeleteDead(ctx, ids...) })
-	})
-}
-
-func (q *Queue) sweep(fn func(*Shard) (int, error)) (total int, err error) {
-	for _, s := range q.shards {
-		n, err := fn(s)
-		total += n
-		if err != nil {
-			return total, err
-		}
-	}
-	return total, nil
-}
-
-// drainSet feeds the members of a sorted set to fn, which takes them out of it. It
-// stops after as many as there were at first, as others may arrive meanwhile.
-func (s *Shard) drainSet(ctx context.Context, key string, fn func([]string) (int, error)) (total int, err error) {
-	size, err := s.c.rdb.ZCard(ctx, key).Result()
-	if err != nil {
-		return 0, s.c.explain("count "+s.String(), err)
-	}
-	for left := int(size); left > 0; {
-		ids, err := s.c.rdb.ZRange(ctx, key, 0, int64(min(left, adminChunk))-1).Result()
-		if err != nil {
-			return total, s.c.explain("list "+s.String(), err)
-		}
-		if len(ids) == 0 {
-			return total, nil
-		}
-		n, err := fn(ids)
-		total += n
-		if err != nil {
-			return total, err
-		}
-		left -= len(ids)
-	}
-	return total, nil
 }

@@ -33,7 +33,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, probationTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests)
+	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, namedTests, leaseTests, damageTests)
 }
 
 func runSuite(t *testing.T, b *backend) {
@@ -62,7 +62,12 @@ func TestCluster(t *testing.T) {
 // TestEmbedded is the suite on the Redis inside the process.
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
-	runSuite(t, &backend{url: redistest.StartMini(t).URL(), mini: true})
+	for _, c := range suite() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, &backend{url: redistest.StartMini(t).URL(), mini: true}) // its own: each key costs all commands
+		})
+	}
 }
 
 // open connects with a cluster name of its own.

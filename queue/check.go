@@ -24,11 +24,13 @@ type Server struct {
 const minMajor, minMinor = 6, 2
 
 // Check connects, reads what the server is and sends it the scripts. It fails when
-// Redis is out of reach, too old, or may evict jobs at will.
+// Redis is out of reach, too old, may evict jobs at will, or does not permit what the
+// client does. Of a cluster every master is asked, of Sentinel the master and every sentinel
+// that answers.
 func (c *Client) Check(ctx context.Context, allowEviction bool) (Server, error) {
 	var server Server
 	if err := c.rdb.Ping(ctx).Err(); err != nil {
-		return server, c.explain("connect", err)
+		return server, c.refusedToConnect(ctx, err)
 	}
 	var mu sync.Mutex // guards server: a cluster's masters are asked at once
 	err := c.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
@@ -39,6 +41,9 @@ func (c *Client) Check(ctx context.Context, allowEviction bool) (Server, error) 
 		return one.refuse(c.address, allowEviction)
 	})
 	if err != nil {
+		return server, err
+	}
+	if err := c.checkPermissions(ctx); err != nil {
 		return server, err
 	}
 	return server, c.Load(ctx)

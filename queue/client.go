@@ -23,13 +23,19 @@ import (
 type Config struct {
 	// Redis is where the jobs live. Default redis://127.0.0.1:6379/0.
 	//
-	//	redis://[user:password@]host:port/db            rediss:// with TLS
-	//	redis+sentinel://[user:password@]host:port,host:port/master[/db]
+	//	redis://[user:password@]host:port/db
+	//	redis+sentinel://[user:password@]host:port,host:port/master[/db][?sentinel_user=…&sentinel_password=…]
 	//	redis+cluster://[user:password@]host:port,host:port
+	//
+	// With rediss instead of redis it is TLS, with the sentinels too. The login before the
+	// hosts is that of Redis; sentinels that ask for one have their own.
 	Redis string
 	// Cluster separates the keys of clusters that share a Redis. Default "default".
 	Cluster string
-	// TLS overrides the TLS settings of a rediss:// URL.
+	// TLS overrides the TLS settings of a rediss:// URL: TLS 1.2, the system's
+	// authorities, no client certificate. Without a ServerName each server is verified by
+	// the address it is dialled at: that of the URL, and what a cluster or the sentinels
+	// announce. With one all servers and sentinels must have that name.
 	TLS *tls.Config
 	// Timeout of one command, also of dialling. Default 5 s.
 	Timeout time.Duration
@@ -74,7 +80,11 @@ type Client struct {
 	cfg     Config
 	rdb     redis.UniversalClient
 	address string // for people: hosts without credentials
-	scripts *scripts
+	// sentinels are how to reach them; nil without Sentinel.
+	sentinels *sentinels
+	scripts   *scripts
+	// replicas of the masters; claims wait for one.
+	replicas replicas
 
 	mu     sync.Mutex
 	queues map[string]*Queue // by name, as registered; guarded by mu
@@ -93,10 +103,15 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis address %q: %w", MaskURL(cfg.Redis), err)
 	}
-	return &Client{
+	c := &Client{
 		cfg: cfg, rdb: redis.NewUniversalClient(opts), address: strings.Join(opts.Addrs, ","),
 		scripts: newScripts(), queues: map[string]*Queue{},
-	}, nil
+	}
+	if opts.MasterName != "" {
+		c.sentinels = &sentinels{opts}
+		c.rdb.AddHook(knownMaster{opts.MasterName})
+	}
+	return c, nil
 }
 
 // Close gives the connections back. It may be called twice.
@@ -113,20 +128,6 @@ func (c *Client) Cluster() string { return c.cfg.Cluster }
 // Redis is the address for people: hosts, no credentials.
 func (c *Client) Redis() string { return c.address }
 
-// MaskURL hides the password of a Redis URL.
-func MaskURL(raw string) string {
-	at := strings.LastIndex(raw, "@")
-	if at < 0 {
-		return raw
-	}
-	scheme, login, ok := strings.Cut(raw[:at], "://")
-	if !ok {
-		return "***@" + raw[at+1:] // no Redis URL: who knows what is what
-	}
-	user, _, _ := strings.Cut(login, ":")
-	return scheme + "://" + user + ":***@" + raw[at+1:]
-}
-
 // options turns the URL into go-redis's options. go-redis must not retry by itself:
 // the callers repeat by the rules of each script (design, section 5).
 func options(cfg Config) (*redis.UniversalOptions, error) {
@@ -134,14 +135,20 @@ func options(cfg Config) (*redis.UniversalOptions, error) {
 		MaxRetries: -1, ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		Protocol: 2, DisableIdentity: true,
 		DialTimeout: cfg.Timeout, ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout, PoolTimeout: cfg.Timeout,
-		PoolSize: cfg.PoolSize, DialerRetries: 1, TLSConfig: cfg.TLS,
+		PoolSize: cfg.PoolSize, DialerRetries: 1,
 	}
 	scheme, rest, ok := strings.Cut(cfg.Redis, "://")
 	if !ok {
 		return nil, errors.New("want redis://, rediss://, redis+sentinel:// or redis+cluster://")
 	}
+	if secure, ok := strings.CutPrefix(scheme, "rediss"); ok {
+		scheme, opts.TLSConfig = "redis"+secure, tlsConfig(cfg.TLS)
+	} else if cfg.TLS != nil {
+		return nil, errors.New("there are TLS settings for it, but no TLS in it: want rediss://, rediss+sentinel:// or rediss+cluster://")
+	}
 	authority, path, _ := strings.Cut(rest, "/")
-	if strings.Contains(path, "@") {
+	path, query, hasQuery := strings.Cut(path, "?")
+	if strings.Contains(path+query, "@") {
 		return nil, errors.New("a user or password with a '/' in it must be URL-encoded")
 	}
 	if at := strings.LastIndex(authority, "@"); at >= 0 {
@@ -161,19 +168,24 @@ func options(cfg Config) (*redis.UniversalOptions, error) {
 		}
 		opts.Addrs = append(opts.Addrs, addr)
 	}
-	return opts, kind(opts, strings.TrimSuffix(scheme, "+tls"), path)
+	if err := kind(opts, scheme, path); err != nil || !hasQuery {
+		return opts, err
+	}
+	return opts, sentinelLogin(opts, query)
+}
+
+// tlsConfig leaves the server's name open: it is that of each connection's address.
+func tlsConfig(configured *tls.Config) *tls.Config {
+	if configured != nil {
+		return configured
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12}
 }
 
 // kind sets what differs between single Redis, Sentinel and Cluster.
 func kind(opts *redis.UniversalOptions, scheme, path string) error {
 	path = strings.Trim(path, "/")
 	switch scheme {
-	case "rediss":
-		if opts.TLSConfig == nil {
-			host, _, _ := net.SplitHostPort(opts.Addrs[0])
-			opts.TLSConfig = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
-		}
-		fallthrough
 	case "redis":
 		if len(opts.Addrs) > 1 {
 			return errors.New("several hosts: want redis+sentinel:// or redis+cluster://")
@@ -190,7 +202,7 @@ func kind(opts *redis.UniversalOptions, scheme, path string) error {
 			return errors.New("a Redis Cluster has database 0 only")
 		}
 	default:
-		return fmt.Errorf("scheme %q: want redis, rediss, redis+sentinel or redis+cluster", scheme)
+		return fmt.Errorf("scheme %q: want redis, redis+sentinel, redis+cluster, or rediss for TLS", scheme)
 	}
 	if path == "" {
 		return nil
@@ -204,8 +216,11 @@ func kind(opts *redis.UniversalOptions, scheme, path string) error {
 }
 
 func hostPort(host, scheme string) (string, error) {
-	if host == "" {
+	switch {
+	case host == "":
 		return "", errors.New("host is missing")
+	case strings.Contains(host, "?"):
+		return "", errors.New("'?' follows a '/': want redis+sentinel://host:port/master?sentinel_user=…&sentinel_password=…")
 	}
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host, nil
@@ -223,4 +238,13 @@ func (c *Client) eachMaster(ctx context.Context, fn func(context.Context, redis.
 		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return fn(ctx, node) })
 	}
 	return fn(ctx, c.rdb)
+}
+
+// addressOf is where a master of eachMaster is. What go-redis calls the master of the
+// sentinels is no address: the sentinels' stand for it.
+func (c *Client) addressOf(node redis.UniversalClient) string {
+	if single, ok := node.(*redis.Client); ok && c.rdb != node {
+		return single.Options().Addr
+	}
+	return c.address
 }

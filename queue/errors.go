@@ -47,9 +47,9 @@ var ErrHeld = errors.New("the shard's claim is held or has changed")
 
 // Transient reports whether an operation that failed with err may succeed when it is
 // repeated: Redis was out of reach, starting, failing over, moving a slot, read-only
-// or out of memory. Whether it was executed is unknown if the connection broke.
+// or out of memory or connections. Whether it was executed is unknown if the connection broke.
 func Transient(err error) bool {
-	for _, prefix := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "OOM", "MOVED", "ASK", "BUSY", "NOREPLICAS", "MISCONF", "UNKILLABLE"} {
+	for _, prefix := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "OOM", "MOVED", "ASK", "BUSY", "NOREPLICAS", "MISCONF", "UNKILLABLE", "max number of clients"} {
 		if says(err, prefix) {
 			return true
 		}

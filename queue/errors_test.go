@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -97,17 +98,27 @@ func TestOpenRefuses(t *testing.T) {
 		cfg  Config
 		says string
 	}{
-		"cluster with braces": {Config{Cluster: "{a}"}, "cluster name"},
-		"no scheme":           {Config{Redis: "user:secret@host:1"}, "want redis://"},
-		"other scheme":        {Config{Redis: "http://u:secret@host"}, `scheme "http"`},
-		"two hosts":           {Config{Redis: "redis://:secret@a,b"}, "several hosts"},
-		"no master":           {Config{Redis: "redis+sentinel://:secret@a"}, "name the master"},
-		"cluster database":    {Config{Redis: "redis+cluster://:secret@a/1"}, "database 0 only"},
-		"database":            {Config{Redis: "redis://:secret@a/x"}, `database "x"`},
-		"slash in password":   {Config{Redis: "redis://:sec/ret@a/0"}, "URL-encoded"},
-		"bad escape":          {Config{Redis: "redis://:secret%zz@a/0"}, "URL-encoded"},
-		"no host":             {Config{Redis: "redis://:secret@/0"}, "host is missing"},
-		"limits":              {Config{Payloads: -1}, "limits"},
+		"cluster with braces":  {Config{Cluster: "{a}"}, "cluster name"},
+		"no scheme":            {Config{Redis: "user:secret@host:1"}, "want redis://"},
+		"other scheme":         {Config{Redis: "http://u:secret@host"}, `scheme "http"`},
+		"two hosts":            {Config{Redis: "redis://:secret@a,b"}, "several hosts"},
+		"no master":            {Config{Redis: "redis+sentinel://:secret@a"}, "name the master"},
+		"cluster database":     {Config{Redis: "redis+cluster://:secret@a/1"}, "database 0 only"},
+		"database":             {Config{Redis: "redis://:secret@a/x"}, `database "x"`},
+		"slash in password":    {Config{Redis: "redis://:sec/ret@a/0"}, "URL-encoded"},
+		"bad escape":           {Config{Redis: "redis://:secret%zz@a/0"}, "URL-encoded"},
+		"no host":              {Config{Redis: "redis://:secret@/0"}, "host is missing"},
+		"TLS nowhere":          {Config{Redis: "redis://:secret@a", TLS: &tls.Config{}}, "want rediss://"},
+		"TLS said elsewhere":   {Config{Redis: "redis+cluster+tls://:secret@a"}, "or rediss for TLS"},
+		"no sentinel login":    {Config{Redis: "redis+sentinel://a/m?sentinel_pasword=secret"}, "want sentinel_user and sentinel_password"},
+		"bad sentinel escape":  {Config{Redis: "redis+sentinel://a/m?sentinel_password=secret%zz"}, "sentinel_password is not URL-encoded"},
+		"sentinel user alone":  {Config{Redis: "redis+sentinel://a/m?sentinel_user=u"}, "needs sentinel_password"},
+		"at in a query":        {Config{Redis: "redis+sentinel://a/m?sentinel_password=sec@ret"}, "URL-encoded"},
+		"and in a query":       {Config{Redis: "redis+sentinel://a/m?sentinel_password=x&secret"}, "URL-encoded"},
+		"login of no cluster":  {Config{Redis: "redis+cluster://a?sentinel_password=secret"}, "redis+sentinel://"},
+		"login of no sentinel": {Config{Redis: "redis://a/0?sentinel_password=secret"}, "redis+sentinel://"},
+		"slash and query":      {Config{Redis: "redis://u:sec/ret?x@h/0"}, "URL-encoded"},
+		"limits":               {Config{Payloads: -1}, "limits"},
 	} {
 		_, err := Open(c.cfg)
 		if err == nil || !strings.Contains(err.Error(), c.says) {
@@ -127,6 +138,10 @@ func TestAddressForms(t *testing.T) {
 		"redis+sentinel://a,b:2/m/4":          "a:26379,b:2",
 		"redis+cluster://:p@a:1,b:2,[::1]:3/": "a:1,b:2,[::1]:3",
 		"rediss://[::1]":                      "[::1]:6379",
+		"rediss+sentinel://a/m":               "a:26379",
+		"redis+sentinel://:p%40@a/m/1?sentinel_user=u&sentinel_password=p%26": "a:26379",
+		"redis://u:p?w@h":        "h:6379",
+		"rediss+cluster://a,b:1": "a:6379,b:1",
 	} {
 		c, err := Open(Config{Redis: url})
 		if err != nil {
@@ -141,6 +156,11 @@ func TestAddressForms(t *testing.T) {
 		}
 	}
 	eq(t, "masked", MaskURL("redis://u:secret@h:1/0"), "redis://u:***@h:1/0")
+	eq(t, "masked", MaskURL("redis+sentinel://h?sentinel_password=se@cret"), "redis+sentinel://***@cret")
+	eq(t, "masked", MaskURL("user:secret@h"), "***@h")
+	eq(t, "masked", MaskURL("h:1"), "h:1")
+	eq(t, "masked", MaskURL("redis://u:p?w@h:1/0"), "redis://u:***@h:1/0")
+	eq(t, "masked", MaskURL("redis+sentinel://u:secret@h/m?sentinel_password=secret"), "redis+sentinel://u:***@h/m?***")
 }
 
 // TestErrorKinds asks real Redis servers for their errors.
@@ -193,6 +213,7 @@ func TestTransient(t *testing.T) {
 		"nil":              {nil, false, false},
 		"loading":          {answer("LOADING Redis is loading the dataset in memory"), true, false},
 		"slot moving":      {answer("TRYAGAIN Multiple keys request during rehashing of slot"), true, false},
+		"too many clients": {answer("ERR max number of clients reached"), true, false},
 		"moved":            {answer("MOVED 1 host:1"), true, false},
 		"6.2, full":        {answer("ERR Error running script (call to f_0): @user_script:1: @user_script: 1: -OOM command not allowed when used memory > 'maxmemory'."), true, false},
 		"6.2, other":       {answer("ERR Error running script (call to f_0): @user_script:1: user_script:1: attempt to index a nil value"), false, false},

@@ -120,11 +120,12 @@ func number(p lowkiq.Payload) int {
 	return n
 }
 
-// TestSlotMove: a slot moves to another master while jobs flow through it.
+// TestSlotMove: a slot moves to another master while jobs flow through it, as the user of
+// docs/security.md.
 func TestSlotMove(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3)
-	r := newRig(t, &backend{url: cluster.URL()})
+	r := newRig(t, &backend{url: clusterUser(t, cluster, "lowkiq")})
 	f := &flow{t: t, r: r, handled: map[string]int{}}
 	slot := cluster.SlotOf(r.s.keys.jobs)
 	f.run(1500, func() {
@@ -145,11 +146,11 @@ func TestSlotMove(t *testing.T) {
 }
 
 // TestSentinel: push, pop and ack through the sentinels, and again after the master
-// was killed. What its replica had is there.
+// was killed, as the users of docs/security.md. What its replica had is there.
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t)
-	r := newRig(t, &backend{url: s.URL()}, func(c *Config) { c.Timeout = 2 * time.Second })
+	r := newRig(t, &backend{url: sentinelUser(t, s)}, func(c *Config) { c.Timeout = 2 * time.Second })
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	_, flight := r.popOne("a")
 	eq(t, "acked", r.ack(flight, "a"), 1)

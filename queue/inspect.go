@@ -1,21 +1,14 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 )
-
-// Lists for people. They read, they do not lock: on a moving queue a job may be seen
-// twice or missed.
 
 // State is where a job is.
 type State string
@@ -35,8 +28,18 @@ type Listed struct {
 	lowkiq.Job
 	State  State
 	Shard  int
-	Flight int64 // of a job in flight
-	Parked int   // payloads pushed while the job was in flight
+	Flight int64     // of a job in flight
+	Since  time.Time // of a job in flight: when it was popped
+	Parked int       // payloads pushed while the job was in flight
+
+	// On a page only, where payloads beyond 4 KiB per job, and what is long of an error, are cut off:
+	Count int  // payloads there are
+	Bytes int  // bytes they have
+	Cut   bool // Payloads or Error is not all of it; of a crowded job the first in push order are there
+
+	// Damaged: its record cannot be read, so Error says how it begins, and of the job nothing but id and place is
+	// known. An audit finds it, and a repair moves it aside.
+	Damaged bool
 }
 
 // Range limits a list.
@@ -45,14 +48,7 @@ type Range struct {
 	MinTime, MaxTime   time.Time // due times (in the morgue: times of burial); zero = no limit
 	MinRetry, MaxRetry int       // retry counts; both 0 = no limit
 	Reverse            bool      // largest first
-	Limit              int       // most jobs; 0 = 100
-}
-
-func (r Range) limit() int {
-	if r.Limit <= 0 {
-		return 100
-	}
-	return r.Limit
+	Limit              int       // most jobs of one call
 }
 
 func (r Range) hasID(id string) bool {
@@ -103,6 +99,7 @@ func (s *Shard) locate(ctx context.Context, job *Listed) error {
 	case place.Err() == nil:
 		job.State = InFlight
 		job.Flight = flightAt(claim.Val(), place.Val())
+		job.Since = flightSince(claim.Val(), job.Flight)
 		job.Parked = countPayloads(parked.Val())
 	case due.Err() == nil:
 		job.State = Scheduled
@@ -128,140 +125,9 @@ func countPayloads(record string) int {
 	return n
 }
 
-// ByID lists jobs in order of their ids. It reads the whole queue: the cost is that of
-// all its jobs, in steps that do not block Redis.
-func (q *Queue) ByID(ctx context.Context, r Range) ([]Listed, error) {
-	keep := newTop(r.limit(), func(x, y string) int { return direction(r, strings.Compare(x, y)) })
-	for _, s := range q.shards {
-		err := s.scan(ctx, s.keys.jobs, func(id, record string) {
-			if record != "x" && r.hasID(id) {
-				keep.add(id)
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return q.find(ctx, keep.list())
-}
-
 func direction(r Range, n int) int {
 	if r.Reverse {
 		return -n
 	}
 	return n
-}
-
-func (q *Queue) find(ctx context.Context, ids []string) ([]Listed, error) {
-	jobs := make([]Listed, 0, len(ids))
-	for _, id := range ids {
-		job, ok, err := q.Job(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			jobs = append(jobs, job)
-		}
-	}
-	return jobs, nil
-}
-
-// ByTime lists waiting jobs in order of their due times: of each shard, the first of
-// the ready list in the order in which they will be popped, then scheduled and failed
-// ones.
-func (q *Queue) ByTime(ctx context.Context, r Range) ([]Listed, error) {
-	return q.collect(ctx, r, func(ctx context.Context, s *Shard) ([]Listed, error) {
-		jobs, err := s.readyJobs(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		for state, key := range map[State]string{Scheduled: s.keys.due, Retrying: s.keys.retry} {
-			part, err := s.timed(ctx, key, state, r)
-			if err != nil {
-				return nil, err
-			}
-			jobs = append(jobs, part...)
-		}
-		return jobs, nil
-	}, func(x, y Listed) int { return x.PerformAt.Compare(y.PerformAt) })
-}
-
-// ByRetry lists failed jobs that wait for their next attempt, in order of their retry
-// counts. It reads all failed jobs of the queue.
-func (q *Queue) ByRetry(ctx context.Context, r Range) ([]Listed, error) {
-	all := r
-	all.Limit = 1 << 30
-	jobs, err := q.collect(ctx, all, func(ctx context.Context, s *Shard) ([]Listed, error) {
-		return s.timed(ctx, s.keys.retry, Retrying, all)
-	}, func(x, y Listed) int {
-		return cmp.Or(cmp.Compare(x.RetryCount, y.RetryCount), x.PerformAt.Compare(y.PerformAt))
-	})
-	return jobs[:min(len(jobs), r.limit())], err
-}
-
-// BlockedJobs lists the ids that wait for a person, longest first.
-func (q *Queue) BlockedJobs(ctx context.Context, r Range) ([]Listed, error) {
-	return q.collect(ctx, r, func(ctx context.Context, s *Shard) ([]Listed, error) {
-		return s.timed(ctx, s.keys.blocked, Waiting, r)
-	}, func(x, y Listed) int { return x.PerformAt.Compare(y.PerformAt) })
-}
-
-// Morgue lists buried jobs in order of their last burial.
-func (q *Queue) Morgue(ctx context.Context, r Range) ([]Listed, error) {
-	return q.collect(ctx, r, func(ctx context.Context, s *Shard) ([]Listed, error) {
-		return s.timed(ctx, s.keys.dead, Dead, r)
-	}, func(x, y Listed) int { return x.PerformAt.Compare(y.PerformAt) })
-}
-
-// InFlight lists the jobs that handlers have.
-func (q *Queue) InFlight(ctx context.Context, r Range) ([]Listed, error) {
-	return q.collect(ctx, r, func(ctx context.Context, s *Shard) ([]Listed, error) {
-		keep := newTop(r.limit(), func(x, y string) int { return direction(r, strings.Compare(x, y)) })
-		ids, err := q.c.rdb.LRange(ctx, s.keys.flight, 0, -1).Result()
-		if err != nil {
-			return nil, q.c.explain("list flights of "+s.String(), err)
-		}
-		for _, id := range ids {
-			if r.hasID(id) {
-				keep.add(id)
-			}
-		}
-		var jobs []Listed
-		for _, id := range keep.list() {
-			found, err := s.load(ctx, s.keys.jobs, "w", []string{id})
-			if err != nil {
-				return nil, err
-			}
-			if len(found) == 0 {
-				continue
-			}
-			if err := s.locate(ctx, &found[0]); err != nil {
-				return nil, err
-			}
-			if found[0].State == InFlight {
-				jobs = append(jobs, found[0])
-			}
-		}
-		return jobs, nil
-	}, func(x, y Listed) int { return strings.Compare(x.ID, y.ID) })
-}
-
-// collect merges lists of all shards.
-func (q *Queue) collect(ctx context.Context, r Range, list func(context.Context, *Shard) ([]Listed, error), order func(x, y Listed) int) ([]Listed, error) {
-	var all []Listed
-	for _, s := range q.shards {
-		part, err := list(ctx, s)
-		if err != nil {
-			return nil, fmt.Errorf("queue %q: %w", q.Name, err)
-		}
-		for _, job := range part {
-			if r.hasID(job.ID) && r.hasTime(job.PerformAt) && r.hasRetry(job.RetryCount) {
-				all = append(all, job)
-			}
-		}
-	}
-	slices.SortStableFunc(all, func(x, y Listed) int {
-		return direction(r, cmp.Or(order(x, y), strings.Compare(x.ID, y.ID)))
-	})
-	return all[:min(len(all), r.limit())], nil
 }

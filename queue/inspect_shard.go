@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,7 +31,8 @@ func (s *Shard) load(ctx context.Context, hash, space string, ids []string) ([]L
 		}
 		job, _, err := decodeJob(id, record, nil)
 		if err != nil {
-			return nil, err
+			jobs = append(jobs, Listed{Shard: s.Index, Job: lowkiq.Job{ID: id}}.damaged(record))
+			continue
 		}
 		if record[0] == 's' {
 			if job.Payloads, err = s.spilled(ctx, space, id); err != nil {
@@ -70,77 +72,6 @@ func (s *Shard) spilled(ctx context.Context, space, id string) ([]lowkiq.Payload
 	return payloads, nil
 }
 
-// scan walks through a hash without blocking Redis.
-func (s *Shard) scan(ctx context.Context, hash string, see func(field, value string)) error {
-	var cursor uint64
-	for {
-		flat, next, err := s.c.rdb.HScan(ctx, hash, cursor, "", 1000).Result()
-		if err != nil {
-			return s.c.explain("scan "+s.String(), err)
-		}
-		for i := 0; i+1 < len(flat); i += 2 {
-			if flat[i] != "" { // see the end of lua/claim.lua
-				see(flat[i], flat[i+1])
-			}
-		}
-		if cursor = next; cursor == 0 {
-			return nil
-		}
-	}
-}
-
-// readyJobs reads the ready end of the range: ids on probation, then the ready list.
-func (s *Shard) readyJobs(ctx context.Context, r Range) ([]Listed, error) {
-	first, last := int64(0), int64(r.limit())-1
-	if r.Reverse {
-		first, last = -int64(r.limit()), -1
-	}
-	var jobs []Listed
-	for _, key := range []string{s.keys.suspects, s.keys.ready} {
-		ids, err := s.c.rdb.LRange(ctx, key, first, last).Result()
-		if err != nil {
-			return nil, s.c.explain("list "+s.String(), err)
-		}
-		part, err := s.load(ctx, s.keys.jobs, "w", ids)
-		if err != nil {
-			return nil, err
-		}
-		jobs = append(jobs, part...)
-	}
-	for i := range jobs {
-		jobs[i].State = Ready
-	}
-	return jobs, nil
-}
-
-// timed reads jobs from a sorted set of times (us).
-func (s *Shard) timed(ctx context.Context, key string, state State, r Range) ([]Listed, error) {
-	by := &redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: int64(r.limit())}
-	if !r.MinTime.IsZero() {
-		by.Min = strconv.FormatInt(r.MinTime.UnixMicro(), 10)
-	}
-	if !r.MaxTime.IsZero() {
-		by.Max = strconv.FormatInt(r.MaxTime.UnixMicro(), 10)
-	}
-	ask := s.c.rdb.ZRangeByScore
-	if r.Reverse {
-		ask = s.c.rdb.ZRevRangeByScore
-	}
-	ids, err := ask(ctx, key, by).Result()
-	if err != nil {
-		return nil, s.c.explain("list "+s.String(), err)
-	}
-	hash, space := s.keys.jobs, "w"
-	if state == Dead {
-		hash, space = s.keys.morgue, "m"
-	}
-	jobs, err := s.load(ctx, hash, space, ids)
-	for i := range jobs {
-		jobs[i].State = state
-	}
-	return jobs, err
-}
-
 // flightAt finds the flight to which a place in the flight list belongs; see
 // lua/settle.lua. It is 0 if the claim's fields know none.
 func flightAt(claim map[string]string, place int64) int64 {
@@ -159,24 +90,11 @@ func flightAt(claim map[string]string, place int64) int64 {
 	return 0
 }
 
-// top keeps the smallest n values.
-type top struct {
-	n     int
-	order func(x, y string) int
-	ids   []string
-}
-
-func newTop(n int, order func(x, y string) int) *top { return &top{n: n, order: order} }
-
-func (t *top) add(id string) {
-	t.ids = append(t.ids, id)
-	if len(t.ids) >= 2*t.n {
-		t.ids = t.list()
+// flightSince is when a flight was popped, zero if the claim does not say.
+func flightSince(claim map[string]string, flight int64) time.Time {
+	us, err := strconv.ParseInt(claim["@"+strconv.FormatInt(flight, 10)], 10, 64)
+	if err != nil {
+		return time.Time{}
 	}
-}
-
-func (t *top) list() []string {
-	slices.SortFunc(t.ids, t.order)
-	t.ids = slices.Compact(t.ids)
-	return t.ids[:min(len(t.ids), t.n)]
+	return time.UnixMicro(us)
 }

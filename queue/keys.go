@@ -36,6 +36,8 @@ type shardKeys struct {
 	suspects, crashes                string // probation
 	morgue, dead                     string // payloads out of retries
 	count, spill, spillx             string // counters; payloads of crowded ids
+	aside                            string // records that could not be read
+	attempts                         string // the last ones that came to nothing
 	wake                             string // channel that wakes the owner
 }
 
@@ -46,8 +48,9 @@ func newShardKeys(cluster, queue string, layout, index int) shardKeys {
 		claim: tag + "claim", flight: tag + "flight", parked: tag + "parked",
 		suspects: tag + "suspects", crashes: tag + "crashes",
 		morgue: tag + "morgue", dead: tag + "dead",
-		count: tag + "count", spill: tag + "spill", spillx: tag + "spillx",
-		wake: tag + "wake",
+		count: tag + "count", spill: tag + "spill", spillx: tag + "spillx", aside: tag + "aside",
+		attempts: tag + "attempts",
+		wake:     tag + "wake",
 	}
 }
 
@@ -61,14 +64,20 @@ func (k *shardKeys) forPop() []string {
 	return []string{k.claim, k.jobs, k.ready, k.due, k.flight, k.parked, k.crashes, k.count, k.retry, k.suspects, k.spill, k.spillx}
 }
 
+func (k *shardKeys) forAside() []string {
+	return []string{k.claim, k.jobs, k.ready, k.due, k.flight, k.parked, k.crashes, k.aside}
+}
+
 func (k *shardKeys) forRelease() []string {
 	return []string{k.claim, k.jobs, k.ready, k.flight, k.parked, k.crashes, k.suspects, k.spill, k.spillx}
 }
 
 func (k *shardKeys) forClaim() []string {
-	return append(k.forRelease(), k.morgue, k.dead, k.count, k.due)
+	return append(k.forRelease(), k.morgue, k.dead, k.count, k.due, k.attempts)
 }
-func (k *shardKeys) forNack() []string { return append(k.forRelease(), k.due, k.retry, k.count) }
+func (k *shardKeys) forNack() []string {
+	return append(k.forRelease(), k.due, k.retry, k.count, k.attempts)
+}
 func (k *shardKeys) forBury() []string { return append(k.forClaim(), k.blocked) }
 
 func (k *shardKeys) forWaiting() []string {
@@ -85,4 +94,57 @@ func (k *shardKeys) forStats() []string {
 	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.suspects, k.count, k.dead, k.claim}
 }
 
+func (k *shardKeys) forShow() []string {
+	return []string{k.jobs, k.due, k.retry, k.blocked, k.flight, k.parked, k.claim, k.spill, k.spillx, k.morgue}
+}
+
 func clusterKey(cluster, name string) string { return "lk:{" + cluster + "}:" + name }
+
+// clusterNames are the names that clusterKey is called with; those that end in a colon are
+// followed by a node or an instance.
+var clusterNames = []string{"queues", "instances", "record", "leader", "probe", "lease:", "name:", "timings:"}
+
+// probeKey is the n-th of the keys that permissions are tried on. All but the first lie in
+// other slots of a Redis Cluster than the cluster's own keys.
+func probeKey(cluster string, n int) string {
+	if n == 0 {
+		return clusterKey(cluster, "probe")
+	}
+	return "lk:{" + cluster + "/" + strconv.Itoa(n) + "}:probe"
+}
+
+// probeKeyRule finds those of [probeKey].
+var probeKeyRule = regexp.MustCompile(`^lk:\{[^/{}]+/\d+\}:probe$`)
+
+// types maps each key of a shard to the type that it has in Redis.
+func (k *shardKeys) types() map[string]string {
+	types := map[string]string{}
+	for kind, keys := range map[string][]string{
+		"hash": {k.jobs, k.claim, k.parked, k.crashes, k.morgue, k.count, k.spillx, k.aside},
+		"list": {k.ready, k.flight, k.suspects, k.attempts},
+		"zset": {k.due, k.retry, k.blocked, k.dead, k.spill},
+	} {
+		for _, key := range keys {
+			types[key] = kind
+		}
+	}
+	return types
+}
+
+func (k *shardKeys) forRepair() []string { return append(k.forMorgue(), k.aside) }
+
+func (k *shardKeys) forSpill() []string {
+	return []string{k.jobs, k.parked, k.morgue, k.spill, k.spillx}
+}
+
+// keyPatterns find all keys of a cluster; no name holds a character that SCAN reads otherwise.
+func keyPatterns(cluster string) []string {
+	return []string{"lk:{" + cluster + "}:*", "lk:{" + cluster + "/*"}
+}
+
+// shardKeyRule takes the key of a shard apart: queue, layout, index, name.
+var shardKeyRule = regexp.MustCompile(`^lk:\{[^/{}]+/([^/{}]+)/(\d+)/(\d+)\}:([a-z]+)$`)
+
+func (c *Client) timingsKey(instance string) string {
+	return clusterKey(c.cfg.Cluster, "timings:"+instance)
+}

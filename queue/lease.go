@@ -136,12 +136,35 @@ func (c *Client) Instances(ctx context.Context) ([]Instance, error) {
 	return g.Instances, err
 }
 
+// LeasesLeft returns for how long the leases of instances last unless they are renewed; 0
+// for one that is gone.
+func (c *Client) LeasesLeft(ctx context.Context, instances ...Instance) ([]time.Duration, error) {
+	pipe := c.rdb.Pipeline()
+	answers := make([]*redis.DurationCmd, len(instances))
+	for i, known := range instances {
+		answers[i] = pipe.PTTL(ctx, c.leaseKey(known.Name))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, c.explain("read how long leases last", err)
+	}
+	left := make([]time.Duration, len(instances))
+	for i, answer := range answers {
+		left[i] = max(0, answer.Val())
+	}
+	return left, nil
+}
+
 // Reserve takes a node's name for a boot until the lease shows it, at most for ttl. It
-// returns false if another boot has it.
+// returns false if another boot has it. To repeat it does no harm: in a Redis Cluster go-redis
+// does so by itself when an answer is lost.
 func (c *Client) Reserve(ctx context.Context, node, boot string, ttl time.Duration) (bool, error) {
 	key := clusterKey(c.cfg.Cluster, "name:"+node)
 	taken, err := c.rdb.SetNX(ctx, key, boot, ttl).Result()
-	return taken, c.explain("reserve the name "+node, err)
+	if err != nil || taken {
+		return taken, c.explain("reserve the name "+node, err)
+	}
+	holder, err := c.bytes(ctx, key, "read who has the name "+node)
+	return string(holder) == boot, err
 }
 
 // Unreserve ends a reservation of this boot.

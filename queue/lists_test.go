@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-var listTests = []testCase{{"Lists", lists}, {"ListsOfACrowd", crowdLists}, {"Stats", figures}}
+var listTests = []testCase{{"OneJob", oneJob}, {"PagesOfACrowd", crowdPages}, {"Stats", figures}}
 
 // brief is ids with states.
 func brief(jobs []Listed) string {
@@ -66,52 +66,16 @@ func ownable(r *rig) Cause {
 	return Fresh
 }
 
-func lists(t *testing.T, b *backend) {
+func oneJob(t *testing.T, b *backend) {
 	q := everywhere(t, b)
-	ctx := t.Context()
-	now := time.Now()
-	all := "blocked:blocked f1:retry f2:retry f3:retry fly1:in_flight fly2:in_flight fly3:in_flight later:scheduled ready1:ready ready2:ready"
-	for _, c := range []struct {
-		name string
-		list func() ([]Listed, error)
-		want string
-	}{
-		{"by id", func() ([]Listed, error) { return q.ByID(ctx, Range{}) }, all},
-		{"by id, some", func() ([]Listed, error) { return q.ByID(ctx, Range{MinID: "f2", MaxID: "fly1"}) }, "f2:retry f3:retry fly1:in_flight"},
-		{"by id, first", func() ([]Listed, error) { return q.ByID(ctx, Range{Limit: 2}) }, "blocked:blocked f1:retry"},
-		{"by id, last", func() ([]Listed, error) { return q.ByID(ctx, Range{Limit: 2, Reverse: true}) }, "ready2:ready ready1:ready"},
-		{"by time", func() ([]Listed, error) { return q.ByTime(ctx, Range{}) }, "ready1:ready ready2:ready later:scheduled f1:retry f3:retry f2:retry"},
-		{"by time, last", func() ([]Listed, error) { return q.ByTime(ctx, Range{Reverse: true, Limit: 2}) }, "f2:retry f3:retry"},
-		{"by time, due", func() ([]Listed, error) { return q.ByTime(ctx, Range{MaxTime: now}) }, "ready1:ready ready2:ready"},
-		{"by time, between", func() ([]Listed, error) {
-			return q.ByTime(ctx, Range{MinTime: now, MaxTime: now.Add(45 * time.Minute)})
-		}, "later:scheduled"},
-		{"by retry", func() ([]Listed, error) { return q.ByRetry(ctx, Range{}) }, "f3:retry f2:retry f1:retry"},
-		{"by retry, most", func() ([]Listed, error) { return q.ByRetry(ctx, Range{Reverse: true, Limit: 1}) }, "f1:retry"},
-		{"by retry, some", func() ([]Listed, error) { return q.ByRetry(ctx, Range{MinRetry: 2, MaxRetry: 9}) }, "f1:retry"},
-		{"in flight", func() ([]Listed, error) { return q.InFlight(ctx, Range{}) }, "fly1:in_flight fly2:in_flight fly3:in_flight"},
-		{"in flight, last", func() ([]Listed, error) { return q.InFlight(ctx, Range{Reverse: true, Limit: 1}) }, "fly3:in_flight"},
-		{"in flight, some", func() ([]Listed, error) { return q.InFlight(ctx, Range{MinID: "fly2", Limit: 1}) }, "fly2:in_flight"},
-		{"morgue, one", func() ([]Listed, error) { return q.Morgue(ctx, Range{MinID: "dead2"}) }, "dead2:morgue"},
-		{"morgue, none", func() ([]Listed, error) { return q.Morgue(ctx, Range{MaxTime: now.Add(-time.Hour)}) }, ""},
-		{"blocked", func() ([]Listed, error) { return q.BlockedJobs(ctx, Range{}) }, "blocked:blocked"},
-	} {
-		got, err := c.list()
-		if err != nil {
-			t.Fatal(err)
-		}
-		eq(t, c.name, brief(got), c.want)
-	}
-	dead, err := q.Morgue(ctx, Range{})
-	eq(t, "morgue", fmt.Sprint(len(dead), err), "2 <nil>")
-	fly, ok, err := q.Job(ctx, "fly1")
+	fly, ok, err := q.Job(t.Context(), "fly1")
 	eq(t, "fly1", fmt.Sprintln(brief([]Listed{fly}), fly.Flight > 0, fly.Parked, ok, err), "fly1:in_flight true 2 true <nil>\n")
-	dead1, ok, err := q.Job(ctx, "dead1")
+	dead1, ok, err := q.Job(t.Context(), "dead1")
 	eq(t, "dead1", fmt.Sprintln(brief([]Listed{dead1}), ok, err), "dead1:morgue true <nil>\n")
 }
 
 // Lists longer than one command takes.
-func crowdLists(t *testing.T, b *backend) {
+func crowdPages(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	n := 2500
 	if b.mini {
@@ -122,15 +86,11 @@ func crowdLists(t *testing.T, b *backend) {
 		jobs = append(jobs, job(fmt.Sprintf("id%04d", i), "1", in(time.Duration(i+1)*time.Minute)))
 	}
 	r.push(jobs...)
-	got, err := r.q.ByID(r.ctx, Range{Limit: n + 1})
-	r.no(err)
-	eq(t, "ids", len(got), n)
-	got, err = r.q.ByTime(r.ctx, Range{Limit: n, Reverse: true})
-	r.no(err)
+	eq(t, "ids", len(whole(t, r.q, Query{By: ByID})), n)
+	got := whole(t, r.q, Query{Range: Range{Reverse: true}})
 	eq(t, "by time", got[0].ID+" "+got[n-1].ID, fmt.Sprintf("id%04d id0000", n-1))
-	done, err := r.q.RunAllNow(r.ctx)
-	r.no(err)
-	eq(t, "run now", done, n)
+	done, _ := allSteps(t, r.q, RunNow, Query{Range: Range{Limit: 1000}})
+	eq(t, "run now", done.Changed, n)
 	eq(t, "drained", len(r.drain()), n)
 }
 

@@ -94,15 +94,12 @@ func (m *model) requeue(id string) int {
 	}
 	delete(m.morgue, id)
 	home, _ := m.wait(id)
-	job := home[id]
-	if job == nil {
-		job = dead
-	} else {
-		for _, p := range dead.payloads {
-			job.put(p)
+	if job := home[id]; job != nil {
+		for _, p := range job.payloads {
+			dead.put(p) // pushed after what was buried
 		}
 	}
-	m.revive(id, job)
+	m.revive(id, dead)
 	return 1
 }
 

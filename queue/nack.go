@@ -49,11 +49,25 @@ type Burial struct {
 // maxError bounds the error text kept with a job, bytes.
 const maxError = 4096
 
+// cutError leaves out the middle of a long text: a stack trace begins with what went wrong,
+// or, in Python, ends with it.
 func cutError(text string) string {
+	const gap, tail = "\n...\n", maxError / 4
 	if len(text) <= maxError {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxError-3], "") + "..."
+	return strings.ToValidUTF8(text[:maxError-tail-len(gap)], "") + gap + strings.ToValidUTF8(text[len(text)-tail:], "")
+}
+
+// Gist is the line of an error that says most: the first one, or of a Python traceback the
+// last one.
+func Gist(message string) string {
+	message = strings.TrimSpace(message)
+	if strings.HasPrefix(message, "Traceback (most recent call last)") {
+		return message[strings.LastIndexByte(message, '\n')+1:]
+	}
+	line, _, _ := strings.Cut(message, "\n")
+	return line
 }
 
 // nackChunk is how many jobs one script puts back.

@@ -159,7 +159,7 @@ func oomPeople(t *testing.T, b *backend) {
 	n, err = r.q.Delete(r.ctx, Anywhere, "b", "c")
 	r.no(err)
 	eq(t, "deleted", n, 2)
-	n, err = r.q.DeleteAllDead(r.ctx)
+	step, err := r.q.Bulk(r.ctx, Delete, Query{State: Dead})
 	r.no(err)
-	eq(t, "morgue emptied", n, 1)
+	eq(t, "morgue emptied", step.Changed, 1)
 }

@@ -162,8 +162,7 @@ func probationMaxCrashes(t *testing.T, b *backend) {
 		r.takeBack("a", "3")
 	}
 	eq(t, "payloads buried", r.claim.Buried, 2)
-	dead, err := r.q.Morgue(r.ctx, Range{})
-	r.no(err)
+	dead := whole(t, r.q, Query{State: Dead})
 	eq(t, "morgue", show(dead[0].Job), "a[1 2]")
 	if !strings.HasPrefix(dead[0].Error, "crash") {
 		t.Errorf("error: got %q, want a crash", dead[0].Error)

@@ -115,7 +115,6 @@ func (m *machine) admin(t *rapid.T) {
 func (m *machine) sweep(t *rapid.T) {
 	m.step()
 	var got, want int
-	var err error
 	each := func(list func(*model) []string, do func(*model, string) int) {
 		for _, model := range m.models {
 			for _, id := range list(model) {
@@ -127,25 +126,37 @@ func (m *machine) sweep(t *rapid.T) {
 	dead := func(m *model) []string { return machineIDs }
 	switch rapid.SampledFrom([]string{"run", "kill", "delete", "requeue", "forget"}).Draw(t, "sweep") {
 	case "run":
-		got, err = m.q.RunAllNow(m.ctx)
+		got = m.all(t, RunNow, Scheduled) + m.all(t, RunNow, Retrying)
 		each(func(m *model) []string { return append(m.due(freshJob), m.due(failedJob)...) }, (*model).runNow)
 	case "kill":
-		got, err = m.q.KillAllFailed(m.ctx)
+		got = m.all(t, Kill, Retrying)
 		each(failed, func(m *model, id string) int { return m.kill(Retries, id) })
 	case "delete":
-		got, err = m.q.DeleteAllFailed(m.ctx)
+		got = m.all(t, Delete, Retrying)
 		each(failed, func(m *model, id string) int { return m.delete(Retries, id) })
 	case "requeue":
-		got, err = m.q.RequeueAllDead(m.ctx)
+		got = m.all(t, Requeue, Dead)
 		each((*model).deadInOrder, (*model).requeue)
 	case "forget":
-		got, err = m.q.DeleteAllDead(m.ctx)
+		got = m.all(t, Delete, Dead)
 		each(dead, (*model).deleteDead)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	same(t, "swept", got, want)
+}
+
+// all does something to all jobs of a state, in steps of a few.
+func (m *machine) all(t *rapid.T, action Action, state State) (changed int) {
+	query := Query{State: state, Range: Range{Limit: 2}}
+	for {
+		step, err := m.q.Bulk(m.ctx, action, query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed += step.Changed
+		if query.Cursor = step.Next; step.Next == "" {
+			return changed
+		}
+	}
 }
 
 // pass lets hours go by.

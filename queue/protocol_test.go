@@ -215,8 +215,13 @@ func expiredLease(t *testing.T, b *backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.TakeLease(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour); err == nil {
-		t.Error("a second lease of one instance: got nil, want an error")
+	if _, err := c.TakeLease(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour); err != nil {
+		t.Errorf("a lease taken again because the answer was lost: got %v, want none", err)
+	}
+	for _, other := range [][2]string{{"id", "v2"}, {"di", "v1"}} {
+		if _, err := c.TakeLease(ctx, "n/1", []byte(other[0]), []byte(other[1]), time.Hour); err == nil {
+			t.Errorf("a second lease of one instance, %s: got nil, want an error", other)
+		}
 	}
 	if err := lease.Renew(ctx, []byte("v2"), 30*time.Millisecond); err != nil {
 		t.Fatal(err)

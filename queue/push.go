@@ -33,6 +33,7 @@ var (
 	ErrPayloadSize     = errors.New("payload is too large")
 	ErrTooManyPayloads = errors.New("too many payloads wait for this id")
 	ErrTooManyBytes    = errors.New("too many bytes of payloads wait for this id")
+	ErrDamaged         = errRecord // what waits for this id cannot be read
 )
 
 // Sizes of one script: Redis runs it alone, so it must stay short; Lua's unpack takes
@@ -264,6 +265,8 @@ func (c *Client) answer(ch *chunk, jobs []lowkiq.Push, results []Result) {
 			results[i].Err = fmt.Errorf("job %q: %w: %d is the limit", jobs[i].ID, ErrTooManyPayloads, c.cfg.Payloads)
 		case codes[k] == '3':
 			results[i].Err = fmt.Errorf("job %q: %w: %d is the limit", jobs[i].ID, ErrTooManyBytes, c.cfg.IDPayload)
+		case codes[k] == '4':
+			results[i].Err = fmt.Errorf("job %q: %w, of what waits for it: check --repair moves it aside", jobs[i].ID, errRecord)
 		}
 	}
 }

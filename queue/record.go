@@ -84,21 +84,26 @@ func sortPayloads(payloads []lowkiq.Payload) {
 // decodeHead reads "j<retry> <at> <count> <bytes> <errlen> <next>\n<error>".
 func decodeHead(record string, job *lowkiq.Job) (rest string, count int, err error) {
 	line, rest, ok := strings.Cut(record[1:], "\n")
-	words := strings.Split(line, " ")
-	if !ok || len(words) != 6 {
-		return "", 0, errRecord
-	}
-	var n [6]int64
-	for i, word := range words {
-		if n[i], err = strconv.ParseInt(word, 10, 64); err != nil {
-			return "", 0, errRecord
-		}
-	}
-	if n[4] < 0 || n[4] > int64(len(rest)) {
+	n, err := headWords(line)
+	if !ok || err != nil || n[4] < 0 || n[4] > int64(len(rest)) {
 		return "", 0, errRecord
 	}
 	job.RetryCount, job.PerformAt, job.Error = int(n[0]), time.UnixMicro(n[1]), rest[:n[4]]
 	return rest[n[4]:], int(n[2]), nil
+}
+
+// headWords reads the numbers of a head.
+func headWords(line string) (n [6]int64, err error) {
+	words := strings.Split(line, " ")
+	if len(words) != len(n) {
+		return n, errRecord
+	}
+	for i, word := range words {
+		if n[i], err = strconv.ParseInt(word, 10, 64); err != nil {
+			return n, errRecord
+		}
+	}
+	return n, nil
 }
 
 // decodePayload reads "<score> <len>:<payload>".

@@ -24,26 +24,35 @@ func newScript(name string) *script {
 // scripts are all transitions that Go calls.
 type scripts struct {
 	push, pop, ack, nack, bury, claim, release *script
+	aside                                      *script
 	delete, kill, runNow, requeue, forget      *script
 	stats, leaseNew, lease, register, swap     *script
 	clusterSwap, mark, pushEach                *script
+	slice, line, scan, show                    *script
+	audit, auditSpill, repair                  *script
+	repairFlight, repairClaim, repairInstance  *script
 }
 
 func newScripts() *scripts {
 	return &scripts{
 		push: newScript("push"), pop: newScript("pop"), ack: newScript("ack"), nack: newScript("nack"),
-		bury: newScript("bury"), claim: newScript("claim"), release: newScript("release"),
+		aside: newScript("aside"),
+		bury:  newScript("bury"), claim: newScript("claim"), release: newScript("release"),
 		delete: newScript("delete"), kill: newScript("kill"), runNow: newScript("run_now"),
 		requeue: newScript("requeue"), forget: newScript("morgue_delete"), stats: newScript("stats"),
 		leaseNew: newScript("lease_new"), lease: newScript("lease"),
 		register: newScript("register"), swap: newScript("swap"),
 		clusterSwap: newScript("cluster_swap"), mark: newScript("mark"), pushEach: newScript("push_each"),
+		slice: newScript("slice"), line: newScript("line"), scan: newScript("scan"), show: newScript("show"),
+		audit: newScript("audit"), auditSpill: newScript("audit_spill"), repair: newScript("repair"),
+		repairFlight: newScript("repair_flight"), repairClaim: newScript("repair_claim"), repairInstance: newScript("repair_instance"),
 	}
 }
 
 func (s *scripts) all() []*script {
-	return []*script{s.push, s.pop, s.ack, s.nack, s.bury, s.claim, s.release, s.delete, s.kill, s.runNow,
-		s.requeue, s.forget, s.stats, s.leaseNew, s.lease, s.register, s.swap, s.clusterSwap, s.mark, s.pushEach}
+	return []*script{s.push, s.pop, s.ack, s.nack, s.bury, s.aside, s.claim, s.release, s.delete, s.kill, s.runNow,
+		s.requeue, s.forget, s.stats, s.leaseNew, s.lease, s.register, s.swap, s.clusterSwap, s.mark, s.pushEach,
+		s.slice, s.line, s.scan, s.show}
 }
 
 // Load sends the scripts to every master, so that the first jobs need not.

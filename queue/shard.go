@@ -65,6 +65,8 @@ type Claim struct {
 	Fence     int64
 	Recovered int // jobs that were in flight and will be handled again
 	Buried    int // payloads that went to the morgue as crashes
+	// Unreplicated: there are replicas, and none had confirmed the claim after 100 ms.
+	Unreplicated bool
 
 	popped int64 // number of the last answered pop
 	pop    []string
@@ -77,8 +79,10 @@ type Claim struct {
 //
 // Whoever seizes must know beforehand that the owner's lease is gone; expired leases
 // never return, so that knowledge cannot go stale (I1).
+//
+// With replicas attached it waits up to 100 ms for one of them.
 func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Owner) (*Claim, error) {
-	reply, err := s.c.run(ctx, s.c.scripts.claim, s.keys.forClaim(), instance, string(cause), strconv.FormatInt(seen.Fence, 10), seen.Instance)
+	reply, confirmed, err := s.c.runReplicated(ctx, s.c.scripts.claim, s.keys.forClaim(), instance, string(cause), strconv.FormatInt(seen.Fence, 10), seen.Instance)
 	if err != nil {
 		return nil, fmt.Errorf("shard %s: %w", s, err)
 	}
@@ -95,7 +99,9 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 	}
 	recovered, _ := r[2].(int64)
 	buried, _ := r[3].(int64)
-	return s.held(instance, fence, int(recovered), int(buried)), nil
+	claim := s.held(instance, fence, int(recovered), int(buried))
+	claim.Unreplicated = !confirmed
+	return claim, nil
 }
 
 func (s *Shard) held(instance string, fence int64, recovered, buried int) *Claim {
@@ -186,6 +192,7 @@ type Popped struct {
 	Next      time.Time // when the next scheduled job is due; zero if there is none
 	Ready     int       // ids still in the ready list
 	Probation Probation
+	Damaged   []string // ids whose records could not be read: they were set aside, as by a repair
 }
 
 // maxPop is the most jobs of a pop: Redis runs the script alone, so it must stay short.
@@ -217,8 +224,31 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}
 	popped.Flight = number
+	if len(popped.Damaged) > 0 {
+		return c.withoutDamaged(ctx, req, popped)
+	}
 	c.popped = number
 	return popped, nil
+}
+
+// withoutDamaged sets aside what a pop could not read: such a record must stop nobody else. A
+// flight of which nothing is left is followed by the next.
+func (c *Claim) withoutDamaged(ctx context.Context, req PopRequest, popped Popped) (Popped, error) {
+	args := []any{c.Instance, c.fence, popped.Flight}
+	for _, id := range popped.Damaged {
+		args = append(args, id)
+	}
+	if _, err := c.c.run(ctx, c.c.scripts.aside, c.keys.forAside(), args...); err != nil {
+		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
+	}
+	c.popped = popped.Flight
+	if len(popped.Jobs) > 0 {
+		return popped, nil
+	}
+	req.Acks = nil
+	next, err := c.Pop(ctx, req)
+	next.Damaged = append(popped.Damaged, next.Damaged...)
+	return next, err
 }
 
 func ackCount(acks []Acks) (n int) {
@@ -250,15 +280,17 @@ func decodePop(reply any) (Popped, error) {
 	if n == 0 {
 		return p, nil
 	}
-	p.Jobs = make([]lowkiq.Job, n)
+	p.Jobs = make([]lowkiq.Job, 0, n)
 	slab := make([]lowkiq.Payload, 0, n)
-	var err error
-	for i := range p.Jobs {
+	for i := range n {
 		id, _ := r[5+2*i].(string)
 		record, _ := r[6+2*i].(string)
-		if p.Jobs[i], slab, err = decodeJob(id, record, slab); err != nil {
-			return p, err
+		job, rest, err := decodeJob(id, record, slab)
+		if err != nil {
+			p.Damaged = append(p.Damaged, id)
+			continue
 		}
+		p.Jobs, slab = append(p.Jobs, job), rest
 	}
 	return p, nil
 }

@@ -22,6 +22,7 @@ func standing(t *testing.T, b *backend) {
 	eq(t, "c after a pop", at("c").Ahead, 1)
 	eq(t, "a in flight", at("a").Ahead, -1)
 	eq(t, "in flight", at("c").InFlight, 1)
+	near(t, "a in flight since", r.find("a", InFlight).Since, 0)
 	r.own(Seize)
 	s := at("a")
 	eq(t, "a on probation", s.Suspect, true)

@@ -25,12 +25,13 @@ type state struct {
 	flight               map[string]int64
 	crashes              map[string]int
 	count, claim         map[string]string
+	attempts             []string // as sketched
 }
 
 // raw is the shard's keys as Redis returned them.
 type raw struct {
 	jobs, parked, morgue, crashes, count, claim, spillx *redis.MapStringStringCmd
-	ready, suspects, spill, flight                      *redis.StringSliceCmd
+	ready, suspects, spill, flight, attempts            *redis.StringSliceCmd
 	due, retry, blocked, dead                           *redis.ZSliceCmd
 }
 
@@ -43,7 +44,8 @@ func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
 		claim: pipe.HGetAll(ctx, k.claim), spillx: pipe.HGetAll(ctx, k.spillx),
 		ready: pipe.LRange(ctx, k.ready, 0, -1), suspects: pipe.LRange(ctx, k.suspects, 0, -1), spill: pipe.ZRange(ctx, k.spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.retry, 0, -1),
-		blocked: pipe.ZRangeWithScores(ctx, k.blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.dead, 0, -1),
+		attempts: pipe.LRange(ctx, k.attempts, 0, -1),
+		blocked:  pipe.ZRangeWithScores(ctx, k.blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
 	return r, err
@@ -91,6 +93,11 @@ func (r *raw) state() (*state, error) {
 			faults = append(faults, fmt.Errorf("%q is in flight twice", id))
 		}
 		st.flight[id] = flightAt(st.claim, int64(place))
+	}
+	for _, entry := range r.attempts.Val() {
+		a, err := decodeAttempt(entry)
+		faults = append(faults, err)
+		st.attempts = append(st.attempts, sketch([]Attempt{a}))
 	}
 	for id, n := range r.crashes.Val() {
 		st.crashes[id], _ = strconv.Atoi(n)
@@ -253,7 +260,7 @@ func (st *state) checkSums(fault func(string, ...any)) {
 			fault("parked %q is not in flight", id)
 		}
 	}
-	flights, claimed := map[string]int{}, map[string]int{}
+	flights, claimed, dated := map[string]int{}, map[string]int{}, map[string]bool{}
 	for _, number := range st.flight {
 		flights["#"+strconv.FormatInt(number, 10)]++
 	}
@@ -261,8 +268,15 @@ func (st *state) checkSums(fault func(string, ...any)) {
 		if field[0] == '#' {
 			claimed[field], _ = strconv.Atoi(n)
 		}
+		if field[0] == '@' && counter(n) > 0 {
+			dated["#"+field[1:]] = true
+		}
 	}
 	want("open flights of the claim", claimed, flights)
+	want("flights with a time", slices.Sorted(maps.Keys(dated)), slices.Sorted(maps.Keys(flights)))
+	if len(st.attempts) > attemptsKept {
+		fault("%d attempts are kept, want at most %d", len(st.attempts), attemptsKept)
+	}
 	for _, set := range []struct {
 		name  string
 		ids   map[string]int64
@@ -307,6 +321,7 @@ func (m *model) diff(st *state, hi int64) error {
 	want("blocked", nonNil(slices.Sorted(maps.Keys(st.blocked))), nonNil(slices.Sorted(maps.Keys(m.blocked))))
 	want("flights", st.flight, m.flight)
 	want("crashes", st.crashes, m.crashes)
+	want("attempts", nonNil(st.attempts), nonNil(m.attempts))
 	want("processed", counter(st.count["processed"]), m.processed)
 	want("failed", counter(st.count["failed"]), m.failed)
 	return errors.Join(faults...)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,18 +39,19 @@ type Wake struct {
 // due to something due, or gets an earlier due time than its earliest. It is a hint;
 // polling catches what it misses.
 type Wakes struct {
-	c      *Client
-	pubsub *redis.PubSub
-	mail   string // channel of messages to the instance itself
+	c       *Client
+	mail    string        // channel of messages to the instance itself
+	silence time.Duration // after which the connection is tested
 
-	mu     sync.Mutex
-	shards map[string]lowkiq.Shard // by channel; guarded by mu
+	mu     sync.Mutex              // guards the fields below
+	pubsub *redis.PubSub           // replaced when it answers no more
+	shards map[string]lowkiq.Shard // by channel
 }
 
 // NewWakes builds a listener for an instance; Run makes it listen. Besides the news of
 // shards it hears what others have to say to the instance.
 func (c *Client) NewWakes(ctx context.Context, instance string) *Wakes {
-	return &Wakes{c: c, pubsub: c.rdb.Subscribe(ctx), mail: c.mailChannel(instance), shards: map[string]lowkiq.Shard{}}
+	return &Wakes{c: c, mail: c.mailChannel(instance), silence: wakeSilence, pubsub: c.rdb.Subscribe(ctx), shards: map[string]lowkiq.Shard{}}
 }
 
 func (c *Client) mailChannel(instance string) string {
@@ -63,8 +66,9 @@ func (w *Wakes) Add(ctx context.Context, shards ...*Shard) error {
 		w.shards[s.keys.wake] = s.Shard
 		channels = append(channels, s.keys.wake)
 	}
+	pubsub := w.pubsub
 	w.mu.Unlock()
-	return w.c.explain("subscribe", w.pubsub.Subscribe(ctx, channels...))
+	return w.c.explain("subscribe", pubsub.Subscribe(ctx, channels...))
 }
 
 // Remove ends subscriptions.
@@ -75,10 +79,11 @@ func (w *Wakes) Remove(ctx context.Context, shards ...*Shard) error {
 		delete(w.shards, s.keys.wake)
 		channels = append(channels, s.keys.wake)
 	}
+	pubsub := w.pubsub
 	w.mu.Unlock()
-	err := w.pubsub.Unsubscribe(ctx, channels...)
+	err := pubsub.Unsubscribe(ctx, channels...)
 	if errors.Is(err, redis.ErrClosed) {
-		return nil // Run has ended, and all subscriptions with it
+		return nil // all subscriptions have ended with it, and the next connection has not these
 	}
 	return w.c.explain("unsubscribe", err)
 }
@@ -92,44 +97,72 @@ const (
 
 // Run delivers news until ctx ends. tell must not block for long.
 func (w *Wakes) Run(ctx context.Context, tell func(Wake)) error {
-	defer w.pubsub.Close()
-	if err := w.pubsub.Subscribe(ctx, w.mail); err != nil && ctx.Err() == nil {
+	defer w.close()
+	if err := w.current().Subscribe(ctx, w.mail); err != nil && ctx.Err() == nil {
 		tell(Wake{Lost: true}) // the next connection subscribes it
 	}
-	stop := context.AfterFunc(ctx, func() { w.pubsub.Close() }) //nolint:errcheck // unblocks Receive
+	stop := context.AfterFunc(ctx, w.close) // unblocks the receive
 	defer stop()
+	wait := w.silence
 	for {
-		msg, err := w.pubsub.ReceiveTimeout(ctx, wakeSilence)
+		msg, err := w.current().ReceiveTimeout(ctx, wait)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil:
-			if err := w.afterError(ctx, err, tell); err != nil {
-				return err
-			}
-		default:
+		case err == nil:
+			wait = w.silence
 			w.deliver(msg, tell)
+		case silent(err) && wait == w.silence && w.current().Ping(ctx) == nil:
+			wait = w.c.cfg.Timeout // for the answer
+		case errors.Is(err, redis.ErrClosed):
+			return fmt.Errorf("wakes: %w", err)
+		default:
+			wait = w.silence
+			w.lost(ctx, err, tell)
 		}
 	}
 }
 
-// afterError tests a silent connection and waits a moment after a broken one, which
-// the next receive replaces, subscriptions included.
-func (w *Wakes) afterError(ctx context.Context, err error, tell func(Wake)) error {
-	if errors.Is(err, redis.ErrClosed) {
-		return fmt.Errorf("wakes: %w", err)
-	}
-	if timeout, ok := err.(interface{ Timeout() bool }); ok && timeout.Timeout() {
-		if w.pubsub.Ping(ctx) == nil {
-			return nil
-		}
-	}
+func silent(err error) bool {
+	timeout, ok := err.(interface{ Timeout() bool })
+	return ok && timeout.Timeout()
+}
+
+// lost waits a moment after a broken connection, which the next receive replaces,
+// subscriptions included. One that is merely silent must be given up first: the network
+// may have forgotten it without telling.
+func (w *Wakes) lost(ctx context.Context, err error, tell func(Wake)) {
 	tell(Wake{Lost: true})
+	if silent(err) {
+		w.renew(ctx)
+	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(wakeRetry):
 	}
-	return nil
+}
+
+func (w *Wakes) current() *redis.PubSub {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pubsub
+}
+
+func (w *Wakes) close() { w.current().Close() }
+
+// renew replaces the connection.
+func (w *Wakes) renew(ctx context.Context) {
+	w.close()
+	w.mu.Lock()
+	channels := append(slices.Collect(maps.Keys(w.shards)), w.mail)
+	w.pubsub = w.c.rdb.Subscribe(ctx)
+	next := w.pubsub
+	w.mu.Unlock()
+	if ctx.Err() != nil {
+		next.Close() // nobody else may close it any more
+		return
+	}
+	next.Subscribe(ctx, channels...) //nolint:errcheck // the next receive tries again
 }
 
 func (w *Wakes) deliver(msg any, tell func(Wake)) {
@@ -187,13 +220,24 @@ func (s *Shard) Want(ctx context.Context, holder Owner) error {
 
 // Drain asks an instance to give its shards away (on), or to take some again. heard is
 // false if it does not listen.
+//
+// A master of a Redis Cluster passes messages on to the others, and counts only those who
+// listen to it. So all are asked; to hear it several times does no harm.
 func (c *Client) Drain(ctx context.Context, instance string, on bool) (heard bool, err error) {
 	text := "drain off"
 	if on {
 		text = "drain on"
 	}
-	n, err := c.rdb.Publish(ctx, c.mailChannel(instance), text).Result()
-	return n > 0, c.explain("drain "+instance, err)
+	var listeners atomic.Int64
+	err = c.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
+		n, err := node.Publish(ctx, c.mailChannel(instance), text).Result()
+		listeners.Add(n)
+		return err
+	})
+	if heard = listeners.Load() > 0; heard {
+		return true, nil
+	}
+	return false, c.explain("drain "+instance, err)
 }
 
 // Peeked is what a look at a shard saw.
@@ -214,31 +258,39 @@ func (c *Client) Peek(ctx context.Context, shards ...*Shard) ([]Peeked, error) {
 		return nil, c.explain("peek", err)
 	}
 	seen := make([]Peeked, len(shards))
-	for i, s := range shards {
-		if cmds[i].(*redis.IntCmd).Val() == 0 {
-			continue
-		}
-		if seen[i], err = c.look(ctx, s); err != nil {
-			return nil, err
+	var busy []int // indexes of shards that hold something
+	for i := range shards {
+		if cmds[i].(*redis.IntCmd).Val() > 0 {
+			busy = append(busy, i)
 		}
 	}
-	return seen, nil
+	return seen, c.look(ctx, shards, busy, seen)
 }
 
-// look peeks at a shard that holds something.
-func (c *Client) look(ctx context.Context, s *Shard) (Peeked, error) {
-	pipe := c.rdb.Pipeline()
-	ready := pipe.Exists(ctx, s.keys.ready, s.keys.suspects)
-	due := pipe.ZRangeWithScores(ctx, s.keys.due, 0, 0)
-	retry := pipe.ZRangeWithScores(ctx, s.keys.retry, 0, 0)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return Peeked{}, c.explain("peek at "+s.String(), err)
+// look peeks at the shards that hold something, in one round trip.
+func (c *Client) look(ctx context.Context, shards []*Shard, busy []int, seen []Peeked) error {
+	if len(busy) == 0 {
+		return nil
 	}
-	p := Peeked{Ready: ready.Val() > 0}
-	for _, z := range slices.Concat(due.Val(), retry.Val()) {
-		if at := time.UnixMicro(int64(z.Score)); p.Next.IsZero() || at.Before(p.Next) {
-			p.Next = at
+	pipe := c.rdb.Pipeline()
+	for _, i := range busy {
+		k := shards[i].keys
+		pipe.Exists(ctx, k.ready, k.suspects)
+		pipe.ZRangeWithScores(ctx, k.due, 0, 0)
+		pipe.ZRangeWithScores(ctx, k.retry, 0, 0)
+	}
+	cmds, err := pipe.Exec(ctx)
+	if err != nil {
+		return c.explain("peek", err)
+	}
+	for n, i := range busy {
+		due, retry := cmds[3*n+1].(*redis.ZSliceCmd), cmds[3*n+2].(*redis.ZSliceCmd)
+		seen[i].Ready = cmds[3*n].(*redis.IntCmd).Val() > 0
+		for _, z := range slices.Concat(due.Val(), retry.Val()) {
+			if at := time.UnixMicro(int64(z.Score)); seen[i].Next.IsZero() || at.Before(seen[i].Next) {
+				seen[i].Next = at
+			}
 		}
 	}
-	return p, nil
+	return nil
 }

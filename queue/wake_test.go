@@ -2,26 +2,32 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
-var wakeTests = []testCase{{"Wakes", wakes}, {"Peek", peek}}
+var wakeTests = []testCase{{"Wakes", wakes}, {"Drain_IsHeard", drainIsHeard}, {"Peek", peek}}
 
 // listen collects what a listener tells.
 func listen(t *testing.T, r *rig) <-chan Wake {
 	t.Helper()
+	return r.listens(r.c.NewWakes(r.ctx, "n/b.1"))
+}
+
+// listens runs a listener until the test ends.
+func (r *rig) listens(w *Wakes) <-chan Wake {
+	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.ctx)
-	w := r.c.NewWakes(ctx, "n/b.1")
 	news, done := make(chan Wake, 1000), make(chan error, 1)
 	r.no(w.Add(ctx, r.s))
 	go func() { done <- w.Run(ctx, func(wake Wake) { news <- wake }) }()
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
+			r.t.Errorf("run: %v", err)
 		}
 	})
 	return news
@@ -87,6 +93,54 @@ func TestWakesAfterALostConnection(t *testing.T) {
 	}
 	until(t, "a push after the loss", func() bool { _, err := r.q.Push(r.ctx, job("a", "1")); return err == nil })
 	eq(t, "news", next(t, news), Wake{Shard: r.s.Shard})
+}
+
+// A connection that the network has forgotten ends without a word: nothing is read from it,
+// and what is written to it disappears.
+func TestWakesNoticeSilence(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	r := newRig(t, &backend{url: server.URL()}, func(cfg *Config) { cfg.Timeout = 100 * time.Millisecond })
+	w := r.c.NewWakes(r.ctx, "n/b.1")
+	w.silence = 20 * time.Millisecond
+	news := r.listens(w)
+	eq(t, "confirmed", next(t, news).Confirmed, true)
+	server.Pause()
+	defer server.Resume() // for the end of the test, if it fails here
+	eq(t, "lost", next(t, news).Lost, true)
+	server.Resume()
+	for wake := next(t, news); !wake.Confirmed; wake = next(t, news) {
+	}
+	until(t, "a push after the silence", func() bool { _, err := r.q.Push(r.ctx, job("a", "1")); return err == nil })
+	for wake := next(t, news); wake != (Wake{Shard: r.s.Shard}); wake = next(t, news) {
+	}
+}
+
+// drainIsHeard wherever in a Redis Cluster the instance listens.
+func drainIsHeard(t *testing.T, b *backend) {
+	c := b.open(t)
+	q := newQueue(t, c, 4)
+	for i, s := range q.shards {
+		r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: s}
+		instance := fmt.Sprintf("n/b.%d", i)
+		news := r.listens(c.NewWakes(r.ctx, instance)) // the shard's channel decides on the master
+		until(t, "drain of "+instance, func() bool {
+			heard, err := c.Drain(r.ctx, instance, true)
+			r.no(err)
+			return heard
+		})
+		for wake := next(t, news); wake.Drain != "on"; wake = next(t, news) {
+		}
+		for range 10 {
+			heard, err := c.Drain(r.ctx, instance, true)
+			r.no(err)
+			eq(t, "heard", heard, true)
+		}
+	}
+	heard, err := c.Drain(t.Context(), "n/nobody.1", true)
+	if err != nil || heard {
+		t.Errorf("drain of nobody: got %t, %v, want false", heard, err)
+	}
 }
 
 func peek(t *testing.T, b *backend) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -78,6 +79,12 @@ func TestStateCheckObjects(t *testing.T) {
 		"entry, no record":    func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "ready").Err() },
 		"flight, no record":   func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "fly").Err() },
 		"wrong flight count":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.claim, "#1", 7).Err() },
+		"flight without time": func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.claim, "@1").Err() },
+		"time without flight": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.claim, "@7", 7).Err() },
+		"attempt unreadable":  func(r *rig) error { return r.c.rdb.LPush(r.ctx, r.s.keys.attempts, "x").Err() },
+		"too many attempts": func(r *rig) error {
+			return r.c.rdb.LPush(r.ctx, r.s.keys.attempts, slices.Repeat([]any{"1 0 failed 1 3\nan/1"}, 65)...).Err()
+		},
 		"parked, not flying":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.parked, "ready", "a1234567890").Err() },
 		"uncounted tomb":      func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "ready", "x").Err() },
 		"morgue count":        func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.count, "morgue", 3).Err() },

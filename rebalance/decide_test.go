@@ -206,7 +206,7 @@ func TestLobby(t *testing.T) {
 	l := lobby{settle: time.Second}
 	check := func(what string, now time.Time, names, want []string) {
 		t.Helper()
-		if got := l.admit(now, names, []string{"old"}); !slices.Equal(got, want) {
+		if got := l.admit(now, names, []string{"old"}, all); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v in, want %v", what, got, want)
 		}
 	}
@@ -221,8 +221,44 @@ func TestLobby(t *testing.T) {
 	names := []string{"a"}
 	for i := range 9 {
 		names = append(names, fmt.Sprintf("x%d", i))
-		if got := l.admit(at(3+0.9*float64(i)), names, nil); (len(got) > 1) != (i >= 6) {
+		if got := l.admit(at(3+0.9*float64(i)), names, nil, all); (len(got) > 1) != (i >= 6) {
 			t.Errorf("stream of joins: %d in after %d came", len(got)-1, i+1)
+		}
+	}
+}
+
+func all(string) bool { return true }
+
+// A node that would not hear of its shards waits for as long as that is so; others are
+// not kept waiting by it, but for the first plan, and then not for ever.
+func TestLobbyWantsHearing(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(0, 0)
+	hears := map[string]bool{"a": true}
+	l := lobby{settle: time.Second}
+	names := []string{"a", "b"}
+	for _, step := range []struct {
+		name      string
+		at        time.Duration
+		hear      string // who begins to hear
+		want      []string
+		gathering bool
+		due       time.Duration // 0 = none
+	}{
+		{"both wait", 0, "", nil, true, time.Second},
+		{"one is in", time.Second, "", []string{"a"}, true, 0},
+		{"the other hears nothing for long", 7 * time.Second, "", []string{"a"}, false, 0},
+		{"then it hears, and others may be coming", 8 * time.Second, "b", []string{"a"}, false, 9 * time.Second},
+		{"nobody was", 9 * time.Second, "", []string{"a", "b"}, false, 0},
+	} {
+		hears[step.hear] = true
+		now := start.Add(step.at)
+		got := l.admit(now, names, nil, func(name string) bool { return hears[name] })
+		if !slices.Equal(got, step.want) || l.gathering(now) != step.gathering {
+			t.Errorf("%s: got %v in, gathering %v; want %v, %v", step.name, got, l.gathering(now), step.want, step.gathering)
+		}
+		if due := l.due(); due.IsZero() != (step.due == 0) || step.due > 0 && !due.Equal(start.Add(step.due)) {
+			t.Errorf("%s: got due %s, want after %s", step.name, due, step.due)
 		}
 	}
 }
@@ -234,14 +270,14 @@ func TestLobbyOpens(t *testing.T) {
 	l := lobby{settle: time.Second}
 	names := []string{"new", "old"}
 	view := View{Peers: []Peer{{Node: Node{Name: "old", Draining: true}, Leased: true}, {Node: Node{Name: "new"}, Leased: true}}}
-	admitted := l.admit(time.Unix(0, 0), names, []string{"old"})
+	admitted := l.admit(time.Unix(0, 0), names, []string{"old"}, all)
 	if !slices.Equal(admitted, []string{"old"}) || view.anyTakes(admitted) {
 		t.Fatalf("got %v in, somebody takes shards: %v; want the leaving node alone", admitted, view.anyTakes(admitted))
 	}
 	if got := l.open(names); !view.anyTakes(got) || !l.due().IsZero() {
 		t.Errorf("opened: got %v in, want all, and nobody waiting", got)
 	}
-	if got := l.admit(time.Unix(0, 1), names, nil); !slices.Equal(got, names) {
+	if got := l.admit(time.Unix(0, 1), names, nil, all); !slices.Equal(got, names) {
 		t.Errorf("afterwards: got %v in, want %v", got, names)
 	}
 }

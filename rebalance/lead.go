@@ -14,6 +14,8 @@ type term struct {
 	number uint64
 	lobby  lobby
 	lag    lag
+	// planned: this leader has planned before.
+	planned bool
 }
 
 // lead is a leader's turn: prepare, show the mark, change the configuration by one
@@ -155,7 +157,11 @@ func (a *Agent) rebalance(view View) (time.Duration, error) {
 	if now.Before(a.hold) && !containsAll(names, current.assignment.Nodes) {
 		return a.hold.Sub(now), nil
 	}
-	admitted := a.term.lobby.admit(now, names, current.assignment.Nodes)
+	admitted := a.term.lobby.admit(now, names, current.assignment.Nodes, view.hears(current.record))
+	if !a.term.planned && !current.planned() && a.term.lobby.gathering(now) {
+		return a.cfg.Settle / 4, nil
+	}
+	a.term.planned = true
 	if !view.anyTakes(admitted) {
 		admitted = a.term.lobby.open(names) // all that were in are leaving: better unsettled than unowned
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -117,6 +118,16 @@ func (s *state) moved(next *Assignment, index uint64) map[string][]uint64 {
 		all[q.Queue] = since
 	}
 	return all
+}
+
+// planned reports whether any shard was moved under this record.
+func (s *state) planned() bool {
+	for _, since := range s.since {
+		if slices.ContainsFunc(since, func(index uint64) bool { return index > 0 }) {
+			return true
+		}
+	}
+	return false
 }
 
 // acknowledged returns the assignment without those shards of the deaf nodes that

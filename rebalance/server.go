@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	electionTimeout = 2 * time.Second // and heartbeat
-	firstElection   = time.Second     // the same for a server that bootstraps: it has nobody to wait for
-	leaderLease     = time.Second     // a leader cut off from its voters steps down after it
-	applyTimeout    = 2 * time.Second // for an entry to be taken into the log
-	commitTimeout   = 50 * time.Millisecond
+	firstElection = time.Second     // for a server that bootstraps: it has nobody to wait for
+	applyTimeout  = 2 * time.Second // for an entry to be taken into the log
+	// An idle leader tells each follower what is committed about this often, which costs
+	// more than all else it does. What must be heard at once has an entry after it; see
+	// Agent.apply.
+	commitTimeout = 500 * time.Millisecond
 	// Entries are whole assignments, so few of them are kept beside the snapshot.
 	snapshotEvery    = 64
 	snapshotInterval = 30 * time.Second
@@ -31,6 +32,15 @@ type server struct {
 	id      string
 	raft    *raft.Raft
 	machine *machine
+	// election is the timeout of elections, once the first is over.
+	election time.Duration
+}
+
+// electionTimeout is after how long without a heartbeat a follower stands for election, and
+// how long an election may take. It follows the lease's ttl, so that a leader's successor
+// is there before its shards may be seized, between 1 and 2 s.
+func electionTimeout(ttl time.Duration) time.Duration {
+	return min(max(ttl/3, time.Second), 2*time.Second)
 }
 
 // start replaces the process's Raft server. With voters it bootstraps the group,
@@ -41,7 +51,7 @@ func (a *Agent) start(id string, voters []string) error {
 	if err != nil {
 		return fmt.Errorf("start raft server %s: %w", id, err)
 	}
-	s, err := newServer(id, voters, transport, a.publish, a.log)
+	s, err := newServer(id, voters, electionTimeout(a.cfg.TTL), transport, a.publish, a.log)
 	if err != nil {
 		return err
 	}
@@ -61,11 +71,12 @@ func (a *Agent) drop() {
 	a.server, a.term = nil, nil
 }
 
-func newServer(id string, voters []string, transport raft.Transport, publish func(*Assignment), log *slog.Logger) (*server, error) {
+func newServer(id string, voters []string, election time.Duration, transport raft.Transport, publish func(*Assignment), log *slog.Logger) (*server, error) {
 	conf := raft.DefaultConfig()
 	conf.LocalID = raft.ServerID(id)
-	conf.HeartbeatTimeout, conf.ElectionTimeout = electionTimeout, electionTimeout
-	conf.LeaderLeaseTimeout, conf.CommitTimeout = leaderLease, commitTimeout
+	conf.HeartbeatTimeout, conf.ElectionTimeout = election, election
+	// A leader cut off from its voters steps down within half the time they wait for it.
+	conf.LeaderLeaseTimeout, conf.CommitTimeout = election/2, commitTimeout
 	conf.SnapshotThreshold, conf.SnapshotInterval, conf.TrailingLogs = snapshotEvery, snapshotInterval, trailingLogs
 	conf.ShutdownOnRemove = false // the agent alone stops its server
 	conf.Logger = raftLogger(log)
@@ -82,16 +93,16 @@ func newServer(id string, voters []string, transport raft.Transport, publish fun
 	if err != nil {
 		return nil, fmt.Errorf("start raft server %s: %w", id, err)
 	}
-	return &server{id: id, raft: r, machine: m}, nil
+	return &server{id: id, raft: r, machine: m, election: election}, nil
 }
 
 // calm sets the usual timeouts once a bootstrapped server leads.
 func (s *server) calm() error {
 	conf := s.raft.ReloadableConfig()
-	if conf.ElectionTimeout == electionTimeout {
+	if conf.ElectionTimeout == s.election {
 		return nil
 	}
-	conf.HeartbeatTimeout, conf.ElectionTimeout = electionTimeout, electionTimeout
+	conf.HeartbeatTimeout, conf.ElectionTimeout = s.election, s.election
 	if err := s.raft.ReloadConfig(conf); err != nil {
 		return fmt.Errorf("set raft timeouts: %w", err)
 	}

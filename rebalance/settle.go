@@ -1,6 +1,7 @@
 package rebalance
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -42,63 +43,81 @@ func (s *steady) observe(now time.Time, names []string) bool {
 
 // lobby keeps new nodes waiting until no other has come for the settle time, so
 // that nodes that start together are one rebalance. A wait ends after maxSettles
-// settle times in any case.
+// settle times in any case, but for nodes that would not hear of it: a shard that moved
+// to one of these would stand still.
 type lobby struct {
 	settle  time.Duration
 	inside  map[string]bool
-	waiting map[string]bool
-	first   time.Time // when the first of those waiting came
-	last    time.Time // when the last of them came
+	waiting map[string]bool // true for those that hear
+	first   time.Time       // when the first of those waiting came
+	heard   time.Time       // when the first of those that hear came, or began to hear
+	last    time.Time       // when the last of those waiting came, or began to hear
 }
 
 const maxSettles = 5
 
 // admit returns those of names that are in. Nodes that own shards are in at once.
-func (l *lobby) admit(now time.Time, names []string, owners []string) []string {
+func (l *lobby) admit(now time.Time, names []string, owners []string, hears func(name string) bool) []string {
 	inside, waiting := map[string]bool{}, map[string]bool{}
+	hearing := slices.Contains(slices.Collect(maps.Values(l.waiting)), true)
 	for _, name := range names {
-		switch {
-		case l.inside[name] || slices.Contains(owners, name):
+		if l.inside[name] || slices.Contains(owners, name) {
 			inside[name] = true
-		case !l.waiting[name]:
-			if len(l.waiting)+len(waiting) == 0 {
-				l.first = now
-			}
+			continue
+		}
+		heard, known := l.waiting[name]
+		waiting[name] = hears(name)
+		if len(l.waiting)+len(waiting) == 1 && !known {
+			l.first = now
+		}
+		if waiting[name] && !hearing {
+			l.heard, hearing = now, true
+		}
+		if !known || waiting[name] && !heard {
 			l.last = now
-			waiting[name] = true
-		default:
-			waiting[name] = true
 		}
-	}
-	if now.Sub(l.last) >= l.settle || now.Sub(l.first) >= maxSettles*l.settle {
-		for name := range waiting {
-			inside[name] = true
-		}
-		clear(waiting)
 	}
 	l.inside, l.waiting = inside, waiting
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !inside[name] })
+	if now.Sub(l.last) >= l.settle || !now.Before(l.heard.Add(maxSettles*l.settle)) {
+		l.letIn(func(name string) bool { return l.waiting[name] })
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !l.inside[name] })
+}
+
+func (l *lobby) letIn(which func(name string) bool) {
+	for name := range l.waiting {
+		if which(name) {
+			l.inside[name] = true
+			delete(l.waiting, name)
+		}
+	}
 }
 
 // open lets everybody in.
 func (l *lobby) open(names []string) []string {
-	for name := range l.waiting {
-		l.inside[name] = true
-	}
-	clear(l.waiting)
+	l.letIn(func(string) bool { return true })
 	return names
 }
 
-// due returns when those waiting may come in, zero if nobody waits.
+// due returns when those waiting may come in, zero if nobody waits who hears.
 func (l *lobby) due() time.Time {
-	if len(l.waiting) == 0 {
-		return time.Time{}
+	for _, hears := range l.waiting {
+		if !hears {
+			continue
+		}
+		settled, limit := l.last.Add(l.settle), l.heard.Add(maxSettles*l.settle)
+		if limit.Before(settled) {
+			return limit
+		}
+		return settled
 	}
-	settled, limit := l.last.Add(l.settle), l.first.Add(maxSettles*l.settle)
-	if limit.Before(settled) {
-		return limit
-	}
-	return settled
+	return time.Time{}
+}
+
+// gathering reports whether others are about to come in, so that a first plan should wait
+// for them: the first of many to start is not given all.
+func (l *lobby) gathering(now time.Time) bool {
+	return len(l.waiting) > 0 && now.Before(l.first.Add(maxSettles*l.settle))
 }
 
 // lag notices the nodes that have stopped acknowledging assignments.

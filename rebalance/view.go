@@ -53,6 +53,16 @@ func (v View) names() []string {
 	return slices.Compact(names)
 }
 
+// hears tells of a name whether its process has applied something of the record: then it
+// hears at once of what is agreed.
+func (v View) hears(record uint64) func(name string) bool {
+	hearing := map[string]bool{}
+	for _, p := range v.Peers {
+		hearing[p.Name] = hearing[p.Name] || p.mayOwn() && p.Seat.Applied.Record >= record
+	}
+	return func(name string) bool { return hearing[name] }
+}
+
 // anyTakes reports whether one of the names may be given shards.
 func (v View) anyTakes(names []string) bool {
 	return slices.ContainsFunc(v.Peers, func(p Peer) bool {

@@ -3,29 +3,55 @@ package web
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
+	"net/url"
 
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// What a route does to the ids of a queue, or to all it can find.
-type (
-	actOnIDs = func(*queue.Queue, context.Context, ...string) (int, error)
-	actOnAll = func(*queue.Queue, context.Context) (int, error)
+// deed is what a route does to jobs of a queue: to those that the body names, or to all
+// that it describes.
+type deed struct {
+	name   string
+	action queue.Action
+	kind   kind     // which jobs the body may describe
+	onIDs  actOnIDs // nil: the route takes no ids, and means all if the body is empty
+}
+
+type actOnIDs = func(*queue.Queue, context.Context, ...string) (int, error)
+
+// Which jobs a body may describe.
+var (
+	sleeping = kind{[]queue.State{"", queue.Scheduled, queue.Retrying}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
+	waiting  = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
+	failed   = kind{[]queue.State{queue.Retrying}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
+	blocked  = kind{[]queue.State{queue.Waiting}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
+	buried   = kind{[]queue.State{queue.Dead}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
 )
 
-// selection is the body of an action.
+// selection is the body of a deed.
 type selection struct {
-	IDs       []string `json:"ids"`
-	IDsBase64 [][]byte `json:"ids_base64"` // ids that are not UTF-8
-	All       *bool    `json:"all"`
+	IDs       []string    `json:"ids"`
+	IDsBase64 [][]byte    `json:"ids_base64"` // ids that are not UTF-8
+	All       *bool       `json:"all"`
+	State     string      `json:"state"`
+	Kind      string      `json:"kind"` // of the last error
+	By        string      `json:"by"`   // the unit of from and to
+	From      string      `json:"from"`
+	To        string      `json:"to"`
+	Limit     json.Number `json:"limit"`
+	Cursor    string      `json:"cursor"`
 }
 
 const (
-	wantIDs      = `{"ids":["a","b"]}`
 	wantIDsOrAll = `{"ids":["a","b"]} or {"all":true}`
 	wantNothing  = `no body, or {}`
+	wantFilter   = `no body, or {"limit":1000,"cursor":"…"}`
 )
+
+// bulkLimit is the most jobs that one request changes.
+const bulkLimit = 10_000
 
 func (s selection) ids() []string {
 	ids := append(make([]string, 0, len(s.IDs)+len(s.IDsBase64)), s.IDs...)
@@ -35,64 +61,73 @@ func (s selection) ids() []string {
 	return ids
 }
 
-// parseSelection reads a body that names ids. all says that the whole is meant.
-func parseSelection(body []byte, allowAll bool) (ids []string, all bool, err error) {
-	want := wantIDs
-	if allowAll {
-		want = wantIDsOrAll
+// parse reads a body: ids, or a query if there are none.
+func (d deed) parse(body []byte) (ids []string, query queue.Query, err error) {
+	want := wantIDsOrAll
+	if d.onIDs == nil {
+		want = wantFilter
 	}
 	var s selection
-	if err := decodeBody(body, &s, want); err != nil {
-		return nil, false, err
+	if d.onIDs != nil || len(bytes.TrimSpace(body)) > 0 {
+		if err := decodeBody(body, &s, want); err != nil {
+			return nil, query, err
+		}
 	}
+	all := d.onIDs == nil || s.All != nil && *s.All
 	ids = s.ids()
 	switch {
-	case s.All != nil && !allowAll:
-		return nil, false, badField("all", "unknown field; want %s", want)
-	case s.All != nil && *s.All && len(ids) > 0:
-		return nil, false, badField("all", "ids are named as well; want %s", want)
-	case s.All != nil && *s.All:
-		return nil, true, nil
+	case d.onIDs == nil && (len(ids) > 0 || s.All != nil):
+		return nil, query, badField("ids", "this route is about all: want %s", want)
+	case all && len(ids) > 0:
+		return nil, query, badField("all", "ids are named as well; want %s", want)
+	case all:
+		query, err = s.query(d.kind)
+		return nil, query, err
 	case len(ids) == 0:
-		return nil, false, badField("ids", "no id is named; want %s", want)
+		return nil, query, badField("ids", "no id is named; want %s", want)
+	case s.describes():
+		return nil, query, badField("ids", `a filter, a limit or a cursor goes with {"all":true}, not with ids`)
 	}
-	return ids, false, nil
+	return ids, query, nil
 }
 
-// onIDs is a route that acts on the ids its body names.
-func (a *api) onIDs(name string, act actOnIDs) serveFunc { return a.onIDsOrAll(name, act, nil) }
+// describes reports whether a field is set that says which of all jobs are meant.
+func (s selection) describes() bool {
+	return s.State+s.Kind+s.By+s.From+s.To+s.Limit.String()+s.Cursor != ""
+}
 
-// onIDsOrAll is a route that acts on the ids its body names, or on all if actAll is
-// not nil and the body says so.
-func (a *api) onIDsOrAll(name string, act actOnIDs, actAll actOnAll) serveFunc {
+// query is what the body describes, as a list's query would.
+func (s selection) query(k kind) (queue.Query, error) {
+	values := url.Values{"state": {s.State}, "by": {s.By}, "from": {s.From}, "to": {s.To}}
+	if s.Limit != "" {
+		values.Set("limit", s.Limit.String())
+	}
+	query := queue.Query{Kind: s.Kind, Cursor: s.Cursor}
+	if err := readShape(&query, values, k); err != nil {
+		return query, err
+	}
+	return query, readLimit(values, bulkLimit, &query.Limit)
+}
+
+// do is a route that acts on jobs.
+func (a *api) do(d deed) serveFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		q, body, err := a.target(w, r)
 		if err != nil {
 			return err
 		}
-		ids, all, err := parseSelection(body, actAll != nil)
+		ids, query, err := d.parse(body)
 		if err != nil {
 			return err
 		}
-		var n int
-		if all {
-			n, err = actAll(q, r.Context())
+		var step queue.Step
+		if ids == nil {
+			step, err = q.Bulk(r.Context(), d.action, query)
 		} else {
-			n, err = act(q, r.Context(), ids...)
+			step.Changed, err = d.onIDs(q, r.Context(), ids...)
+			step.Skipped = len(ids) - step.Changed
 		}
-		return a.changed(w, name, q, n, err)
-	}
-}
-
-// onAll is a route that acts on all it finds.
-func (a *api) onAll(name string, act actOnAll) serveFunc {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		q, err := a.bareTarget(w, r)
-		if err != nil {
-			return err
-		}
-		n, err := act(q, r.Context())
-		return a.changed(w, name, q, n, err)
+		return a.changed(w, d.name, q, step, err)
 	}
 }
 
@@ -134,13 +169,18 @@ func (a *api) bareTarget(w http.ResponseWriter, r *http.Request) (*queue.Queue, 
 	return q, err
 }
 
-// changed answers how many ids an action has changed, also when it broke off.
-func (a *api) changed(w http.ResponseWriter, action string, q *queue.Queue, n int, err error) error {
-	if n > 0 {
-		a.cfg.Log.Info("jobs changed by hand", "action", action, "queue", q.Name, "changed", n)
+// changed answers how far an action has come, also when it broke off.
+func (a *api) changed(w http.ResponseWriter, action string, q *queue.Queue, step queue.Step, err error) error {
+	if step.Changed > 0 {
+		a.cfg.Log.Info("jobs changed by hand", "action", action, "queue", q.Name, "changed", step.Changed)
 	}
 	if err != nil {
-		return &partly{changed: n, err: err}
+		return &partly{changed: step.Changed, next: step.Next, err: err}
 	}
-	return writeJSON(w, map[string]int{"changed": n})
+	return writeJSON(w, struct {
+		Changed int    `json:"changed"`
+		Skipped int    `json:"skipped"`
+		Left    int    `json:"left"`
+		Next    string `json:"next"`
+	}{step.Changed, step.Skipped, step.Left, step.Next})
 }

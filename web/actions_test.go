@@ -48,6 +48,15 @@ func TestActions(t *testing.T) {
 		{"delete-all-failed", ``, "f2", "404"},
 		{"morgue/requeue", `{"ids":["d1"]}`, "d1", "ready"},
 		{"morgue/requeue", `{"all":true}`, "d2", "ready"},
+		{"morgue/requeue", `{"all":true,"kind":"dead"}`, "d1", "ready"},
+		{"morgue/requeue", `{"all":true,"kind":"dead"}`, "d2", "morgue"},
+		{"morgue/delete", `{"all":true,"by":"id","from":"d2"}`, "d1", "morgue"},
+		{"jobs/kill", `{"all":true,"state":"retry","by":"retries","from":"1"}`, "f1", "morgue"},
+		{"jobs/kill", `{"all":true,"state":"retry","by":"retries","from":"1"}`, "f2", "retry"},
+		{"jobs/delete", `{"all":true}`, "s1", "404"},
+		{"jobs/delete", `{"all":true}`, "b1", "blocked"},
+		{"jobs/run-now", `{"all":true,"state":"scheduled"}`, "f1", "retry"},
+		{"blocked/bury", `{"all":true}`, "b1", "morgue"},
 		{"morgue/delete", `{"ids":["d1"]}`, "d1", "404"},
 		{"morgue/delete", `{"ids":["d1"]}`, "d2", "morgue"},
 		{"blocked/requeue", `{"ids":["b1"]}`, "b1", "ready"},
@@ -80,30 +89,42 @@ func TestPauseShows(t *testing.T) {
 	}
 }
 
-func TestParseSelection(t *testing.T) {
+func TestParseBody(t *testing.T) {
 	t.Parallel()
+	byIDs := deed{kind: waiting, onIDs: killAnywhere}
+	onAll := deed{kind: failed}
 	for _, c := range []struct {
 		name, body string
-		allowAll   bool
+		deed       deed
 		want       string // the problem's detail begins so
 		line, col  int
 	}{
-		{"ids", `{"ids":["a"]}`, false, "", 0, 0},
-		{"all", `{"all":true}`, true, "", 0, 0},
-		{"ids and not all", `{"all":false,"ids":["a"]}`, true, "", 0, 0},
-		{"empty", ``, false, "the body is empty", 0, 0},
-		{"null", `null`, false, "ids: no id is named", 0, 0},
-		{"array", `["a"]`, false, "got array; want {", 1, 1},
-		{"cut off", "{\"ids\":\n[", false, "the body ends too early", 2, 2},
-		{"syntax", "{\n  ids}", false, "invalid character 'i'", 2, 3},
-		{"type", `{"ids":"a"}`, false, "ids: got string", 1, 0},
-		{"field", `{"id":["a"]}`, false, "id: unknown field", 1, 0},
-		{"more", "{\"ids\":[\"a\"]}\n{}", false, "want the end after one object", 2, 1},
-		{"not utf-8", "{\"ids\":[\"\xff\"]}", false, "the body is not UTF-8", 0, 0},
-		{"bad base64", `{"ids_base64":["%"]}`, false, "illegal base64", 0, 0},
+		{"ids", `{"ids":["a"]}`, byIDs, "", 0, 0},
+		{"all", `{"all":true}`, byIDs, "", 0, 0},
+		{"ids and not all", `{"all":false,"ids":["a"]}`, byIDs, "", 0, 0},
+		{"filter", `{"all":true,"state":"retry","kind":"x","by":"retries","from":"1","to":"2","limit":5,"cursor":"x"}`, byIDs, "", 0, 0},
+		{"nothing for all", ``, onAll, "", 0, 0},
+		{"part of all", `{"limit":5,"kind":"x"}`, onAll, "", 0, 0},
+		{"empty", ``, byIDs, "the body is empty", 0, 0},
+		{"null", `null`, byIDs, "ids: no id is named", 0, 0},
+		{"array", `["a"]`, byIDs, "got array; want {", 1, 1},
+		{"cut off", "{\"ids\":\n[", byIDs, "the body ends too early", 2, 2},
+		{"syntax", "{\n  ids}", byIDs, "invalid character 'i'", 2, 3},
+		{"type", `{"ids":"a"}`, byIDs, "ids: got string", 1, 0},
+		{"field", `{"id":["a"]}`, byIDs, "id: unknown field", 1, 0},
+		{"more", "{\"ids\":[\"a\"]}\n{}", byIDs, "want the end after one object", 2, 1},
+		{"not utf-8", "{\"ids\":[\"\xff\"]}", byIDs, "the body is not UTF-8", 0, 0},
+		{"bad base64", `{"ids_base64":["%"]}`, byIDs, "illegal base64", 0, 0},
+		{"ids and all", `{"all":true,"ids":["a"]}`, byIDs, "all: ids are named as well", 0, 0},
+		{"ids and a filter", `{"ids":["a"],"kind":"x"}`, byIDs, "ids: a filter", 0, 0},
+		{"state", `{"all":true,"state":"in_flight"}`, byIDs, `state: got "in_flight", want one of ready`, 0, 0},
+		{"order", `{"all":true,"by":"score"}`, byIDs, `by: got "score"`, 0, 0},
+		{"time", `{"all":true,"from":"now"}`, byIDs, `from: got "now"`, 0, 0},
+		{"limit", `{"all":true,"limit":10001}`, byIDs, `limit: got "10001", want a number from 1 to 10000`, 0, 0},
+		{"ids for all", `{"ids":["a"]}`, onAll, "ids: this route is about all", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, _, err := parseSelection([]byte(c.body), c.allowAll)
+			_, _, err := c.deed.parse([]byte(c.body))
 			if c.want == "" {
 				must(t, err)
 				return
@@ -117,6 +138,30 @@ func TestParseSelection(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Steps of an action, followed by their cursors, are the action.
+func TestActionGoesOn(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	changed, cursor := 0, ""
+	for {
+		answer := w.do("POST", ordersPath+"jobs/kill", `{"all":true,"limit":2,"cursor":"`+cursor+`"}`)
+		expect(t, answer, 200)
+		var step struct {
+			Changed, Skipped, Left int
+			Next                   string
+		}
+		must(t, json.Unmarshal(answer.Body.Bytes(), &step))
+		changed += step.Changed
+		if cursor = step.Next; cursor == "" {
+			break
+		}
+		expect(t, w.do("POST", ordersPath+"jobs/delete", `{"all":true,"cursor":"`+cursor+`"}`), 400, "another query")
+	}
+	if changed != 7 {
+		t.Errorf("got %d killed, want the 7 that wait", changed)
+	}
+	expect(t, w.do("GET", ordersPath+"jobs", ""), 200, `{"jobs":[],`)
 }
 
 // replyError is an answer of Redis, as go-redis marks it.
@@ -154,8 +199,8 @@ func TestOutage(t *testing.T) {
 
 func TestProblemOf(t *testing.T) {
 	t.Parallel()
-	p := problemOf(&partly{changed: 7, err: fmt.Errorf("kill: %w", replyError("OOM full"))})
-	if p.Status != 503 || p.Changed == nil || *p.Changed != 7 || p.Detail != "kill: OOM full" {
+	p := problemOf(&partly{changed: 7, next: "abc", err: fmt.Errorf("kill: %w", replyError("OOM full"))})
+	if p.Status != 503 || p.Changed == nil || *p.Changed != 7 || p.Next != "abc" || p.Detail != "kill: OOM full" {
 		t.Errorf("got %+v, want 503 after 7 changes", p)
 	}
 	if p := problemOf(errors.New("the record is damaged")); p.Status != 500 {

@@ -85,6 +85,7 @@ type Reason struct {
 	State  string   // ready, scheduled, retry, in_flight, blocked, morgue or absent
 	Reason string   // one sentence for people
 	Due    *float64 // seconds until it is due, negative since; nil if it never will be
+	Since  *float64 // seconds for which it has been in flight; nil if it is not
 }
 
 // why is the answer of the route of that name.
@@ -95,6 +96,7 @@ type why struct {
 	State  string   `json:"state"`
 	Reason string   `json:"reason"`
 	Due    *float64 `json:"due_s"`
+	Since  *float64 `json:"since_s,omitempty"`
 }
 
 func (a *api) clusterRoutes() []route {
@@ -174,7 +176,7 @@ func (a *api) why(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, why{ID: id, Queue: q.Name, Shard: q.Of(id).Index, State: reason.State, Reason: reason.Reason, Due: reason.Due})
+	return writeJSON(w, why{ID: id, Queue: q.Name, Shard: q.Of(id).Index, State: reason.State, Reason: reason.Reason, Due: reason.Due, Since: reason.Since})
 }
 
 func (a *api) drain(w http.ResponseWriter, r *http.Request) error {

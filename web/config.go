@@ -3,8 +3,10 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,9 +21,15 @@ type Config struct {
 	Cluster Cluster
 	Ready   func() error // why the node is not ready; nil function = always ready
 	Metrics prometheus.Gatherer
+	// Pages serves what is for people: every path that is not the API's, health's or the
+	// metrics'. Default: nothing is there.
+	Pages http.Handler
 
-	// Token, if not empty, is asked of everyone, but for /healthz and /readyz.
-	Token string
+	// Tokens, unless empty, are asked of everyone, but for /healthz and /readyz.
+	Tokens Tokens
+	// Certificates wants of every client one that the TLS layer has verified, but for
+	// /healthz and /readyz, whose callers have none. With Tokens both are wanted.
+	Certificates bool
 	// BodyLimit is the longest body of a request, bytes. Default 32 MiB.
 	BodyLimit int64
 	// Log gets what an operator would want to know. Default: nothing is logged.
@@ -44,12 +52,18 @@ func (cfg Config) Validate() error {
 	case cfg.BodyLimit < 0:
 		return errors.New("web: BodyLimit is negative")
 	}
+	if err := cfg.Tokens.Validate(); err != nil {
+		return fmt.Errorf("web: %w", err)
+	}
 	return nil
 }
 
 func (cfg Config) withDefaults() Config {
 	if cfg.Ready == nil {
 		cfg.Ready = func() error { return nil }
+	}
+	if cfg.Pages == nil {
+		cfg.Pages = http.HandlerFunc(nowhere)
 	}
 	if cfg.BodyLimit == 0 {
 		cfg.BodyLimit = 32 << 20
@@ -77,12 +91,18 @@ func New(cfg Config) (http.Handler, error) {
 	}
 	a := &api{cfg: cfg.withDefaults(), page: page}
 	mux := http.NewServeMux()
-	open := map[string]bool{}
+	needs := map[string]role{}
 	for _, rt := range a.routes() {
 		mux.Handle(rt.pattern, a.handler(rt))
-		open[rt.pattern] = rt.open
+		needs[rt.pattern] = rt.needs()
 	}
-	return a.withHeaders(a.withToken(mux, open, withOrigin(withMisses(mux)))), nil
+	tokens := a.cfg.Tokens.hashed()
+	g := &guard{mux: mux, needs: needs, tokens: tokens, certificates: a.cfg.Certificates, sessions: sessions{tokens, time.Now}}
+	pages, err := newDoors(g.sessions, a.cfg.Pages)
+	if err != nil {
+		return nil, err
+	}
+	return a.withHeaders(g.wrap(withOrigin(withMisses(mux, pages)))), nil
 }
 
 // handler checks a route's query, serves it, and answers its errors.

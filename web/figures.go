@@ -17,6 +17,9 @@ func (a *api) status(w http.ResponseWriter, r *http.Request) error {
 
 // filled has lists in place of nil, so that scripts may always walk through them.
 func (s Status) filled() Status {
+	if s.Warnings == nil {
+		s.Warnings = []string{}
+	}
 	if s.Nodes == nil {
 		s.Nodes = []NodeStatus{}
 	}

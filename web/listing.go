@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"encoding/base64"
+	"fmt"
 	"math"
 	"net/http"
 	"net/url"
@@ -14,73 +15,66 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// order is what a list is sorted by, and what from and to limit.
-type order string
-
-const (
-	byID      order = "id"
-	byDue     order = "due" // also: when a job was buried
-	byRetries order = "retries"
-	byTime    order = "time"
-)
-
 // Limits of a list.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
 )
 
-// listing is what a request asks to be listed.
-type listing struct {
-	queue.Range
-	state queue.State // "" = any
-	by    order
-}
-
 // kind says which listings a route has.
 type kind struct {
 	states []queue.State // that the parameter state may name; the first is the default
-	orders []order       // that the parameter by may name; the first is the default
+	orders []queue.Order // that the parameter by may name; the first is the default
 }
 
 var (
-	jobsKind     = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.InFlight, queue.Waiting}, []order{byDue, byID, byRetries}}
-	inFlightKind = kind{[]queue.State{queue.InFlight}, []order{byID}}
-	morgueKind   = kind{[]queue.State{queue.Dead}, []order{byTime, byID}}
+	jobsKind     = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.InFlight, queue.Waiting}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
+	inFlightKind = kind{[]queue.State{queue.InFlight}, []queue.Order{queue.ByID, queue.ByDue}}
+	morgueKind   = kind{[]queue.State{queue.Dead}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
 )
 
 var (
-	jobsQuery  = []string{"state", "by", "from", "to", "reverse", "limit", "id", "id_base64"}
-	rangeQuery = []string{"by", "from", "to", "reverse", "limit"}
+	listQuery   = []string{"by", "from", "to", "reverse", "limit", "cursor"}
+	morgueQuery = append([]string{"kind"}, listQuery...)
+	jobsQuery   = append([]string{"id", "id_base64", "state"}, morgueQuery...)
 )
 
 // parseListing reads a query whose parameters' names have been checked.
-func parseListing(values url.Values, k kind) (listing, error) {
-	l := listing{by: order(values.Get("by")), state: queue.State(values.Get("state"))}
-	if l.state == "" {
-		l.state = k.states[0]
+func parseListing(values url.Values, k kind) (queue.Query, error) {
+	l := queue.Query{Kind: values.Get("kind"), Cursor: values.Get("cursor")}
+	if err := readShape(&l, values, k); err != nil {
+		return l, err
 	}
-	if l.by == "" {
-		l.by = k.orders[0]
+	if l.By == queue.ByRetries && (l.State == queue.Ready || l.State == queue.Scheduled || l.State == queue.InFlight) {
+		return l, badField("by", "retries sorts failed jobs: want state=retry or state=blocked, not state=%s", l.State)
 	}
-	if !slices.Contains(k.states, l.state) {
-		return l, badField("state", "got %q, want one of %s", l.state, words(k.states))
+	l.Limit = defaultLimit
+	err := readLimit(values, maxLimit, &l.Limit)
+	if err == nil {
+		err = readReverse(values, &l)
 	}
-	if !slices.Contains(k.orders, l.by) {
-		return l, badField("by", "got %q, want one of %s", l.by, words(k.orders))
+	return l, err
+}
+
+// readShape reads which jobs are meant: their state, and a range in the unit of the order.
+func readShape(l *queue.Query, values url.Values, k kind) error {
+	l.State, l.By = queue.State(values.Get("state")), queue.Order(values.Get("by"))
+	if l.State == "" {
+		l.State = k.states[0]
 	}
-	if l.by == byRetries && (l.state == queue.Ready || l.state == queue.Scheduled || l.state == queue.InFlight) {
-		return l, badField("by", "retries sorts failed jobs: want state=retry or state=blocked, not state=%s", l.state)
+	if l.By == "" {
+		l.By = k.orders[0]
 	}
-	if l.by == byRetries && l.state == "" {
-		l.state = queue.Retrying
+	if !slices.Contains(k.states, l.State) {
+		return badField("state", "got %q, want one of %s", l.State, words(k.states))
 	}
-	for _, read := range []func(url.Values) error{l.readLimit, l.readReverse, l.readRange} {
-		if err := read(values); err != nil {
-			return l, err
-		}
+	if !slices.Contains(k.orders, l.By) {
+		return badField("by", "got %q, want one of %s", l.By, words(k.orders))
 	}
-	return l, nil
+	if l.By == queue.ByRetries && l.State == "" {
+		l.State = queue.Retrying
+	}
+	return readRange(values, l)
 }
 
 func words[T ~string](all []T) string {
@@ -93,20 +87,19 @@ func words[T ~string](all []T) string {
 	return strings.Join(text, ", ")
 }
 
-func (l *listing) readLimit(values url.Values) error {
-	l.Limit = defaultLimit
+func readLimit(values url.Values, most int, into *int) error {
 	if !values.Has("limit") {
 		return nil
 	}
 	n, err := strconv.Atoi(values.Get("limit"))
-	if err != nil || n < 1 || n > maxLimit {
-		return badField("limit", "got %q, want a number from 1 to %d", values.Get("limit"), maxLimit)
+	if err != nil || n < 1 || n > most {
+		return badField("limit", "got %q, want a number from 1 to %d", values.Get("limit"), most)
 	}
-	l.Limit = n
+	*into = n
 	return nil
 }
 
-func (l *listing) readReverse(values url.Values) error {
+func readReverse(values url.Values, l *queue.Query) error {
 	text := values.Get("reverse")
 	if !values.Has("reverse") {
 		return nil
@@ -120,12 +113,12 @@ func (l *listing) readReverse(values url.Values) error {
 }
 
 // readRange reads from and to in the unit of the order.
-func (l *listing) readRange(values url.Values) (err error) {
+func readRange(values url.Values, l *queue.Query) (err error) {
 	from, to := values.Get("from"), values.Get("to")
-	switch l.by {
-	case byID:
+	switch l.By {
+	case queue.ByID:
 		l.MinID, l.MaxID = from, to
-	case byRetries:
+	case queue.ByRetries:
 		l.MinRetry, l.MaxRetry = -1, math.MaxInt32
 		err = cmp.Or(readInt("from", from, &l.MinRetry), readInt("to", to, &l.MaxRetry))
 		if l.MinRetry == 0 { // 0 to 0 would be no limit; a failed job has at least 0
@@ -152,19 +145,26 @@ func readInt(field, text string, into *int) error {
 // maxUnix is the last second of the year 9999.
 const maxUnix = 253402300799
 
-func readTime(field, text string, into *time.Time) error {
+// ParseTime reads unix seconds, or a time, of UTC if it names no zone.
+func ParseTime(text string) (time.Time, error) {
+	if seconds, err := strconv.ParseFloat(text, 64); err == nil && seconds >= 0 && seconds <= maxUnix {
+		return time.UnixMicro(int64(math.Round(seconds * 1e6))), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("got %.40q, want unix seconds or a time like 2026-01-02T15:04:05Z", text)
+}
+
+func readTime(field, text string, into *time.Time) (err error) {
 	if text == "" {
 		return nil
 	}
-	if seconds, err := strconv.ParseFloat(text, 64); err == nil && seconds >= 0 && seconds <= maxUnix {
-		*into = time.UnixMicro(int64(math.Round(seconds * 1e6)))
-		return nil
+	if *into, err = ParseTime(text); err != nil {
+		return badField(field, "%v", err)
 	}
-	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return badField(field, "got %q, want unix seconds or a time like 2026-01-02T15:04:05Z", text)
-	}
-	*into = at
 	return nil
 }
 

@@ -1,17 +1,14 @@
 package web
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -21,19 +18,20 @@ func TestParseListing(t *testing.T) {
 	for _, c := range []struct {
 		name, query string
 		kind        kind
-		want        listing
+		want        queue.Query
 	}{
-		{"defaults", "", jobsKind, listing{by: byDue, Range: queue.Range{Limit: 100}}},
-		{"in flight", "", inFlightKind, listing{by: byID, state: queue.InFlight, Range: queue.Range{Limit: 100}}},
-		{"morgue", "limit=1000&reverse=1", morgueKind, listing{by: byTime, state: queue.Dead, Range: queue.Range{Limit: 1000, Reverse: true}}},
-		{"ids", "by=id&from=a&to=b&state=ready", jobsKind, listing{by: byID, state: queue.Ready, Range: queue.Range{MinID: "a", MaxID: "b", Limit: 100}}},
-		{"unix times", "from=1.5&to=2", jobsKind, listing{by: byDue, Range: queue.Range{MinTime: time.UnixMicro(1500000), MaxTime: time.Unix(2, 0), Limit: 100}}},
-		{"date", "from=2026-01-02T03:04:05Z", jobsKind, listing{by: byDue, Range: queue.Range{MinTime: at, Limit: 100}}},
-		{"retries", "by=retries", jobsKind, listing{by: byRetries, state: queue.Retrying, Range: queue.Range{MinRetry: -1, MaxRetry: math.MaxInt32, Limit: 100}}},
-		{"no retry yet", "by=retries&from=0&to=0", jobsKind, listing{by: byRetries, state: queue.Retrying, Range: queue.Range{MinRetry: -1, Limit: 100}}},
-		{"retries from", "by=retries&from=3&state=blocked", jobsKind, listing{by: byRetries, state: queue.Waiting, Range: queue.Range{MinRetry: 3, MaxRetry: math.MaxInt32, Limit: 100}}},
-		{"reverse", "reverse", jobsKind, listing{by: byDue, Range: queue.Range{Limit: 100, Reverse: true}}},
-		{"not reverse", "reverse=false", jobsKind, listing{by: byDue, Range: queue.Range{Limit: 100}}},
+		{"defaults", "", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100}}},
+		{"in flight", "", inFlightKind, queue.Query{By: queue.ByID, State: queue.InFlight, Range: queue.Range{Limit: 100}}},
+		{"morgue", "limit=1000&reverse=1", morgueKind, queue.Query{By: queue.ByTime, State: queue.Dead, Range: queue.Range{Limit: 1000, Reverse: true}}},
+		{"ids", "by=id&from=a&to=b&state=ready", jobsKind, queue.Query{By: queue.ByID, State: queue.Ready, Range: queue.Range{MinID: "a", MaxID: "b", Limit: 100}}},
+		{"unix times", "from=1.5&to=2", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{MinTime: time.UnixMicro(1500000), MaxTime: time.Unix(2, 0), Limit: 100}}},
+		{"date", "from=2026-01-02T03:04:05Z", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{MinTime: at, Limit: 100}}},
+		{"retries", "by=retries", jobsKind, queue.Query{By: queue.ByRetries, State: queue.Retrying, Range: queue.Range{MinRetry: -1, MaxRetry: math.MaxInt32, Limit: 100}}},
+		{"no retry yet", "by=retries&from=0&to=0", jobsKind, queue.Query{By: queue.ByRetries, State: queue.Retrying, Range: queue.Range{MinRetry: -1, Limit: 100}}},
+		{"retries from", "by=retries&from=3&state=blocked", jobsKind, queue.Query{By: queue.ByRetries, State: queue.Waiting, Range: queue.Range{MinRetry: 3, MaxRetry: math.MaxInt32, Limit: 100}}},
+		{"reverse", "reverse", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100, Reverse: true}}},
+		{"not reverse", "reverse=false", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100}}},
+		{"kind, cursor", "kind=no+%23&cursor=abc", jobsKind, queue.Query{By: queue.ByDue, Kind: "no #", Cursor: "abc", Range: queue.Range{Limit: 100}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			values, err := url.ParseQuery(c.query)
@@ -69,88 +67,15 @@ func TestParseListingRefuses(t *testing.T) {
 	}
 }
 
-// fake is a list of jobs, j000 up, as package queue would give it; every third is
-// scheduled. Due times grow against the ids, so many at each instant.
-func fake(n, perInstant int) (lister, *int) {
-	var all []queue.Listed
-	for i := range n {
-		id := "j" + strings.Repeat("0", 6-len(strconv.Itoa(n-i))) + strconv.Itoa(n-i)
-		state := queue.Ready
-		if i%3 == 0 {
-			state = queue.Scheduled
-		}
-		all = append(all, queue.Listed{Job: lowkiq.Job{ID: id, PerformAt: time.Unix(int64(1+i/perInstant), 0)}, State: state})
-	}
-	calls := 0
-	return func(_ context.Context, r queue.Range) ([]queue.Listed, error) {
-		calls++
-		later := slices.DeleteFunc(slices.Clone(all), func(job queue.Listed) bool { return job.PerformAt.Before(r.MinTime) })
-		return later[:min(len(later), r.Limit)], nil
-	}, &calls
-}
-
-func TestNarrow(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name     string
-		n, limit int
-		state    queue.State
-		want     int
-		complete bool
-	}{
-		{"any state", 100, 50, "", 50, false},
-		{"all of them", 30, 50, "", 30, true},
-		{"every third", 600, 50, queue.Scheduled, 50, false},
-		{"fewer than asked for", 90, 50, queue.Scheduled, 30, true},
-		{"none", 90, 50, queue.Retrying, 0, true},
-		{"none among very many", 3 * maxExamined, 50, queue.Retrying, 0, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			list, calls := fake(c.n, 1)
-			got, complete, err := narrow(t.Context(), list, queue.Range{Limit: c.limit}, c.state)
-			must(t, err)
-			if len(got) != c.want || complete != c.complete || *calls > 6 {
-				t.Errorf("got %d jobs, complete %t, %d calls; want %d, %t", len(got), complete, *calls, c.want, c.complete)
-			}
-		})
-	}
-}
-
-func TestMorgueByID(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name          string
-		n, perInstant int
-		r             queue.Range
-		first, last   string
-		want          int
-	}{
-		{"small", 10, 1, queue.Range{Limit: 100}, "j000001", "j000010", 10},
-		{"many", 5000, 1, queue.Range{Limit: 3}, "j000001", "j000003", 3},
-		{"many at one instant", 5000, 3500, queue.Range{Limit: 3}, "j000001", "j000003", 3},
-		{"reverse", 5000, 10, queue.Range{Limit: 2, Reverse: true}, "j005000", "j004999", 2},
-		{"range", 5000, 10, queue.Range{Limit: 100, MinID: "j000700", MaxID: "j000709"}, "j000700", "j000709", 10},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			list, _ := fake(c.n, c.perInstant)
-			got, err := morgueByID(t.Context(), list, c.r)
-			must(t, err)
-			if len(got) != c.want || got[0].ID != c.first || got[len(got)-1].ID != c.last {
-				t.Errorf("got %d jobs, want %d from %s to %s", len(got), c.want, c.first, c.last)
-			}
-		})
-	}
-}
-
 // What a list of each state and order holds, on a real queue.
 func TestLists(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
 	for _, c := range []struct{ query, want string }{
-		{"jobs", "a/b r1 r2 ? f1 f2 s1"},
+		{"jobs", "r1 r2 a/b ? f1 f2 s1"},
 		{"jobs?by=id", "a/b b1 f1 f2 r1 r2 s1 w1 ?"},
 		{"jobs?by=id&from=b&to=f2", "b1 f1 f2"},
 		{"jobs?by=id&reverse=true&limit=2", "? w1"},
-		{"jobs?state=ready", "a/b r1 r2 ?"},
+		{"jobs?state=ready", "r1 r2 a/b ?"},
 		{"jobs?state=ready&by=id&reverse", "? r2 r1 a/b"},
 		{"jobs?state=scheduled", "s1"},
 		{"jobs?state=scheduled&limit=1", "s1"},
@@ -168,6 +93,9 @@ func TestLists(t *testing.T) {
 		{"morgue", "d1 d2"},
 		{"morgue?reverse", "d2 d1"},
 		{"morgue?by=id&to=d1", "d1"},
+		{"morgue?by=retries&from=25", "d1"},
+		{"morgue?kind=dead", "d1"},
+		{"jobs?kind=no+stock", "f1"},
 	} {
 		t.Run(c.query, func(t *testing.T) {
 			answer := w.do("GET", ordersPath+c.query, "")
@@ -177,4 +105,32 @@ func TestLists(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The pages of a list, followed by their cursors, are the list.
+func TestListGoesOn(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	var got []string
+	for target := ordersPath + "jobs?by=id&limit=2"; ; {
+		answer := w.do("GET", target, "")
+		expect(t, answer, 200)
+		got = append(got, listedIDs(t, answer.Body.Bytes())...)
+		var page struct {
+			Next string
+			More bool
+		}
+		must(t, json.Unmarshal(answer.Body.Bytes(), &page))
+		if page.More != (page.Next != "") {
+			t.Errorf("got more %v, next %q", page.More, page.Next)
+		}
+		if page.Next == "" {
+			break
+		}
+		target = ordersPath + "jobs?by=id&limit=2&cursor=" + page.Next
+		expect(t, w.do("GET", ordersPath+"jobs?by=due&cursor="+page.Next, ""), 400, "another query")
+	}
+	if want := "a/b b1 f1 f2 r1 r2 s1 w1 ?"; strings.Join(got, " ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	expect(t, w.do("GET", ordersPath+"jobs?cursor=nonsense", ""), 400, "cursor is damaged")
 }

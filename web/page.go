@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
-	"time"
+	"strings"
 )
 
 var (
@@ -18,14 +18,14 @@ var (
 	pageStyle string
 )
 
-// page is the page at /: no script, nothing from elsewhere.
+// page is the page at /api/v1/: no script, nothing from elsewhere.
 type page struct {
 	template  *template.Template
 	styleHash string // by which the content security policy allows the style
 }
 
 func newPage() (*page, error) {
-	parsed, err := template.New("page").Funcs(template.FuncMap{"seconds": seconds}).Parse(pageText)
+	parsed, err := template.New("page").Parse(pageText)
 	if err != nil {
 		return nil, fmt.Errorf("web: page: %w", err)
 	}
@@ -33,12 +33,10 @@ func newPage() (*page, error) {
 	return &page{template: parsed, styleHash: "sha256-" + base64.StdEncoding.EncodeToString(sum[:])}, nil
 }
 
-// view is what the page shows.
+// view is what the page shows: how to ask.
 type view struct {
 	Style   template.CSS
 	Version string
-	Status  Status
-	Problem string // why there is no status
 	Groups  []group
 }
 
@@ -52,11 +50,6 @@ type indexRow struct{ Method, Path, Link, About, Curl string }
 
 func (a *api) index(w http.ResponseWriter, r *http.Request) error {
 	v := view{Style: template.CSS(pageStyle), Version: a.cfg.Version, Groups: a.indexOf(baseURL(r))}
-	status, err := a.cfg.Status(r.Context())
-	if err != nil {
-		v.Problem = err.Error()
-	}
-	v.Status = status
 	var out bytes.Buffer
 	if err := a.page.template.Execute(&out, v); err != nil {
 		return fmt.Errorf("page: %w", err)
@@ -77,10 +70,8 @@ func baseURL(r *http.Request) string {
 func (a *api) indexOf(base string) []group {
 	groups := []group{{Title: "Read"}, {Title: "Push and change"}, {Title: "Operate"}}
 	for _, rt := range a.routes() {
-		row := indexRow{Method: rt.method(), Path: rt.pattern[len(rt.method())+1:], About: rt.about, Curl: rt.curl(base, a.cfg.Token != "")}
-		if row.Path == "/{$}" {
-			row.Path = "/"
-		}
+		row := indexRow{Method: rt.method(), Path: rt.pattern[len(rt.method())+1:], About: rt.about, Curl: rt.curl(base, !a.cfg.Tokens.Empty())}
+		row.Path = strings.TrimSuffix(row.Path, "{$}")
 		i := 0
 		switch {
 		case row.Method != http.MethodGet:
@@ -96,7 +87,7 @@ func (a *api) indexOf(base string) []group {
 // curl is the example as a command line.
 func (rt route) curl(base string, token bool) string {
 	line := "curl"
-	if token && !rt.open {
+	if token && rt.needs() > visitor {
 		line += ` -H "Authorization: Bearer $TOKEN"`
 	}
 	if rt.method() != http.MethodGet {
@@ -106,18 +97,4 @@ func (rt route) curl(base string, token bool) string {
 		line += " -d '" + rt.body + "'"
 	}
 	return line + " '" + base + rt.path + "'"
-}
-
-// seconds writes a duration as people read it: 0 s, 12.3 s, 4m10s.
-func seconds(s float64) string {
-	switch d := time.Duration(s * float64(time.Second)); {
-	case d == 0:
-		return "0 s"
-	case d < 10*time.Millisecond:
-		return "< 10 ms"
-	case d < time.Minute:
-		return fmt.Sprintf("%.3g s", d.Seconds())
-	default:
-		return d.Round(time.Second).String()
-	}
 }

@@ -23,6 +23,7 @@ type problem struct {
 	Line    int    `json:"line,omitempty"`    // of the body, from 1
 	Column  int    `json:"column,omitempty"`  // byte of the line, from 1
 	Changed *int   `json:"changed,omitempty"` // what a bulk action had changed before it failed
+	Next    string `json:"next,omitempty"`    // cursor where that action may go on
 }
 
 func (p *problem) Error() string { return p.Detail }
@@ -41,6 +42,7 @@ func badField(field, format string, args ...any) *problem {
 // partly is an error after a bulk action had already changed something.
 type partly struct {
 	changed int
+	next    string
 	err     error
 }
 
@@ -52,7 +54,7 @@ func problemOf(err error) *problem {
 	p := classify(err)
 	var part *partly
 	if errors.As(err, &part) {
-		p.Changed = &part.changed
+		p.Changed, p.Next = &part.changed, part.next
 	}
 	return p
 }
@@ -68,6 +70,8 @@ func classify(err error) *problem {
 		p := newProblem(http.StatusBadRequest, "%s", malformed.Error())
 		p.Field, p.Line, p.Column = malformed.Field, malformed.Line, malformed.Column
 		return p
+	case errors.Is(err, queue.ErrQuery):
+		return newProblem(http.StatusBadRequest, "%v", err)
 	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, ErrUnknownNode):
 		return newProblem(http.StatusNotFound, "%v", err)
 	case errors.Is(err, ErrNoCluster), errors.Is(err, ErrNodeExists), errors.Is(err, ErrNotHeard):

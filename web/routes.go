@@ -19,7 +19,7 @@ type route struct {
 	query   []string // the parameters it takes
 	path    string   // an example
 	body    string   // an example, for curl -d; a file if it begins with @
-	open    bool     // needs no token
+	role    role     // who may ask; default: read for GET, admin for the rest
 	serve   serveFunc
 }
 
@@ -32,13 +32,15 @@ func (rt route) method() string {
 // routes are all there is.
 func (a *api) routes() []route {
 	all := []route{
-		{pattern: "GET /{$}", about: "this page", path: "/", serve: a.index},
-		{pattern: "GET /healthz", about: "is the process alive?", path: "/healthz", open: true, serve: a.healthz},
-		{pattern: "GET /readyz", about: "may this node be counted on? 503 says why not", path: "/readyz", open: true, serve: a.readyz},
+		{pattern: "GET /api/v1/{$}", about: "this page", path: "/api/v1/", serve: a.index},
+		{pattern: "GET /healthz", about: "is the process alive?", path: "/healthz", role: probe, serve: a.healthz},
+		{pattern: "GET /readyz", about: "may this node be counted on? 503 says why not", path: "/readyz", role: probe, serve: a.readyz},
 		{pattern: "GET /metrics", about: "figures for Prometheus", query: anyQuery, path: "/metrics", serve: a.metrics()},
-		{pattern: "GET /debug/pprof/{name...}", about: "profiles of the process, for go tool pprof", query: anyQuery, path: "/debug/pprof/goroutine?debug=1", serve: a.profile},
+		{pattern: "GET /debug/pprof/{name...}", about: "profiles of the process, for go tool pprof", query: anyQuery, path: "/debug/pprof/goroutine?debug=1", role: admin, serve: a.profile},
+		{pattern: "GET /api/v1/openapi.yaml", about: "all of this for programs: OpenAPI 3.1", path: "/api/v1/openapi.yaml", serve: a.openapi},
 		{pattern: "GET /api/v1/status", about: "cluster, nodes and queues", path: "/api/v1/status", serve: a.status},
 		{pattern: "GET /api/v1/stats", about: "figures as Ruby Lowkiq gives them", path: "/api/v1/stats", serve: a.stats},
+		{pattern: "GET /api/v1/redis", about: "what the Redis servers say of themselves", path: "/api/v1/redis", serve: a.redis},
 		{pattern: "GET /api/v1/queues", about: "all queues with their figures", path: "/api/v1/queues", serve: a.queues},
 		{pattern: "GET /api/v1/queues/{q}", about: "one queue", path: "/api/v1/queues/orders", serve: a.oneQueue},
 		{pattern: "POST /api/v1/queues/{q}/pause", about: "stop handling, go on taking pushes", path: "/api/v1/queues/orders/pause", serve: a.setPaused(true)},
@@ -61,34 +63,35 @@ func (a *api) jobRoutes() []route {
 	const ids = `{"ids":["a","b"]}`
 	return onQueue([]route{
 		{pattern: "POST jobs", about: "push: an object, an array, or NDJSON (curl --data-binary @file); the answer is per job", path: "jobs",
-			body: `{"id":"a","payload":{"any":"JSON"}}`, serve: a.push},
+			body: `{"id":"a","payload":{"any":"JSON"}}`, role: push, serve: a.push},
 		{pattern: "GET jobs", about: "jobs by id, due time or retries, of one state or all; or the one that ?id= names", query: jobsQuery,
 			path: "jobs?state=retry&by=due&limit=10", serve: a.jobs},
 		{pattern: "GET jobs/{id}", about: "one job, wherever it is", path: "jobs/a", serve: a.oneJob},
-		{pattern: "GET in-flight", about: "what handlers have", query: rangeQuery, path: "in-flight", serve: a.list(inFlightKind)},
-		{pattern: "GET morgue", about: "buried jobs by time or id", query: rangeQuery, path: "morgue?by=time&reverse=true", serve: a.list(morgueKind)},
+		{pattern: "GET in-flight", about: "what handlers have", query: listQuery, path: "in-flight", serve: a.list(inFlightKind)},
+		{pattern: "GET morgue", about: "buried jobs by time, id or retries", query: morgueQuery, path: "morgue?by=time&reverse=true", serve: a.list(morgueKind)},
+		{pattern: "GET errors", about: "errors of failed, blocked or buried jobs, grouped by kind", query: []string{"state"}, path: "errors?state=morgue", serve: a.errorGroups},
 		{pattern: "POST jobs/run-now", about: "make waiting jobs due now", path: "jobs/run-now", body: ids,
-			serve: a.onIDs("run-now", (*queue.Queue).RunNow)},
+			serve: a.do(deed{"run-now", queue.RunNow, sleeping, (*queue.Queue).RunNow})},
 		{pattern: "POST jobs/kill", about: "send waiting jobs to the morgue", path: "jobs/kill", body: ids,
-			serve: a.onIDs("kill", killAnywhere)},
-		{pattern: "POST jobs/delete", about: "forget waiting jobs", path: "jobs/delete", body: ids,
-			serve: a.onIDs("delete", deleteAnywhere)},
+			serve: a.do(deed{"kill", queue.Kill, waiting, killAnywhere})},
+		{pattern: "POST jobs/delete", about: "forget waiting jobs", path: "jobs/delete", body: `{"all":true,"state":"retry","limit":1000}`,
+			serve: a.do(deed{"delete", queue.Delete, waiting, deleteAnywhere})},
 		{pattern: "POST run-all-now", about: "make every scheduled and failed job due now", path: "run-all-now",
-			serve: a.onAll("run-all-now", (*queue.Queue).RunAllNow)},
+			serve: a.do(deed{"run-all-now", queue.RunNow, sleeping, nil})},
 		{pattern: "POST kill-all-failed", about: "send every failed job to the morgue", path: "kill-all-failed",
-			serve: a.onAll("kill-all-failed", (*queue.Queue).KillAllFailed)},
+			serve: a.do(deed{"kill-all-failed", queue.Kill, failed, nil})},
 		{pattern: "POST delete-all-failed", about: "forget every failed job", path: "delete-all-failed",
-			serve: a.onAll("delete-all-failed", (*queue.Queue).DeleteAllFailed)},
-		{pattern: "POST morgue/requeue", about: "bring jobs back from the morgue", path: "morgue/requeue", body: ids,
-			serve: a.onIDsOrAll("requeue", (*queue.Queue).Requeue, (*queue.Queue).RequeueAllDead)},
-		{pattern: "POST morgue/delete", about: "forget buried jobs", path: "morgue/delete", body: `{"all":true}`,
-			serve: a.onIDsOrAll("delete-dead", (*queue.Queue).DeleteDead, (*queue.Queue).DeleteAllDead)},
+			serve: a.do(deed{"delete-all-failed", queue.Delete, failed, nil})},
+		{pattern: "POST morgue/requeue", about: "bring jobs back from the morgue", path: "morgue/requeue", body: `{"all":true,"kind":"no account #"}`,
+			serve: a.do(deed{"requeue", queue.Requeue, buried, (*queue.Queue).Requeue})},
+		{pattern: "POST morgue/delete", about: "forget buried jobs", path: "morgue/delete", body: ids,
+			serve: a.do(deed{"delete-dead", queue.Delete, buried, (*queue.Queue).DeleteDead})},
 		{pattern: "POST blocked/requeue", about: "let blocked ids go on", path: "blocked/requeue", body: ids,
-			serve: a.onIDs("unblock", (*queue.Queue).Unblock)},
+			serve: a.do(deed{"unblock", queue.Requeue, blocked, (*queue.Queue).Unblock})},
 		{pattern: "POST blocked/skip", about: "bury the oldest payload of blocked ids and go on", path: "blocked/skip", body: ids,
-			serve: a.onIDs("skip", skipBlocked)},
+			serve: a.do(deed{"skip", queue.SkipOldest, blocked, skipBlocked})},
 		{pattern: "POST blocked/bury", about: "send blocked ids to the morgue", path: "blocked/bury", body: ids,
-			serve: a.onIDs("bury", buryBlocked)},
+			serve: a.do(deed{"bury", queue.Kill, blocked, buryBlocked})},
 	})
 }
 

@@ -13,7 +13,8 @@ import (
 type Status struct {
 	Cluster    string        `json:"cluster"`
 	Generation Generation    `json:"generation"`
-	Leader     string        `json:"leader"` // name of the leading node; "" if there is none
+	Leader     string        `json:"leader"`   // name of the leading node; "" if there is none
+	Warnings   []string      `json:"warnings"` // what an operator should mend, as the answering node sees it
 	Nodes      []NodeStatus  `json:"nodes"`
 	Queues     []QueueStatus `json:"queues"`
 }

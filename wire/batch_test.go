@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +184,23 @@ func BenchmarkParseAnswer(b *testing.B) {
 	for b.Loop() {
 		if err := ParseAnswer([]byte(`{"ok": true}`), batch); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestParseBatch(t *testing.T) {
+	t.Parallel()
+	want := one(`{"b":1}`)
+	want.Jobs = append(want.Jobs, lowkiq.Job{ID: "\xff", RetryCount: 2, Payloads: []lowkiq.Payload{
+		{Score: 0.5}, {Score: 1763600000.123456, Data: []byte("no JSON")}, {Score: 2, Data: []byte(`{"$base64":"eA=="}`)}}})
+	got, err := ParseBatch(AppendBatch(nil, want))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	for _, text := range []string{"", "nonsense", "{}", `{"queue":"a","jobs":[]}`, `{"jobs":[{"id":"a"}]}`,
+		`{"queue":"a","jobs":[{"id":"a","payloads":[{"score":1,"payload":{"$base64":"?"}}]}]}`, `{"queue":"a","jobs":[{"id":"a","payloads":[{"score":1}]}]}`} {
+		if got, err := ParseBatch([]byte(text)); err == nil {
+			t.Errorf("%s: got %+v, want an error", text, got)
 		}
 	}
 }

@@ -29,8 +29,11 @@ func ParseJob(text []byte) (lowkiq.Push, error) {
 	return p, nil
 }
 
+// MaxJobs is how many jobs one body may hold: small ones take thirty times their bytes in memory.
+const MaxJobs = 100_000
+
 // ParseJobs reads the body of a bulk push: an object, an array of objects, or
-// NDJSON (objects, each ended by a newline). It is all or nothing: the first fault
+// NDJSON (objects, each ended by a newline), of MaxJobs jobs at most. It is all or nothing: the first fault
 // is the error, with its line and column in body. The jobs keep no reference to
 // body; their payloads share one allocation.
 func ParseJobs(body []byte) ([]lowkiq.Push, error) {
@@ -110,6 +113,9 @@ func (d *decoder) push() (lowkiq.Push, *fault) {
 	var seen uint8
 	start := d.pos
 	d.field = ""
+	if len(d.jobs) == MaxJobs {
+		return p, &fault{start, fmt.Sprintf("one body holds %d jobs at most: send it in parts", MaxJobs)}
+	}
 	if d.peek() != '{' {
 		return p, d.unexpected(`a job such as {"id":"a","payload":1}`)
 	}

@@ -293,3 +293,24 @@ func BenchmarkScanner(b *testing.B) {
 		}
 	}
 }
+
+// TestParseJobsBounded: a body of many small jobs would take much more memory than it has bytes.
+func TestParseJobsBounded(t *testing.T) {
+	t.Parallel()
+	line := "{\"id\":\"a\"}\n"
+	for name, body := range map[string]string{
+		"lines": strings.Repeat(line, MaxJobs),
+		"array": "[" + strings.Repeat(`{"id":"a"},`, MaxJobs-1) + `{"id":"a"}]`,
+	} {
+		if jobs, err := ParseJobs([]byte(body)); err != nil || len(jobs) != MaxJobs {
+			t.Errorf("%s: got %d jobs, %v, want %d", name, len(jobs), err, MaxJobs)
+		}
+		more := body + line
+		if name == "array" {
+			more = strings.TrimSuffix(body, "]") + "," + strings.TrimSpace(line) + "]"
+		}
+		if _, err := ParseJobs([]byte(more)); err == nil || !strings.Contains(err.Error(), "100000 jobs at most: send it in parts") {
+			t.Errorf("%s: got %v, want what is too much", name, err)
+		}
+	}
+}

@@ -1,24 +1,23 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
-	"os"
-	"os/signal"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/certs"
 )
 
 // asking are the flags of commands that ask a node.
 type asking struct {
 	Node      string `env:"LOWKIQ_URL" default:"http://127.0.0.1:7948" placeholder:"URL" help:"Address of any node of the cluster (${default})."`
 	TokenFile string `env:"LOWKIQ_TOKEN_FILE" placeholder:"FILE" help:"File with the token that the node asks for. LOWKIQ_TOKEN is the token itself."`
+	CA        string `name:"ca" env:"LOWKIQ_CA" placeholder:"FILE" help:"File with the certificates of who vouches for the node, for https. Default: the system's."`
+	Cert      string `env:"LOWKIQ_CERT" placeholder:"FILE" help:"File with the certificate to show to the node."`
+	Key       string `env:"LOWKIQ_KEY" placeholder:"FILE" help:"File with the key of --cert."`
 	Output    string `short:"o" enum:"table,json" default:"table" help:"table or json."`
 }
 
@@ -32,18 +31,20 @@ type conversation struct {
 }
 
 func (a *asking) ask(s *streams) (*conversation, error) {
-	token := os.Getenv("LOWKIQ_TOKEN")
-	if a.TokenFile != "" {
-		var err error
-		if token, err = readToken(a.TokenFile); err != nil {
-			return nil, fail(exitUsage, "--token-file: %w", err)
-		}
+	token, err := commandToken(a.TokenFile)
+	if err != nil {
+		return nil, fail(exitUsage, "--token-file: %w", err)
 	}
 	client, err := remote.New(a.Node, token)
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	trust, err := certs.Open(certs.Files{Cert: a.Cert, Key: a.Key, CA: a.CA}, nil)
+	if err != nil {
+		return nil, fail(exitUsage, "--ca, --cert, --key: %w", err)
+	}
+	client.Secure(trust.Client())
+	ctx, stop := untilInterrupted()
 	return &conversation{client, ctx, stop, s, a.Output == "json"}, nil
 }
 
@@ -82,15 +83,9 @@ func (c *conversation) change(path string, body any, words func(answer map[strin
 	return err
 }
 
-// table prints rows in columns below a header.
+// table prints rows in columns below a header; see streams.table.
 func (c *conversation) table(w io.Writer, header string, rows func(row func(format string, args ...any))) {
-	var text bytes.Buffer
-	tw := tabwriter.NewWriter(&text, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(tw, strings.ReplaceAll(header, " ", "\t"))
-	rows(func(format string, args ...any) { fmt.Fprintf(tw, format+"\n", args...) })
-	tw.Flush() //nolint:errcheck // a buffer
-	first, rest, _ := strings.Cut(text.String(), "\n")
-	fmt.Fprint(w, c.out.bold(w, first)+"\n"+rest)
+	c.out.table(w, header, rows)
 }
 
 // queuePath is the API's path of a queue, and below it.

@@ -12,19 +12,20 @@ func (*blockedCommand) Help() string {
     lowkiq-node jobs orders --state blocked
     lowkiq-node blocked requeue orders 17
     lowkiq-node blocked skip orders 17 18
+    lowkiq-node blocked requeue orders --kind 'no account #'
+    lowkiq-node blocked bury orders --all
 
 ` + exitHelp
 }
 
 // blockedJobs names ids that wait for a person.
 type blockedJobs struct {
-	oneQueue `embed:""`
-	IDs      []string `arg:"" name:"id" help:"Ids of jobs."`
+	someJobs `embed:""`
+	All      bool `help:"All blocked ids."`
 }
 
 func (c *blockedJobs) act(s *streams, path, done string) error {
-	some := someJobs{c.oneQueue, c.IDs}
-	return some.act(s, path, "", false, "", done)
+	return c.someJobs.act(s, deed{path: path, all: c.All, flag: "--all", done: done})
 }
 
 type blockedRequeue struct {

@@ -1,17 +1,17 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/queue"
@@ -36,7 +36,7 @@ func orNone[T int | time.Duration](v *T) T {
 // nodeConfig is what the file says, in package node's terms; addresses that it leaves
 // open are empty.
 func nodeConfig(cfg *config.Config, log *slog.Logger) (node.Config, error) {
-	token, err := nodeToken(cfg)
+	tokens, err := nodeTokens(cfg, os.Getenv, log)
 	if err != nil {
 		return node.Config{}, err
 	}
@@ -46,38 +46,51 @@ func nodeConfig(cfg *config.Config, log *slog.Logger) (node.Config, error) {
 			return node.Config{}, cfg.Fault("node.gossip_key_file", err)
 		}
 	}
+	redisTLS, err := redisTLS(cfg, log)
+	if err != nil {
+		return node.Config{}, err
+	}
+	for _, secret := range []string{cfg.Node.GossipKeyFile, cfg.Node.TLS.KeyFile, cfg.RedisTLS.KeyFile} {
+		warnOfReaders(secret, log)
+	}
 	return node.Config{
 		Name: cfg.Node.Name, Redis: cfg.Redis, Cluster: cfg.Cluster,
 		Concurrency: or(cfg.Node.Concurrency), TTL: or(cfg.Node.TTL),
 		PollInterval: or(cfg.Node.PollInterval), ShutdownTimeout: or(cfg.Node.ShutdownTimeout),
-		AllowEviction: cfg.Node.AllowEviction, HTTP: cfg.Node.HTTP, Token: token, Insecure: cfg.Node.Insecure,
+		AllowEviction: cfg.Node.AllowEviction, HTTP: cfg.Node.HTTP, Tokens: tokens, Insecure: cfg.Node.Insecure,
+		TLS: nodeTLS(cfg.Node.TLS), RedisTLS: redisTLS,
 		Bind: cfg.Node.Bind, Advertise: cfg.Node.Advertise, Join: cfg.Node.Join, Weight: or(cfg.Node.Weight), GossipKeys: keys,
 		Version: version().Version, Log: log,
 	}, nil
 }
 
-// nodeToken reads node.token_file, else LOWKIQ_TOKEN.
-func nodeToken(cfg *config.Config) (string, error) {
-	if cfg.Node.TokenFile == "" {
-		return os.Getenv("LOWKIQ_TOKEN"), nil
-	}
-	token, err := readToken(cfg.Node.TokenFile)
-	if err != nil {
-		return "", cfg.Fault("node.token_file", err)
-	}
-	return token, nil
+func nodeTLS(t config.TLS) node.TLS {
+	return node.TLS{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, ClientAuth: node.ClientAuth(t.ClientAuth)}
 }
 
-func readToken(file string) (string, error) {
-	text, err := os.ReadFile(file)
+// redisTLS reads the files of redis_tls; nil if there are none.
+func redisTLS(cfg *config.Config, log *slog.Logger) (*tls.Config, error) {
+	if cfg.RedisTLS == (config.RedisTLS{}) {
+		return nil, nil
+	}
+	store, err := certs.Open(certs.Files{Cert: cfg.RedisTLS.CertFile, Key: cfg.RedisTLS.KeyFile, CA: cfg.RedisTLS.CAFile}, log)
 	if err != nil {
-		return "", err
+		return nil, cfg.Fault("redis_tls", err)
 	}
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return "", fmt.Errorf("%s is empty", file)
+	return store.Client(), nil
+}
+
+// openRedis is for commands that need no node.
+func openRedis(cfg *config.Config) (*queue.Client, error) {
+	trust, err := redisTLS(cfg, nil)
+	if err != nil {
+		return nil, err
 	}
-	return token, nil
+	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: trust})
+	if err != nil {
+		return nil, fail(exitUsage, "%w", err)
+	}
+	return client, nil
 }
 
 // queueConfig is what the file says of a queue.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9"
@@ -25,11 +26,22 @@ type cli struct {
 	Jobs   jobsCommand   `cmd:"" help:"List jobs, run them now, kill or delete them."`
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
 
+	InFlight inFlightCommand `cmd:"" help:"List the jobs that handlers have."`
+	Errors   errorsCommand   `cmd:"" help:"Group the errors of failed, blocked or buried jobs by kind."`
+	Stats    statsCommand    `cmd:"" help:"Show the figures of all queues as Ruby Lowkiq does."`
+	Redis    redisCommand    `cmd:"" help:"Show what the Redis servers say of themselves."`
+
 	Blocked blockedCommand `cmd:"" help:"Let ids go on that wait for a person (queues with exhausted: block)."`
+	Check   checkCommand   `cmd:"" help:"Audit what Redis holds, and repair it."`
 	Bench   benchCommand   `cmd:"" help:"Measure speed on a private redis-server."`
+	Health  healthCommand  `cmd:"" help:"Ask whether a node is alive, or ready: for containers' health checks."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
-	DemoWorker demoWorkerCommand `cmd:"" hidden:""`
+	Completion completionCommand `cmd:"" help:"Print the completion of a shell: bash, zsh or fish."`
+	Man        manCommand        `cmd:"" help:"Print the manual page."`
+
+	DemoWorker   demoWorkerCommand   `cmd:"" hidden:""`
+	SampleWorker sampleWorkerCommand `cmd:"" hidden:""`
 }
 
 // Help is printed below the list of commands.
@@ -37,16 +49,19 @@ func (*cli) Help() string {
 	return "Try it without anything installed:\n\n    lowkiq-node dev\n\n" + exitHelp
 }
 
-// execute parses the arguments, runs the command and returns the exit code.
-func execute(args []string, s *streams) int {
-	var c cli
-	parser, err := kong.New(&c,
+// newParser reads the grammar.
+func newParser(c *cli, s *streams, options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(c, append([]kong.Option{
 		kong.Name("lowkiq-node"),
 		kong.Description("Ordered background jobs on Redis: one id is never handled twice at once, and never out of order."),
-		kong.Writers(s.out, s.err),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.Bind(s),
-	)
+	}, options...)...)
+}
+
+// execute parses the arguments, runs the command and returns the exit code.
+func execute(args []string, s *streams) int {
+	parser, err := newParser(&cli{}, s, kong.Writers(s.out, s.err))
 	if err != nil {
 		report(s.err, err)
 		return exitFailed
@@ -57,11 +72,15 @@ func execute(args []string, s *streams) int {
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
+		report(s.err, suggested(parser.Model, args, err))
+		return exitUsage
+	}
+	if err := refusal(runtime.GOOS, ctx.Command()); err != nil {
 		report(s.err, err)
 		return exitUsage
 	}
 	if err := ctx.Run(); err != nil {
-		report(s.err, err)
+		report(s.err, advised(err))
 		return codeOf(err)
 	}
 	return exitOK

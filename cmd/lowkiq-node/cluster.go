@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,16 +42,25 @@ func (c *shardsCommand) Run(s *streams) error {
 		}
 	}
 	if c.Queue != "" && len(shown) == 0 {
-		return fail(exitUsage, "unknown queue %q", c.Queue)
+		return fail(exitUsage, "unknown queue %q (known: %s)", c.Queue, strings.Join(queuesOf(all), ", "))
 	}
 	return with.print(shown, func(w io.Writer) {
-		with.table(w, "QUEUE SHARD STATE ASSIGNED OWNER FENCE LAG", func(row func(string, ...any)) {
+		with.table(w, "QUEUE SHARD STATE LAG ASSIGNED OWNER FENCE", func(row func(string, ...any)) {
 			for _, shard := range shown {
-				row("%s\t%d\t%s\t%s\t%s\t%d\t%s", shard.Queue, shard.Index, shard.State, cmp.Or(shard.Assigned, "-"),
-					cmp.Or(shard.Owner, "-"), shard.Fence, seconds(shard.Lag))
+				row("%s\t%d\t%s\t%s\t%s\t%s\t%d", shard.Queue, shard.Index, shard.State, seconds(shard.Lag),
+					cmp.Or(shard.Assigned, "-"), cmp.Or(shard.Owner, "-"), shard.Fence)
 			}
 		})
 	})
+}
+
+// queuesOf are the names of the queues that shards belong to.
+func queuesOf(shards []web.ShardStatus) (names []string) {
+	for _, shard := range shards {
+		names = append(names, shard.Queue)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 type membersCommand struct {
@@ -113,7 +123,7 @@ func (c *planCommand) Run(s *streams) error {
 				row("%s\t%d\t%s\t%s\t%s", m.Queue, m.Index, cmp.Or(m.From, "-"), cmp.Or(m.To, "-"), m.Reason)
 			}
 		})
-		fmt.Fprintf(w, "\n%d shards would move\n", len(plan.Moves))
+		fmt.Fprintf(w, "\n%s would move\n", count(len(plan.Moves), "shard"))
 	})
 }
 
@@ -156,11 +166,12 @@ func (*whyCommand) Help() string {
 // whyAnswer is what a node says of one id.
 type whyAnswer struct {
 	ID     string   `json:"id"`
-	Queue  string   `json:"queue"`
-	Shard  int      `json:"shard"`
+	Queue  string   `json:"queue"` // "" if no queue has the id
+	Shard  int      `json:"shard"` // -1 then
 	State  string   `json:"state"`
 	Reason string   `json:"reason"`
 	Due    *float64 `json:"due_s"`
+	Since  *float64 `json:"since_s,omitempty"`
 }
 
 // Run prints where an id is and what keeps it there.
@@ -183,7 +194,11 @@ func (c *whyCommand) Run(s *streams) error {
 	}
 	one := answers[0]
 	return with.print(one, func(w io.Writer) {
-		fmt.Fprintf(w, "%s (queue %s, shard %d): %s: %s\n", one.ID, one.Queue, one.Shard, one.State, one.Reason)
+		where := ""
+		if one.Queue != "" {
+			where = fmt.Sprintf(" (queue %s, shard %d)", one.Queue, one.Shard)
+		}
+		fmt.Fprintf(w, "%s%s: %s: %s\n", one.ID, where, one.State, one.Reason)
 	})
 }
 
@@ -211,7 +226,8 @@ func (c *whyCommand) find(with *conversation) (found []whyAnswer, err error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fail(exitUsage, "no queue has a job %q: it is done, or was never pushed (queues: %s)", c.ID, strings.Join(queues, ", "))
+		reason := fmt.Sprintf("no queue has a job %q: it is done, or was never pushed (queues: %s)", c.ID, strings.Join(queues, ", "))
+		found = append(found, whyAnswer{ID: c.ID, Shard: -1, State: "absent", Reason: reason})
 	}
 	return found, nil
 }

@@ -20,7 +20,9 @@ func (*demoCommand) Help() string {
 
     lowkiq-node demo
 
-The exit code is 0 only if the verdict is good.`
+The exit code is 0 only if the verdict is good.
+
+` + exitHelp
 }
 
 // Run shows the demo and exits by its verdict.

@@ -32,7 +32,9 @@ func (*devCommand) Help() string {
 
 With --nodes the process runs as many nodes, each with ports and a lease of its own: one cluster, in which to watch shards move with drain. To kill one, run processes instead (lowkiq-node run).
 
-It prints its addresses and commands to try. Ctrl-C ends it.`
+It prints its addresses and commands to try. Ctrl-C ends it.
+
+` + exitHelp
 }
 
 // maxDevNodes keeps a slip of the finger from starting thousands of nodes.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"syscall"
 
@@ -18,6 +20,7 @@ const (
 	exitFailed      = 1
 	exitUsage       = 2
 	exitUnreachable = 3
+	exitFaults      = 4
 	exitInterrupted = 130
 )
 
@@ -66,6 +69,8 @@ func codeOf(err error) int {
 		return answerCode(answer.Status)
 	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EACCES):
 		return exitUsage
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
 	case errors.Is(err, remote.ErrUnreachable), queue.Unreachable(err):
 		return exitUnreachable
 	}
@@ -81,6 +86,20 @@ func answerCode(status int) int {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// advised adds to an answer of no or another node what the command line can do about it.
+func advised(err error) error {
+	var answer *remote.Error
+	switch {
+	case codeOf(err) == exitInterrupted && errors.Is(err, context.Canceled):
+		return errors.New("interrupted")
+	case errors.Is(err, remote.ErrUnreachable):
+		return fmt.Errorf("%w; --node or LOWKIQ_URL says where one is", err)
+	case errors.As(err, &answer) && answer.Status == http.StatusUnauthorized:
+		return fmt.Errorf("%w; --token-file or LOWKIQ_TOKEN says which to send", err)
+	}
+	return err
 }
 
 // report prints an error, one line for each that was joined.

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/url"
 	"strconv"
@@ -26,6 +25,7 @@ func (*jobsCommand) Help() string {
     lowkiq-node jobs orders --state retry --by retries --reverse --limit 10
     lowkiq-node jobs show orders 17
     lowkiq-node jobs run-now orders 17 18
+    lowkiq-node jobs orders --state retry --kind 'no account #' --all -o json
     lowkiq-node jobs kill orders --all-failed
 
 A queue that is called like a command is named after list: jobs list show.
@@ -35,33 +35,10 @@ What is in flight is left alone.
 ` + exitHelp
 }
 
-// rangeFlags limit a list.
-type rangeFlags struct {
-	From    string `placeholder:"X" help:"First id, time (unix seconds or 2026-01-02T15:04:05Z) or retry count, as --by says."`
-	To      string `placeholder:"X" help:"Last one."`
-	Reverse bool   `help:"Largest first."`
-	Limit   int    `default:"100" placeholder:"N" help:"Most jobs, up to 1000 (${default})."`
-}
-
-func (r *rangeFlags) query(by, state string) string {
-	values := url.Values{}
-	set := func(name, value string) {
-		if value != "" {
-			values.Set(name, value)
-		}
-	}
-	set("by", by)
-	set("state", state)
-	set("from", r.From)
-	set("to", r.To)
-	set("reverse", yes(r.Reverse))
-	set("limit", strconv.Itoa(r.Limit))
-	return "?" + values.Encode()
-}
-
 type jobsList struct {
 	oneQueue   `embed:""`
 	rangeFlags `embed:""`
+	kindFlag   `embed:""`
 	State      string `enum:",ready,scheduled,retry,in_flight,blocked" default:"" help:"Only ready, scheduled, retry, in_flight or blocked ones."`
 	By         string `enum:",id,due,retries" default:"" help:"Order: due (default), id or retries."`
 }
@@ -73,25 +50,9 @@ func (*jobsList) Help() string {
 
 // Run prints jobs.
 func (c *jobsList) Run(s *streams) error {
-	return c.list(s, queuePath(c.Queue, "/jobs")+c.query(c.By, c.State), jobTable)
-}
-
-func (c *oneQueue) list(s *streams, path string, table func(*conversation, io.Writer, []listedJob)) error {
-	with, err := c.ask(s)
-	if err != nil {
-		return err
-	}
-	defer with.stop()
-	var answer struct {
-		Jobs []listedJob
-		More bool
-	}
-	return with.show(path, &answer, func(w io.Writer) {
-		table(with, w, answer.Jobs)
-		if answer.More {
-			fmt.Fprintf(w, "… and more: see --limit and --from\n")
-		}
-	})
+	query := c.query(c.By, c.State)
+	setAll(query, map[string]string{"kind": c.Kind})
+	return c.list(s, c.oneQueue, "/jobs", query, jobTable)
 }
 
 // listedJob is a job as the API lists it.
@@ -161,40 +122,10 @@ func (c *jobsShow) Run(s *streams) error {
 	return with.show(queuePath(c.Queue, "/jobs?id="+url.QueryEscape(c.ID)), nil, nil)
 }
 
-// someJobs names jobs of a queue.
-type someJobs struct {
-	oneQueue `embed:""`
-	IDs      []string `arg:"" optional:"" name:"id" help:"Ids of jobs."`
-}
-
-// act posts the ids, or nothing to the path for all.
-func (c *someJobs) act(s *streams, path, allPath string, all bool, allFlag, done string) error {
-	var body any
-	switch {
-	case all && len(c.IDs) > 0:
-		return fail(exitUsage, "want ids or %s, got both", allFlag)
-	case !all && len(c.IDs) == 0:
-		return fail(exitUsage, "want at least one id, or %s", allFlag)
-	case !all:
-		body = map[string]any{"ids": c.IDs}
-	case path == allPath:
-		body = map[string]any{"all": true}
-	default:
-		path = allPath
-	}
-	with, err := c.ask(s)
-	if err != nil {
-		return err
-	}
-	defer with.stop()
-	return with.change(queuePath(c.Queue, path), body, func(answer map[string]any) string {
-		return fmt.Sprintf("%v %s", answer["changed"], done)
-	})
-}
-
 type jobsRunNow struct {
 	someJobs `embed:""`
-	All      bool `help:"Every scheduled and every failed job."`
+	All      bool   `help:"Every scheduled and every failed job."`
+	State    string `enum:",scheduled,retry" default:"" help:"Of all, only scheduled or retry ones."`
 }
 
 // Help shows how.
@@ -202,7 +133,7 @@ func (*jobsRunNow) Help() string { return example("jobs run-now orders 17 18") }
 
 // Run makes jobs due now.
 func (c *jobsRunNow) Run(s *streams) error {
-	return c.act(s, "/jobs/run-now", "/run-all-now", c.All, "--all", "due now")
+	return c.act(s, deed{path: "/jobs/run-now", all: c.All || c.State != "", flag: "--all", state: c.State, done: "due now"})
 }
 
 type jobsKill struct {
@@ -215,7 +146,7 @@ func (*jobsKill) Help() string { return example("jobs kill orders --all-failed")
 
 // Run sends jobs to the morgue.
 func (c *jobsKill) Run(s *streams) error {
-	return c.act(s, "/jobs/kill", "/kill-all-failed", c.AllFailed, "--all-failed", "sent to the morgue")
+	return c.act(s, deed{path: "/jobs/kill", all: c.AllFailed, flag: "--all-failed", state: "retry", done: "sent to the morgue"})
 }
 
 type jobsDelete struct {
@@ -228,5 +159,5 @@ func (*jobsDelete) Help() string { return example("jobs delete orders 17") }
 
 // Run forgets jobs.
 func (c *jobsDelete) Run(s *streams) error {
-	return c.act(s, "/jobs/delete", "/delete-all-failed", c.AllFailed, "--all-failed", "deleted")
+	return c.act(s, deed{path: "/jobs/delete", all: c.AllFailed, flag: "--all-failed", state: "retry", done: "deleted"})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
+	"github.com/lowkiq/lowkiq/internal/certtest"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/node/handler"
 )
@@ -41,19 +42,25 @@ func (l leakless) Run() int {
 }
 
 // TestScripts runs the stories of testdata. Each has a Redis of its own (LOWKIQ_REDIS)
-// and a free address ($HTTP, and LOWKIQ_URL).
+// and a free address ($HTTP, and LOWKIQ_URL). $CERTS has ca.pem and, signed by it,
+// server and client, each .pem and .key.
 //
 //	exits N command…           it ends with this exit code
 //	await REGEXP command…      it is repeated until it succeeds and its stdout matches
 //	awaitfile FILE REGEXP      until the file's content matches
 //	signal TERM|TTIN           to the background commands
+//	redis COMMAND…             to the story's Redis, past lowkiq; the answer is stdout
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	ca := certtest.New(t)
+	ca.Server("server")
+	ca.Client("client")
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
 			redis := redistest.Start(t)
 			address := freePort(t)
+			env.Setenv("CERTS", filepath.Dir(ca.File))
 			env.Setenv("REDIS", redis.Addr())
 			env.Setenv("LOWKIQ_REDIS", redis.URL())
 			env.Setenv("HTTP", address)
@@ -64,7 +71,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "await": await, "awaitfile": awaitFile, "signal": sendSignal,
+			"exits": exits, "await": await, "awaitfile": awaitFile, "signal": sendSignal, "redis": askRedis,
 		},
 	})
 }

@@ -14,6 +14,8 @@ func (*morgueCommand) Help() string {
     lowkiq-node morgue orders
     lowkiq-node morgue orders --reverse --limit 10 -o json
     lowkiq-node morgue requeue orders 17 18
+    lowkiq-node errors orders --state morgue
+    lowkiq-node morgue requeue orders --kind 'no account #'
     lowkiq-node morgue delete orders --all
 
 ` + exitHelp
@@ -22,7 +24,8 @@ func (*morgueCommand) Help() string {
 type morgueList struct {
 	oneQueue   `embed:""`
 	rangeFlags `embed:""`
-	By         string `enum:",time,id" default:"" help:"Order: time of the burial (default) or id."`
+	kindFlag   `embed:""`
+	By         string `enum:",time,id,retries" default:"" help:"Order: time of the burial (default), id or retries."`
 }
 
 // Help shows how.
@@ -30,7 +33,9 @@ func (*morgueList) Help() string { return example("morgue orders --reverse --lim
 
 // Run prints what the morgue holds.
 func (c *morgueList) Run(s *streams) error {
-	return c.list(s, queuePath(c.Queue, "/morgue")+c.query(c.By, ""), func(with *conversation, w io.Writer, jobs []listedJob) {
+	query := c.query(c.By, "")
+	setAll(query, map[string]string{"kind": c.Kind})
+	return c.list(s, c.oneQueue, "/morgue", query, func(with *conversation, w io.Writer, jobs []listedJob) {
 		with.table(w, "ID BURIED SHARD PAYLOADS ERROR", func(row func(string, ...any)) {
 			for _, j := range jobs {
 				row("%s\t%s\t%d\t%d\t%s", j.name(), moment(j.BuriedAt), j.Shard, len(j.Payloads), short(j.Error, 80))
@@ -49,7 +54,7 @@ func (*morgueRequeue) Help() string { return example("morgue requeue orders 17 1
 
 // Run brings jobs back.
 func (c *morgueRequeue) Run(s *streams) error {
-	return c.act(s, "/morgue/requeue", "/morgue/requeue", c.All, "--all", "requeued")
+	return c.act(s, deed{path: "/morgue/requeue", all: c.All, flag: "--all", done: "requeued"})
 }
 
 type morgueDelete struct {
@@ -62,5 +67,5 @@ func (*morgueDelete) Help() string { return example("morgue delete orders --all"
 
 // Run forgets jobs.
 func (c *morgueDelete) Run(s *streams) error {
-	return c.act(s, "/morgue/delete", "/morgue/delete", c.All, "--all", "deleted")
+	return c.act(s, deed{path: "/morgue/delete", all: c.All, flag: "--all", done: "deleted"})
 }

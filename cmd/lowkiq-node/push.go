@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -28,6 +28,8 @@ type pushCommand struct {
 
 	Patience time.Duration `default:"30s" placeholder:"TIME" help:"How long to try while Redis is away (${default})."`
 
+	Rate int `placeholder:"N" help:"At most N lines a second. Default: as many as Redis takes."`
+
 	Files []string `arg:"" optional:"" help:"NDJSON files; none or - is standard input."`
 
 	ID        string   `group:"A single job:" placeholder:"ID" help:"Push this one job instead of lines."`
@@ -41,7 +43,7 @@ func (*pushCommand) Help() string {
 
     lowkiq-node push --queue orders < events.ndjson
     lowkiq-node push --queue orders --id 17 --payload '{"state":"paid"}'
-    lowkiq-node push --queue new --shards 16 --redis redis://10.0.0.1:6379/0 a.ndjson b.ndjson
+    lowkiq-node push --queue new --shards 16 --redis redis://10.0.0.1 a.ndjson
 
 The shard count comes from the registry in Redis, else from --shards or the configuration's queues, which registers the queue.
 
@@ -61,11 +63,11 @@ func (c *pushCommand) Run(s *streams) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := untilInterrupted(syscall.SIGTERM)
 	defer stop()
-	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster})
+	client, err := openRedis(cfg)
 	if err != nil {
-		return fail(exitUsage, "%w", err)
+		return err
 	}
 	defer client.Close()
 	q, err := c.queue(ctx, client, cfg)
@@ -85,6 +87,8 @@ func (c *pushCommand) check() error {
 		return fail(exitUsage, "--skip is %d, want 0 or more", c.Skip)
 	case c.Patience <= 0:
 		return fail(exitUsage, "--patience is %s, want more than 0", c.Patience)
+	case c.Rate < 0:
+		return fail(exitUsage, "--rate is %d, want 0 or more", c.Rate)
 	case c.Shards != nil && (*c.Shards < 1 || *c.Shards > lowkiq.MaxShards):
 		return fail(exitUsage, "--shards is %d, want 1 to %d", *c.Shards, lowkiq.MaxShards)
 	}
@@ -108,8 +112,8 @@ func (c *pushCommand) queue(ctx context.Context, client *queue.Client, cfg *conf
 
 func refusedQueue(err error) error {
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, errors.Is(err, context.Canceled):
+		return err
 	case errors.Is(err, lowkiq.ErrUnknownQueue):
 		return fail(exitUsage, "%w; --shards N registers it", err)
 	case queue.Transient(err):
@@ -126,7 +130,7 @@ func (c *pushCommand) push(ctx context.Context, s *streams, q *queue.Queue) erro
 	defer closeAll()
 	bar := newBar(s.err, -1, "pushing")
 	f := &feed.Feeder{
-		Target: q, Shards: q.Shards, Skip: c.Skip, Strict: c.Strict, Patience: c.Patience,
+		Target: q, Shards: q.Shards, Skip: c.Skip, Strict: c.Strict, Patience: c.Patience, Rate: c.Rate,
 		Refused: func(line int, reason error) {
 			bar.clear()
 			fmt.Fprintf(s.err, "line %d: %v\n", line, reason)

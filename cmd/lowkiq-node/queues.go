@@ -9,6 +9,7 @@ import (
 
 type queuesCommand struct {
 	List   queuesList   `cmd:"" default:"withargs" help:"List the queues with their figures."`
+	Show   queuesShow   `cmd:"" help:"Show one queue."`
 	Pause  queuesPause  `cmd:"" help:"Stop handling a queue; pushes are taken all the while."`
 	Resume queuesResume `cmd:"" help:"Let a paused queue go on."`
 }
@@ -38,6 +39,24 @@ func (c *queuesList) Run(s *streams) error {
 type oneQueue struct {
 	asking `embed:""`
 	Queue  string `arg:"" help:"Name of the queue."`
+}
+
+type queuesShow struct {
+	oneQueue `embed:""`
+}
+
+// Help shows how.
+func (*queuesShow) Help() string { return example("queues show orders") }
+
+// Run prints one queue.
+func (c *queuesShow) Run(s *streams) error {
+	with, err := c.ask(s)
+	if err != nil {
+		return err
+	}
+	defer with.stop()
+	var one web.QueueStatus
+	return with.show(queuePath(c.Queue, ""), &one, func(w io.Writer) { queueTable(with, w, []web.QueueStatus{one}) })
 }
 
 type queuesPause struct {

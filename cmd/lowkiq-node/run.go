@@ -28,8 +28,8 @@ type runCommand struct {
 	Weight        *int       `placeholder:"N" help:"Share of shards relative to the other nodes. Default: 1."`
 	HTTP          string     `name:"http" placeholder:"HOST:PORT" help:"Address of the API and the metrics. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
 	Concurrency   *int       `placeholder:"N" help:"Most handler calls at once. Default: four per CPU."`
-	TokenFile     string     `placeholder:"FILE" help:"File with the token that API callers must send. LOWKIQ_TOKEN is the token itself."`
-	Insecure      bool       `help:"Serve the API to other hosts without a token, and gossip with them without a key."`
+	TokenFile     string     `placeholder:"FILE" help:"File with the admin token, which API callers must send. LOWKIQ_NODE_TOKEN is the token itself."`
+	Insecure      bool       `help:"Serve the API to other hosts without a token, gossip with them without a key, speak Raft with them without certificates."`
 	AllowEviction bool       `help:"Accept a Redis that may evict keys, and with them jobs."`
 	LogLevel      slog.Level `default:"info" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
 }
@@ -44,14 +44,14 @@ Nodes with the same Redis and the same cluster name are one cluster, and share t
 
     lowkiq-node run --config node.yaml
     lowkiq-node run --config node.yaml --join 127.0.0.1:7946
-    lowkiq-node run --config node.yaml --bind 10.0.0.2:7946 --http 10.0.0.2:7948 --join 10.0.0.1:7946
+    lowkiq-node run --config node.yaml --bind 10.0.0.2:7946 --http 10.0.0.2:7948
 
 The configuration file is overridden by environment variables, and these by flags. A variable is the key's path in capitals, with _ for dots and whatever else is no letter or digit:
 
-    node.poll_interval        LOWKIQ_NODE_POLL_INTERVAL=500ms
-    queues.history.shards     LOWKIQ_QUEUES_HISTORY_SHARDS=16   (of a queue in the file)
+    node.poll_interval     LOWKIQ_NODE_POLL_INTERVAL=500ms
+    queues.history.shards  LOWKIQ_QUEUES_HISTORY_SHARDS=16 (in the file)
 
-Keys of the file: cluster, redis; node: name, concurrency, ttl, poll_interval, shutdown_timeout, http, token_file, insecure, allow_eviction, bind, advertise, join, weight, gossip_key_file (AES keys in base64, one a line: the first encrypts, all decrypt); queues.NAME: shards, batch_size, max_retry_count, retry_in ({base, power, jitter} or a list of durations), handler ({http, timeout} or {exec, processes}), scheduler (lag or seq), shard_concurrency, prefetch, handler_timeout, exhausted (skip, bury or block), max_crashes.
+Keys of the file: cluster, redis, redis_tls ({ca_file, cert_file, key_file}); node: name, concurrency, ttl, poll_interval, shutdown_timeout, http, token_file (admin), push_token_file, read_token_file (each one token, or two while they are rotated; a variable of the same name without _FILE is the token itself), tls ({cert_file, key_file, ca_file, client_auth: require or none}), insecure, allow_eviction, bind, advertise, join, weight, gossip_key_file (AES keys in base64, one a line: the first encrypts, all decrypt); queues.NAME: shards, batch_size, max_retry_count, retry_in ({base, power, jitter} or a list of durations), handler ({http, timeout} or {exec, processes}), scheduler (lag or seq), shard_concurrency, prefetch, handler_timeout, exhausted (skip, bury or block), max_crashes.
 
 SIGTERM and SIGINT end it gracefully: what is in flight is finished, within shutdown_timeout. A second SIGINT ends it at once. SIGTTIN prints the stacks of all goroutines. Logs go to stderr, as text to a terminal, else as JSON.
 

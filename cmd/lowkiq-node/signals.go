@@ -40,6 +40,14 @@ func underSignals(stacks io.Writer) (ctx context.Context, stop func()) {
 	}
 }
 
+// untilInterrupted returns a context that the first SIGINT ends, or one of the other signals. A
+// second one ends a command at once that cannot heed the first.
+func untilInterrupted(more ...os.Signal) (ctx context.Context, stop func()) {
+	ctx, stop = signal.NotifyContext(context.Background(), append(more, os.Interrupt)...)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
 func obey(sig os.Signal, ctx context.Context, cancel func(), stacks io.Writer) {
 	switch {
 	case sig == os.Interrupt && ctx.Err() != nil:

@@ -14,7 +14,7 @@ type statusCommand struct {
 }
 
 func (*statusCommand) Help() string {
-	return "Examples:\n\n    lowkiq-node status\n    lowkiq-node status --node http://10.0.0.1:7948 -o json\n\n" + exitHelp
+	return "SHARDS of a node is what it said with the last renewal of its lease, LEASE_AGE ago; who owns what this moment is shown by shards.\n\nExamples:\n\n    lowkiq-node status\n    lowkiq-node status --node http://10.0.0.1:7948 -o json\n\n" + exitHelp
 }
 
 // Run prints the cluster's nodes and queues.
@@ -28,6 +28,12 @@ func (c *statusCommand) Run(s *streams) error {
 	return with.show("/api/v1/status", &status, func(w io.Writer) {
 		fmt.Fprintf(w, "cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
 			cmp.Or(status.Generation.Record, "0"), status.Generation.Index)
+		for _, warning := range status.Warnings {
+			fmt.Fprintf(w, "warning: %s\n", warning)
+		}
+		if len(status.Warnings) > 0 {
+			fmt.Fprintln(w)
+		}
 		with.table(w, "NODE STATE SHARDS LEASE_AGE VOTER HTTP INSTANCE", func(row func(string, ...any)) {
 			for _, n := range status.Nodes {
 				row("%s\t%s\t%d\t%s\t%t\t%s\t%s", n.Name, n.State, n.Shards, seconds(n.LeaseAge), n.Voter, cmp.Or(n.HTTP, "-"), n.Instance)
@@ -39,14 +45,14 @@ func (c *statusCommand) Run(s *streams) error {
 }
 
 func queueTable(with *conversation, w io.Writer, queues []web.QueueStatus) {
-	with.table(w, "QUEUE SHARDS READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE LAG PROCESSED FAILED STATE", func(row func(string, ...any)) {
+	with.table(w, "QUEUE STATE LAG READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
 		for _, q := range queues {
 			state := "running"
 			if q.Paused {
 				state = "paused"
 			}
-			row("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%s", q.Name, q.Shards, q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,
-				q.Jobs.InFlight, q.Jobs.Blocked, q.Morgue, seconds(q.Lag), q.Processed, q.Failed, state)
+			row("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d", q.Name, state, seconds(q.Lag), q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,
+				q.Jobs.InFlight, q.Jobs.Blocked, q.Morgue, q.Shards, q.Processed, q.Failed)
 		}
 	})
 }

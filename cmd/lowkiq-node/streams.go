@@ -20,11 +20,19 @@ func terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // logger writes text for people at a terminal, else JSON.
 func (s *streams) logger(level slog.Level) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: level}
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	if terminal(s.err) {
 		return slog.New(slog.NewTextHandler(s.err, opts))
 	}
 	return slog.New(slog.NewJSONHandler(s.err, opts))
+}
+
+// readable writes durations as text does, "6s", where JSON would count nanoseconds.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // bold prints a line so that it stands out, if w is a terminal and colours are wanted.

@@ -12,7 +12,7 @@ type versionCommand struct {
 }
 
 func (*versionCommand) Help() string {
-	return "Examples:\n\n    lowkiq-node version\n    lowkiq-node version -o json"
+	return "Examples:\n\n    lowkiq-node version\n    lowkiq-node version -o json\n\n" + exitHelp
 }
 
 // build is what the binary knows of itself.

@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ type Cluster struct {
 	Masters []*Server // each can be killed, paused and restarted by itself
 
 	t       testing.TB
+	tls     *TLS            // nil: without
 	clients []*redis.Client // one per master, for administration
 	ids     []string        // the masters' names in the cluster
 }
@@ -26,7 +28,18 @@ type Cluster struct {
 // waits until every one of them knows every slot. It takes two to three seconds.
 func StartCluster(t testing.TB, masters int) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t}
+	return startCluster(t, masters, nil)
+}
+
+// StartClusterTLS is StartCluster with TLS, also between the masters.
+func StartClusterTLS(t testing.TB, masters int, l TLS) *Cluster {
+	t.Helper()
+	return startCluster(t, masters, &l)
+}
+
+func startCluster(t testing.TB, masters int, l *TLS) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, tls: l}
 	for range masters {
 		c.add()
 	}
@@ -41,12 +54,13 @@ func StartCluster(t testing.TB, masters int) *Cluster {
 
 func (c *Cluster) add() {
 	c.t.Helper()
-	s := startServer(c.t, func(p *port, dir string) ([]string, error) {
-		return append(serverArgs(p, dir),
+	s := startServer(c.t, c.tls, func(p *port, dir string) ([]string, error) {
+		return slices.Concat(serverArgs(p, dir), c.tls.args(p), c.tls.clusterArgs(), []string{
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
-			"--cluster-node-timeout", "5000"), nil
+			"--cluster-node-timeout", "5000",
+		}), nil
 	})
-	client := connect(s.Addr())
+	client := s.connect()
 	c.t.Cleanup(func() { _ = client.Close() })
 	c.Masters, c.clients = append(c.Masters, s), append(c.clients, client)
 }
@@ -120,7 +134,9 @@ func hasLines(info string, want []string) bool {
 func (c *Cluster) Addrs() []string { return addrs(c.Masters) }
 
 // URL returns redis+cluster://host:port,host:port,…
-func (c *Cluster) URL() string { return "redis+cluster://" + strings.Join(c.Addrs(), ",") }
+func (c *Cluster) URL() string {
+	return c.Masters[0].scheme() + "+cluster://" + strings.Join(c.Addrs(), ",")
+}
 
 // SlotOf returns the slot of a key.
 func (c *Cluster) SlotOf(key string) int {

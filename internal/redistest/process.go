@@ -18,14 +18,16 @@ type process struct {
 	err     error         // how it ended; read after done
 }
 
-// launch runs redis-server in dir, its output appended to dir/redis.log.
-func launch(binary, dir string, argv []string) (*process, error) {
+// launch runs redis-server in dir, its output appended to dir/redis.log. env is added to
+// the environment.
+func launch(binary, dir string, argv []string, env ...string) (*process, error) {
 	p := &process{logPath: filepath.Join(dir, "redis.log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	p.cmd = exec.Command(binary, argv...)
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	p.cmd.SysProcAttr = attributes()
 	started := make(chan error)

@@ -3,11 +3,13 @@ package redistest
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -22,24 +24,35 @@ type Sentinel struct {
 	Data      []*Server // at first: the master, then its replica
 	Sentinels []*Server
 
-	t testing.TB
+	t   testing.TB
+	tls *TLS // nil: without
 }
 
 // StartSentinel runs the five servers and waits until the sentinels know of each
 // other and of the replica: from then on they can fail over.
 func StartSentinel(t testing.TB) *Sentinel {
 	t.Helper()
-	s := &Sentinel{t: t}
-	// A replica would wait 5 s for others that might want the same snapshot.
-	master := Start(t, "--repl-diskless-sync-delay", "0")
+	return startSentinels(t, nil)
+}
+
+// StartSentinelTLS is StartSentinel with TLS, also between the servers.
+func StartSentinelTLS(t testing.TB, l TLS) *Sentinel {
+	t.Helper()
+	return startSentinels(t, &l)
+}
+
+func startSentinels(t testing.TB, l *TLS) *Sentinel {
+	t.Helper()
+	s := &Sentinel{t: t, tls: l}
+	master := s.startData()
 	host, port := hostPort(master)
-	replica := Start(t, "--repl-diskless-sync-delay", "0", "--replicaof", host+" "+port)
+	replica := s.startData("--replicaof", host+" "+port)
 	s.Data = []*Server{master, replica}
 	if err := await(nil, func() bool { return replicates(t.Context(), replica) }); err != nil {
 		t.Fatalf("replica of %s: %v", master.Addr(), err)
 	}
 	for range 3 {
-		s.Sentinels = append(s.Sentinels, startSentinel(t, master))
+		s.Sentinels = append(s.Sentinels, s.startSentinel(master))
 	}
 	if err := await(nil, func() bool { return s.ready(t.Context()) }); err != nil {
 		t.Fatalf("sentinels of %s: %v", master.Addr(), err)
@@ -47,30 +60,45 @@ func StartSentinel(t testing.TB) *Sentinel {
 	return s
 }
 
-func startSentinel(t testing.TB, master *Server) *Server {
-	t.Helper()
-	return startServer(t, func(p *port, dir string) ([]string, error) {
-		// Not an argument list: a sentinel keeps its state in its configuration file.
-		file := filepath.Join(dir, "sentinel.conf")
-		return []string{file, "--sentinel"}, os.WriteFile(file, []byte(sentinelConfig(p, dir, master)), 0o600)
+func (s *Sentinel) startData(args ...string) *Server {
+	s.t.Helper()
+	return startServer(s.t, s.tls, func(p *port, dir string) ([]string, error) {
+		// A replica would wait 5 s for others that might want the same snapshot.
+		return slices.Concat(serverArgs(p, dir), s.tls.args(p), s.tls.replicaArgs(), []string{"--repl-diskless-sync-delay", "0"}, args), nil
 	})
 }
 
-func sentinelConfig(p *port, dir string, master *Server) string {
+func (s *Sentinel) startSentinel(master *Server) *Server {
+	s.t.Helper()
+	return startServer(s.t, s.tls, func(p *port, dir string) ([]string, error) {
+		// Not an argument list: a sentinel keeps its state in its configuration file.
+		file := filepath.Join(dir, "sentinel.conf")
+		return []string{file, "--sentinel"}, os.WriteFile(file, []byte(s.config(p, dir, master)), 0o600)
+	})
+}
+
+func (s *Sentinel) config(p *port, dir string, master *Server) string {
 	host, port := hostPort(master)
-	return strings.Join([]string{
-		fmt.Sprintf("port %d", p.number),
-		"bind 127.0.0.1",
-		fmt.Sprintf("dir %q", dir),
+	lines := []string{fmt.Sprintf("port %d", p.number), "bind 127.0.0.1", fmt.Sprintf("dir %q", dir)}
+	if s.tls != nil {
+		for _, line := range s.tls.settings(p) {
+			lines = append(lines, fmt.Sprintf("%s %q", line[0], line[1]))
+		}
+		if s.tls.Name != "" {
+			host = s.tls.Name
+			lines = append(lines, "sentinel resolve-hostnames yes", "sentinel announce-hostnames yes")
+		}
+	}
+	return strings.Join(append(lines,
 		fmt.Sprintf("sentinel monitor %s %s %s 2", masterName, host, port),
 		fmt.Sprintf("sentinel down-after-milliseconds %s 500", masterName),
 		fmt.Sprintf("sentinel failover-timeout %s 5000", masterName),
 		"",
-	}, "\n")
+	), "\n")
 }
 
 func replicates(ctx context.Context, replica *Server) bool {
-	client := connect(replica.Addr())
+	client := replica.connect()
 	defer func() { _ = client.Close() }()
 	info, err := client.Info(ctx, "replication").Result()
 	return err == nil && hasLines(info, []string{"role:slave", "master_link_status:up"})
@@ -90,7 +118,7 @@ func (s *Sentinel) ready(ctx context.Context) bool {
 
 // URL returns redis+sentinel://host:port,host:port,host:port/mymaster
 func (s *Sentinel) URL() string {
-	return "redis+sentinel://" + strings.Join(addrs(s.Sentinels), ",") + "/" + masterName
+	return s.Sentinels[0].scheme() + "+sentinel://" + strings.Join(addrs(s.Sentinels), ",") + "/" + masterName
 }
 
 // Master returns the server that a majority of the sentinels names as the master;
@@ -100,12 +128,12 @@ func (s *Sentinel) Master() *Server {
 	for _, sentinel := range s.Sentinels {
 		client := sentinelClient(sentinel)
 		if at, err := client.GetMasterAddrByName(s.t.Context(), masterName).Result(); err == nil {
-			votes[net.JoinHostPort(at[0], at[1])]++
+			votes[at[1]]++ // the host may be a name
 		}
 		_ = client.Close()
 	}
 	for _, server := range s.Data {
-		if votes[server.Addr()] > len(s.Sentinels)/2 {
+		if votes[strconv.Itoa(server.port.number)] > len(s.Sentinels)/2 {
 			return server
 		}
 	}
@@ -125,6 +153,20 @@ func (s *Sentinel) KillMaster() *Server {
 	return master
 }
 
+// DownAfter sets how long a server must be silent to be dead for the sentinels. A test that
+// kills none waits long: a busy machine may be silent for half a second.
+func (s *Sentinel) DownAfter(silence time.Duration) {
+	s.t.Helper()
+	for _, sentinel := range s.Sentinels {
+		client := sentinelClient(sentinel)
+		err := client.Set(s.t.Context(), masterName, "down-after-milliseconds", strconv.FormatInt(silence.Milliseconds(), 10)).Err()
+		_ = client.Close()
+		if err != nil {
+			s.t.Errorf("tell sentinel %s when a server is down: %v", sentinel.Addr(), err)
+		}
+	}
+}
+
 func sentinelClient(s *Server) *redis.SentinelClient {
-	return redis.NewSentinelClient(options(s.Addr()))
+	return redis.NewSentinelClient(s.options())
 }

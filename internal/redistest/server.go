@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -27,6 +28,8 @@ type Server struct {
 	dir    string
 	port   *port
 	argv   []string
+	env    []string    // beside that of the test
+	tls    *tls.Config // to reach it; nil: without
 
 	mu      sync.Mutex // guards process
 	process *process
@@ -40,7 +43,7 @@ var errPortTaken = errors.New("port is taken")
 // setting wins over an earlier one.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	return startServer(t, func(p *port, dir string) ([]string, error) {
+	return startServer(t, nil, func(p *port, dir string) ([]string, error) {
 		return append(serverArgs(p, dir), args...), nil
 	})
 }
@@ -53,13 +56,13 @@ func serverArgs(p *port, dir string) []string {
 }
 
 // startServer tries ports until one is really free. argv makes the command line;
-// it may write files to dir.
-func startServer(t testing.TB, argv func(*port, string) ([]string, error)) *Server {
+// it may write files to dir. env is added to the environment.
+func startServer(t testing.TB, l *TLS, argv func(*port, string) ([]string, error), env ...string) *Server {
 	t.Helper()
 	binary := binary(t)
 	var err error
 	for range 10 {
-		s := &Server{t: t, binary: binary, dir: t.TempDir()}
+		s := &Server{t: t, binary: binary, dir: t.TempDir(), env: env, tls: l.client()}
 		if s.port, err = reserve(); err != nil {
 			t.Fatalf("start redis-server: %v", err)
 		}
@@ -80,7 +83,7 @@ func startServer(t testing.TB, argv func(*port, string) ([]string, error)) *Serv
 
 // launch starts the process and waits for its first answer.
 func (s *Server) launch() error {
-	p, err := launch(s.binary, s.dir, s.argv)
+	p, err := launch(s.binary, s.dir, s.argv, s.env...)
 	if err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func (s *Server) launch() error {
 }
 
 func (s *Server) awaitPing(p *process) error {
-	client := connect(s.Addr())
+	client := s.connect()
 	defer func() { _ = client.Close() }()
 	var last error
 	err := await(p.done, func() bool {
@@ -121,7 +124,14 @@ func (s *Server) Addr() string { return s.port.addr() }
 
 // URL returns the address as a Redis URL, database 0.
 func (s *Server) URL() string {
-	return (&url.URL{Scheme: "redis", Host: s.Addr(), Path: "/0"}).String()
+	return (&url.URL{Scheme: s.scheme(), Host: s.Addr(), Path: "/0"}).String()
+}
+
+func (s *Server) scheme() string {
+	if s.tls != nil {
+		return "rediss"
+	}
+	return "redis"
 }
 
 // PID returns the process id of the last run.
@@ -188,6 +198,14 @@ func checkListens(addr string) error {
 
 // connect returns a client that shows every error at once: no retries.
 func connect(addr string) *redis.Client { return redis.NewClient(options(addr)) }
+
+func (s *Server) connect() *redis.Client { return redis.NewClient(s.options()) }
+
+func (s *Server) options() *redis.Options {
+	opts := options(s.Addr())
+	opts.TLSConfig = s.tls
+	return opts
+}
 
 func options(addr string) *redis.Options {
 	return &redis.Options{

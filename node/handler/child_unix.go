@@ -92,7 +92,13 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 		c.line = nil // one huge batch must not stay for ever
 	}
 	// It may have answered, or said why not, without reading everything.
+	if writeErr != nil {
+		_ = c.out.SetReadDeadline(time.Now().Add(exitPatience))
+	}
 	answer, err := readLine(c.answers, c.max)
+	if errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(writeErr, syscall.EPIPE) {
+		return errors.New("closed its stdin without reading its batch"), nil
+	}
 	if err != nil {
 		return errors.Join(err, writeErr), nil
 	}

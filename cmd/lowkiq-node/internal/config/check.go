@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lowkiq/lowkiq/internal/certs"
+	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -34,6 +36,7 @@ func (cfg *Config) check() error {
 		add("node.http", checkAddress(cfg.Node.HTTP))
 	}
 	cfg.checkCluster(add)
+	cfg.checkTLS(add)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		key := "queues." + name
 		add(key, queue.CheckName("queue", name))
@@ -52,6 +55,19 @@ func (cfg *Config) checkCluster(add func(key string, err error)) {
 	}
 	if host := cfg.Node.Advertise; strings.Contains(host, ":") && net.ParseIP(host) == nil {
 		add("node.advertise", fmt.Errorf("%q: want a host without a port", host))
+	}
+}
+
+// checkTLS looks at the keys of certificates; the files are not read.
+func (cfg *Config) checkTLS(add func(key string, err error)) {
+	own := cfg.Node.TLS
+	add("node.tls", node.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, ClientAuth: node.ClientAuth(own.ClientAuth)}.Validate())
+	if cfg.RedisTLS == (RedisTLS{}) {
+		return
+	}
+	add("redis_tls", certs.Files{Cert: cfg.RedisTLS.CertFile, Key: cfg.RedisTLS.KeyFile, CA: cfg.RedisTLS.CAFile}.Validate())
+	if !strings.HasPrefix(cfg.Redis, "rediss") {
+		add("redis_tls", errors.New("it is for a redis URL with TLS: rediss://, rediss+sentinel:// or rediss+cluster://"))
 	}
 }
 

@@ -68,7 +68,8 @@ func input(t *testing.T, path string) Input {
 
 const full = `
 cluster: shop
-redis: redis://:secret@127.0.0.1:6379/3
+redis: rediss://:secret@127.0.0.1:6379/3
+redis_tls: {ca_file: /etc/lowkiq/redis-ca.pem, cert_file: r.pem, key_file: r.key}
 node: &node
   name: n1
   concurrency: 8
@@ -77,6 +78,13 @@ node: &node
   shutdown_timeout: 10s
   http: 127.0.0.1:7948
   token_file: /etc/lowkiq/token
+  push_token_file: /etc/lowkiq/push
+  read_token_file: /etc/lowkiq/read
+  tls:
+    cert_file: n.pem
+    key_file: n.key
+    ca_file: ca.pem
+    client_auth: require
   insecure: false
 queues:
   history: &rules
@@ -116,6 +124,12 @@ func TestFull(t *testing.T) {
 	if cfg.Cluster != "shop" || cfg.Node.Name != "n1" || *cfg.Node.Concurrency != 8 || *cfg.Node.TTL != 10*time.Second {
 		t.Errorf("got %+v", cfg)
 	}
+	if want := (TLS{"n.pem", "n.key", "ca.pem", "require"}); cfg.Node.TLS != want {
+		t.Errorf("tls: got %+v, want %+v", cfg.Node.TLS, want)
+	}
+	if cfg.RedisTLS.CAFile != "/etc/lowkiq/redis-ca.pem" || cfg.Node.PushTokenFile != "/etc/lowkiq/push" || cfg.Node.ReadTokenFile != "/etc/lowkiq/read" {
+		t.Errorf("got %+v, %+v", cfg.RedisTLS, cfg.Node)
+	}
 	history, ab := cfg.Queues["history"], cfg.Queues["a.b"]
 	if *history.Shards != 16 || *history.MaxRetryCount != 0 || history.Handler.Exec[1] != "handler.py" || *history.HandlerTimeout != 0 {
 		t.Errorf("history: got %+v", history)
@@ -143,17 +157,18 @@ func TestPrecedence(t *testing.T) {
 	in := Input{
 		Name: "node.yaml", File: []byte(full),
 		Env: []string{
-			"HOME=/root", "LOWKIQ_REDIS=redis://env:1/0", "LOWKIQ_CLUSTER=env", "LOWKIQ_NODE_INSECURE=true", "LOWKIQ_NODE_NAME=17",
+			"HOME=/root", "LOWKIQ_REDIS=rediss://env:1/0", "LOWKIQ_NODE_TLS_CERT_FILE=e.pem", "LOWKIQ_REDIS_TLS_CA_FILE=e.pem", "LOWKIQ_CLUSTER=env", "LOWKIQ_NODE_INSECURE=true", "LOWKIQ_NODE_NAME=17",
 			"LOWKIQ_QUEUES_A_B_SHARDS=7", "LOWKIQ_QUEUES_HISTORY_RETRY_IN=[2s]", "LOWKIQ_QUEUES_HISTORY_HANDLER_EXEC=[sh, -c, cat]",
 			"LOWKIQ_TOKEN=x",
 		},
-		Flags: []Override{{"--redis", "redis", "redis://flag:1/0"}},
+		Flags: []Override{{"--redis", "redis", "rediss://flag:1/0"}},
 	}
 	cfg := load(t, in)
 	for _, c := range []struct{ what, got, want string }{
-		{"redis: the flag", cfg.Redis, "redis://flag:1/0"},
+		{"redis: the flag", cfg.Redis, "rediss://flag:1/0"},
 		{"cluster: the variable", cfg.Cluster, "env"},
 		{"name: a string without quotes", cfg.Node.Name, "17"},
+		{"tls: the variable", cfg.Node.TLS.CertFile + " " + cfg.RedisTLS.CAFile, "e.pem e.pem"},
 		{"http: the file", cfg.Node.HTTP, "127.0.0.1:7948"},
 		{"exec: a list", strings.Join(cfg.Queues["history"].Handler.Exec, " "), "sh -c cat"},
 	} {

@@ -34,9 +34,6 @@ func (d *decoder) at(n ast.Node) origin {
 // decode writes node into v, the value of key.
 func (d *decoder) decode(n ast.Node, v reflect.Value, key string, tag reflect.StructTag) error {
 	n = d.resolve(n)
-	if feature := unavailable(key); feature != "" {
-		return d.at(n).fault(key, "%s is not available in this version", feature)
-	}
 	d.cfg.origins[key] = d.at(n)
 	if n.Type() == ast.NullType {
 		return nil
@@ -166,9 +163,6 @@ func (d *decoder) list(n ast.Node, v reflect.Value, key string, tag reflect.Stru
 
 // scalar writes text into v and checks it against the tag.
 func (d *decoder) scalar(text string, v reflect.Value, key string, tag reflect.StructTag, from origin) error {
-	if feature := unavailable(key); feature != "" {
-		return from.fault(key, "%s is not available in this version", feature)
-	}
 	d.cfg.origins[key] = from
 	value, ok := parse(text, v.Type())
 	if !ok || !within(value, v.Type(), tag) {

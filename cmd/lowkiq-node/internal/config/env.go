@@ -26,7 +26,6 @@ func (cfg *Config) fromEnv(env []string) ([]Override, error) {
 		}
 		key, ok := byName[name]
 		if !ok {
-			maps.DeleteFunc(byName, func(_, key string) bool { return unavailable(key) != "" })
 			known := slices.Concat(slices.Sorted(maps.Keys(byName)), reserved())
 			return nil, &Error{Place: name, Reason: "unknown environment variable" + suggestion(name, known)}
 		}

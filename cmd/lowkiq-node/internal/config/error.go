@@ -45,7 +45,7 @@ func (o origin) fault(key, format string, args ...any) *Error {
 	return e
 }
 
-var password = regexp.MustCompile(`(://[^/@\s:]*):[^@\s]*@`)
+var password = regexp.MustCompile(`(://[^/@\s:]*):\S*@`)
 
 // excerpt is the source around a token, as the YAML library draws it, without
 // passwords.

@@ -6,10 +6,11 @@ import "time"
 //
 // The tags min and max bound a value, oneof lists the words that are allowed.
 type Config struct {
-	Cluster string            `yaml:"cluster"`
-	Redis   string            `yaml:"redis"`
-	Node    Node              `yaml:"node"`
-	Queues  map[string]*Queue `yaml:"queues"`
+	Cluster  string            `yaml:"cluster"`
+	Redis    string            `yaml:"redis"`
+	RedisTLS RedisTLS          `yaml:"redis_tls"`
+	Node     Node              `yaml:"node"`
+	Queues   map[string]*Queue `yaml:"queues"`
 
 	origins map[string]origin
 	name    string // of the file, for messages
@@ -23,7 +24,9 @@ type Node struct {
 	PollInterval    *time.Duration `yaml:"poll_interval" min:"10ms" max:"1m"`
 	ShutdownTimeout *time.Duration `yaml:"shutdown_timeout" min:"0s" max:"1h"`
 	HTTP            string         `yaml:"http"`
-	TokenFile       string         `yaml:"token_file"`
+	TokenFile       string         `yaml:"token_file"` // admin
+	PushTokenFile   string         `yaml:"push_token_file"`
+	ReadTokenFile   string         `yaml:"read_token_file"`
 	Insecure        bool           `yaml:"insecure"`
 	AllowEviction   bool           `yaml:"allow_eviction"`
 
@@ -32,17 +35,22 @@ type Node struct {
 	Join          []string `yaml:"join"`
 	Weight        *int     `yaml:"weight" min:"1" max:"1000000"`
 	GossipKeyFile string   `yaml:"gossip_key_file"`
-	TLS           any      `yaml:"tls"`
+	TLS           TLS      `yaml:"tls"`
 }
 
-// unavailable says which feature a key waits for, "" for a key that does something.
-// Such a key is refused: a node that silently ignored it would not do what the file
-// says.
-func unavailable(path string) (feature string) {
-	if path == "node.tls" {
-		return "TLS of the HTTP API"
-	}
-	return ""
+// TLS are PEM files for HTTP and Raft.
+type TLS struct {
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+	CAFile     string `yaml:"ca_file"`
+	ClientAuth string `yaml:"client_auth" oneof:"require,none"`
+}
+
+// RedisTLS are PEM files for rediss:// URLs.
+type RedisTLS struct {
+	CAFile   string `yaml:"ca_file"`
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"`
 }
 
 // Queue are the rules for the jobs of one queue.
@@ -79,7 +87,9 @@ type RetryIn struct {
 
 // reserved are the LOWKIQ_* variables that are no keys of the file.
 func reserved() []string {
-	return []string{"LOWKIQ_CONFIG", "LOWKIQ_URL", "LOWKIQ_TOKEN", "LOWKIQ_TOKEN_FILE", "LOWKIQ_LOG_LEVEL", "LOWKIQ_GUARD"}
+	return []string{"LOWKIQ_CONFIG", "LOWKIQ_URL", "LOWKIQ_TOKEN", "LOWKIQ_TOKEN_FILE", "LOWKIQ_LOG_LEVEL", "LOWKIQ_GUARD",
+		"LOWKIQ_CA", "LOWKIQ_CERT", "LOWKIQ_KEY",
+		"LOWKIQ_NODE_TOKEN", "LOWKIQ_NODE_PUSH_TOKEN", "LOWKIQ_NODE_READ_TOKEN"}
 }
 
 // DefaultShards is the shard count of a queue that configures none.

@@ -36,6 +36,8 @@ type Feeder struct {
 	// Patience is how long Redis may be away without any line getting through.
 	// Default 30 s.
 	Patience time.Duration
+	// Rate is how many lines a second are read at most; 0 = as many as Redis takes.
+	Rate int
 	// Refused is told of each refused line, in order.
 	Refused func(line int, reason error)
 	// Settled is told after each batch, Away when Redis is out of reach for the first
@@ -87,7 +89,7 @@ func (f *Feeder) Run(ctx context.Context, inputs ...Input) (Summary, error) {
 	f.sum = Summary{Line: f.Skip}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &reader{inputs: inputs, skip: f.Skip, items: make(chan item, batchLines), room: semaphore.NewWeighted(readAhead)}
+	r := &reader{inputs: inputs, skip: f.Skip, rate: f.Rate, items: make(chan item, batchLines), room: semaphore.NewWeighted(readAhead)}
 	go r.run(ctx)
 	var next *item
 	for {
@@ -202,20 +204,20 @@ func (f *Feeder) store(ctx context.Context, batch []item) error {
 			return nil
 		}
 		results, err := f.Target.Push(ctx, jobs...)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 		stored := 0
 		for i := range results {
 			if err := results[i].Err; err == nil || refusal(err) {
 				*items[i] = items[i].settled(results[i])
 				stored++
-			} else if !queue.Transient(err) {
+			} else if ctx.Err() == nil && !queue.Transient(err) {
 				return err
 			}
 		}
 		if stored == len(items) {
 			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		now := time.Now()
 		if since.IsZero() || stored > 0 {
@@ -257,7 +259,7 @@ func pending(batch []item) (jobs []lowkiq.Push, items []*item) {
 
 // refusal reports whether err concerns this one job and would come again.
 func refusal(err error) bool {
-	for _, known := range []error{queue.ErrID, queue.ErrScore, queue.ErrPerformAt, queue.ErrPayloadSize, queue.ErrTooManyPayloads, queue.ErrTooManyBytes} {
+	for _, known := range []error{queue.ErrID, queue.ErrScore, queue.ErrPerformAt, queue.ErrPayloadSize, queue.ErrTooManyPayloads, queue.ErrTooManyBytes, queue.ErrDamaged} {
 		if errors.Is(err, known) {
 			return true
 		}

@@ -242,6 +242,19 @@ func TestSlowStream(t *testing.T) {
 	})
 }
 
+// Lines that are skipped take no time.
+func TestRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &Feeder{Target: &store{}, Shards: 4, Skip: 50, Rate: 10}
+		began := time.Now()
+		sum, err := f.Run(t.Context(), Input{"", strings.NewReader(lines(1, 80))})
+		if took := time.Since(began); err != nil || sum.Pushed != 30 || took != 3*time.Second {
+			t.Errorf("got %d lines in %s, %v, want 30 in 3s", sum.Pushed, took, err)
+		}
+	})
+}
+
 // A batch holds no more of a shard than one script takes, or order could be lost when
 // one of two scripts must be repeated.
 func TestBatchesPerShard(t *testing.T) {

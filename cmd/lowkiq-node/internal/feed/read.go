@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -35,6 +36,7 @@ func (it item) settled(r queue.Result) item {
 type reader struct {
 	inputs []Input
 	skip   int
+	rate   int // lines a second; 0 = no limit
 	items  chan item
 	room   *semaphore.Weighted // for bytes that were read and are not stored yet
 }
@@ -43,6 +45,7 @@ type reader struct {
 // terminal, a pipe) outlives ctx.
 func (r *reader) run(ctx context.Context) {
 	defer close(r.items)
+	began := time.Now()
 	before := 0 // lines of the inputs before this one
 	for _, in := range r.inputs {
 		scanner := wire.NewScanner(in, maxLine)
@@ -62,11 +65,22 @@ func (r *reader) run(ctx context.Context) {
 			case err != nil:
 				it.err = fmt.Errorf("%w: %s: %w", ErrInput, in.Name, err)
 			}
-			if (it.line > r.skip || it.last()) && !r.send(ctx, it) || it.last() {
+			if it.line <= r.skip && !it.last() {
+				continue
+			}
+			if r.pace(ctx, began, it.line-r.skip) != nil || !r.send(ctx, it) || it.last() {
 				return
 			}
 		}
 	}
+}
+
+// pace waits until it is the n-th line's turn.
+func (r *reader) pace(ctx context.Context, began time.Time, n int) error {
+	if r.rate == 0 {
+		return nil
+	}
+	return pause(ctx, time.Until(began.Add(time.Duration(n)*time.Second/time.Duration(r.rate))))
 }
 
 func (r *reader) send(ctx context.Context, it item) bool {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Error struct {
 	Detail string `json:"detail"` // what was wrong and what would be right
 	// Changed is what a bulk action had done before it failed; nil if it says nothing.
 	Changed *int `json:"changed"`
+	// Next is the cursor with which the action goes on, if there is one.
+	Next string `json:"next"`
 }
 
 func (e *Error) Error() string {
@@ -58,6 +61,12 @@ func New(address, token string) (*Client, error) {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a node does not redirect
 		},
 	}, nil
+}
+
+// Secure makes the client speak to https addresses by this configuration. Call it
+// before anything is sent.
+func (c *Client) Secure(config *tls.Config) {
+	c.http.Transport.(*http.Transport).TLSClientConfig = config
 }
 
 // Get asks for a path, as in "/api/v1/status", and returns the answer's body.

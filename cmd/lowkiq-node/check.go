@@ -1,0 +1,269 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+type checkCommand struct {
+	source  `embed:""`
+	Output  string   `short:"o" enum:"table,json" default:"table" help:"table or json."`
+	Orphans bool     `help:"Look through all keys of the cluster, too, for ones that belong to nothing."`
+	Repair  bool     `help:"Mend what is safe to mend, after a question. Without an answer nothing is changed."`
+	Yes     bool     `short:"y" help:"Answer the question with yes."`
+	Queues  []string `arg:"" optional:"" name:"queue" help:"Names of queues. Default: all."`
+}
+
+func (*checkCommand) Help() string {
+	return `Do the keys in Redis agree with each other: every id in one place, records that can be read, counters that count right, claims of instances that are known? It needs Redis and no node, and it may run while nodes work: what looks wrong in passing is looked at again, at one instant, before it is called a fault.
+
+    lowkiq-node check
+    lowkiq-node check orders history -o json
+    lowkiq-node check --orphans
+    lowkiq-node check --repair
+    lowkiq-node check --repair --yes
+
+A repair is one atomic step for each fault, and looks first whether the fault is still there. It deletes no payload and leaves flights of live owners alone. A record that cannot be read is moved, as it is, to the hash "aside" of its shard. A fault without a repair is for a person.
+
+-o json is {"queues", "shards", "jobs", "aside", "faults": [{"kind", "queue", "shard", "id", "what", "repair"}], "more", "unsettled", "repaired"}; queue, shard and id are left out where they do not apply, and an id that is no text is id_base64.
+
+` + exitHelp
+}
+
+// Run audits, and repairs if that is wanted.
+func (c *checkCommand) Run(s *streams) error {
+	if c.Yes && !c.Repair {
+		return fail(exitUsage, "--yes belongs to --repair")
+	}
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	ctx, stop := untilInterrupted()
+	defer stop()
+	client, err := openRedis(cfg)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	err = c.check(ctx, s, client)
+	switch {
+	case ctx.Err() != nil:
+		return fail(exitInterrupted, "interrupted: the shards that follow were not looked at")
+	case errors.Is(err, lowkiq.ErrUnknownQueue):
+		return &exitError{exitUsage, err}
+	}
+	return err
+}
+
+func (c *checkCommand) check(ctx context.Context, s *streams, client *queue.Client) error {
+	found, err := c.audit(ctx, s, client)
+	if err != nil {
+		return err
+	}
+	repairable := countRepairable(found.Faults)
+	if !c.Repair || repairable == 0 {
+		return c.report(s, found, 0)
+	}
+	if !c.Yes {
+		if err := c.report(s, found, 0); c.Output == "json" || !confirm(s, fmt.Sprintf("Repair %d faults?", repairable)) {
+			fmt.Fprintln(s.err, "nothing was changed; check --repair --yes repairs")
+			return err
+		}
+	}
+	found, repaired, err := c.repair(ctx, s, client, found)
+	if err != nil {
+		return err
+	}
+	return c.report(s, found, repaired)
+}
+
+func countRepairable(faults []queue.Fault) (n int) {
+	for _, f := range faults {
+		if f.Repair != "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *checkCommand) audit(ctx context.Context, s *streams, client *queue.Client) (queue.Audit, error) {
+	var shown *bar
+	defer func() {
+		if shown != nil {
+			shown.clear()
+		}
+	}()
+	return client.Audit(ctx, queue.AuditConfig{Queues: c.Queues, Orphans: c.Orphans, Progress: func(done, total int64) {
+		if shown == nil {
+			shown = newBar(s.err, total, "checking")
+		}
+		shown.at(int(min(done, total)))
+	}})
+}
+
+// rounds bounds the repairs: one may bring to light what another one mends.
+const rounds = 5
+
+// repair mends until an audit finds nothing more to mend, and returns that audit.
+func (c *checkCommand) repair(ctx context.Context, s *streams, client *queue.Client, found queue.Audit) (queue.Audit, int, error) {
+	repaired := 0
+	for range rounds {
+		before := repaired
+		shown := newBar(s.err, int64(len(found.Faults)), "repairing")
+		for i, f := range found.Faults {
+			done, err := client.Repair(ctx, f)
+			if err != nil {
+				return found, repaired, err
+			}
+			if done {
+				repaired++
+			}
+			shown.at(i + 1)
+		}
+		shown.clear()
+		var err error
+		if found, err = c.audit(ctx, s, client); err != nil || repaired == before {
+			return found, repaired, err
+		}
+	}
+	return found, repaired, nil
+}
+
+// confirm asks a person. Without one the answer is no.
+func confirm(s *streams, question string) bool {
+	if !terminal(s.in) {
+		return false
+	}
+	fmt.Fprintf(s.err, "%s [y/N] ", question)
+	line, err := bufio.NewReader(s.in).ReadString('\n')
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return err == nil && (answer == "y" || answer == "yes")
+}
+
+// checkAnswer is what -o json prints.
+type checkAnswer struct {
+	Queues    int          `json:"queues"`
+	Shards    int          `json:"shards"`
+	Jobs      int64        `json:"jobs"`
+	Aside     int64        `json:"aside"`
+	Faults    []checkFault `json:"faults"`
+	More      int          `json:"more"`
+	Unsettled []string     `json:"unsettled"`
+	Repaired  int          `json:"repaired"`
+}
+
+type checkFault struct {
+	Kind     queue.FaultKind `json:"kind"`
+	Queue    string          `json:"queue,omitempty"`
+	Shard    *int            `json:"shard,omitempty"`
+	ID       string          `json:"id,omitempty"`
+	IDBase64 []byte          `json:"id_base64,omitempty"`
+	What     string          `json:"what"`
+	Repair   string          `json:"repair"`
+}
+
+// report prints what was found. It returns the exit code as an error.
+func (c *checkCommand) report(s *streams, found queue.Audit, repaired int) error {
+	var err error
+	if c.Output == "json" {
+		err = json.NewEncoder(s.out).Encode(answerOf(found, repaired))
+	} else {
+		err = reportTable(s, found, repaired)
+	}
+	switch {
+	case err != nil:
+		return fail(exitFailed, "stdout: %w", err)
+	case len(found.Faults) > 0:
+		return &exitError{code: exitFaults}
+	}
+	return nil
+}
+
+func answerOf(found queue.Audit, repaired int) checkAnswer {
+	answer := checkAnswer{Queues: found.Queues, Shards: found.Shards, Jobs: found.Jobs, Aside: found.Aside, More: found.More,
+		Faults: []checkFault{}, Unsettled: append([]string{}, found.Unsettled...), Repaired: repaired}
+	for _, f := range found.Faults {
+		one := checkFault{Kind: f.Kind, Queue: f.Queue, What: f.What, Repair: f.Repair}
+		if f.Shard >= 0 {
+			one.Shard = &f.Shard
+		}
+		if utf8.ValidString(f.ID) {
+			one.ID = f.ID
+		} else {
+			one.IDBase64 = []byte(f.ID)
+		}
+		answer.Faults = append(answer.Faults, one)
+	}
+	return answer
+}
+
+func reportTable(s *streams, found queue.Audit, repaired int) error {
+	if len(found.Faults) > 0 {
+		s.table(s.out, "FAULT QUEUE SHARD ID REPAIR WHAT", func(row func(string, ...any)) {
+			for _, f := range found.Faults {
+				row("%s\t%s\t%s\t%s\t%s\t%s", f.Kind, cmp.Or(f.Queue, "-"), shardName(f.Shard), short(f.ID, 40), repairWord(f), short(f.What, 200))
+			}
+		})
+		repairText(s, found.Faults)
+		fmt.Fprintln(s.out)
+	}
+	if found.More > 0 {
+		fmt.Fprintf(s.out, "%d ids more look wrong in the same shards: repair these, or look at one queue\n", found.More)
+	}
+	for _, sum := range found.Unsettled {
+		fmt.Fprintf(s.out, "not settled, for it moved all the while: %s\n", sum)
+	}
+	if found.Aside > 0 {
+		fmt.Fprintf(s.out, "%d records that could not be read were moved aside by repairs\n", found.Aside)
+	}
+	if repaired > 0 {
+		fmt.Fprintf(s.out, "%d repaired\n", repaired)
+	}
+	faults := len(found.Faults) + found.More
+	text := fmt.Sprintf("%s in %s, %s, %s", count(faults, "fault"), count(found.Queues, "queue"), count(found.Shards, "shard"), count(found.Jobs, "job"))
+	if faults > 0 {
+		text += fmt.Sprintf("; a repair would mend %d", countRepairable(found.Faults))
+	}
+	_, err := fmt.Fprintln(s.out, text)
+	return err
+}
+
+func repairWord(f queue.Fault) string {
+	if f.Repair == "" {
+		return "-"
+	}
+	return "yes"
+}
+
+// repairText says, once for each kind of fault, what a repair would do.
+func repairText(s *streams, faults []queue.Fault) {
+	said := map[queue.FaultKind]bool{}
+	for _, f := range faults {
+		if f.Repair == "" || said[f.Kind] {
+			continue
+		}
+		if len(said) == 0 {
+			fmt.Fprintf(s.out, "\nA repair would:\n")
+		}
+		said[f.Kind] = true
+		fmt.Fprintf(s.out, "  %s: %s\n", f.Kind, f.Repair)
+	}
+}
+
+func shardName(index int) string {
+	if index < 0 {
+		return "-"
+	}
+	return strconv.Itoa(index)
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+)
+
+// What people do to many jobs: in steps that a node answers one by one, so that no request
+// is long, and what is broken off can go on.
+
+// stepLimit is how many jobs one request changes.
+const stepLimit = 1000
+
+// someJobs names jobs of a queue: by their ids, or by what they have in common.
+type someJobs struct {
+	oneQueue `embed:""`
+	kindFlag `embed:""`
+	Cursor   string   `placeholder:"CURSOR" help:"Go on where the same command was broken off: the cursor it printed."`
+	IDs      []string `arg:"" optional:"" name:"id" help:"Ids of jobs."`
+}
+
+// deed is something to do to jobs.
+type deed struct {
+	path  string
+	all   bool   // to all jobs of the state
+	flag  string // the flag that says so, "" if there is none
+	state string
+	done  string // for people: "17 <done>"
+}
+
+// progress is how far it has come.
+type progress struct {
+	Changed int    `json:"changed"`
+	Skipped int    `json:"skipped"`
+	Left    int    `json:"left"`
+	Next    string `json:"next"`
+}
+
+// act does it to the ids, or step by step to all.
+func (c *someJobs) act(s *streams, d deed) error {
+	all := d.all || c.Kind != ""
+	switch {
+	case all && len(c.IDs) > 0:
+		return fail(exitUsage, "want ids, or %s or --kind, got both", d.flag)
+	case !all && len(c.IDs) == 0:
+		return fail(exitUsage, "want at least one id, or %s", d.flag)
+	case !all && c.Cursor != "":
+		return fail(exitUsage, "--cursor goes with %s", d.flag)
+	}
+	with, err := c.ask(s)
+	if err != nil {
+		return err
+	}
+	defer with.stop()
+	body := map[string]any{"ids": c.IDs}
+	if all {
+		body = map[string]any{"all": true, "limit": stepLimit}
+		for name, value := range map[string]string{"state": d.state, "kind": c.Kind, "cursor": c.Cursor} {
+			if value != "" {
+				body[name] = value
+			}
+		}
+	}
+	sum, err := with.steps(queuePath(c.Queue, d.path), body)
+	if err != nil {
+		return brokenOff(with.ctx, sum, d, err)
+	}
+	return with.summary(sum, d)
+}
+
+// steps posts until there is no next step.
+func (c *conversation) steps(path string, body map[string]any) (sum progress, err error) {
+	var shown *bar
+	for {
+		answer, err := c.Post(c.ctx, path, body)
+		if err != nil {
+			return sum.failed(err), err
+		}
+		var step progress
+		if err := json.Unmarshal(answer, &step); err != nil {
+			return sum, fail(exitFailed, "%s: not what a lowkiq node answers: %w", path, err)
+		}
+		sum = progress{sum.Changed + step.Changed, sum.Skipped + step.Skipped, step.Left, step.Next}
+		if step.Next == "" {
+			return sum, nil
+		}
+		if shown == nil {
+			shown = newBar(c.out.err, int64(step.Changed+step.Skipped+step.Left), "working")
+			defer shown.clear()
+		}
+		shown.at(sum.Changed + sum.Skipped)
+		body["cursor"] = step.Next
+	}
+}
+
+// failed adds what a step had done before its error.
+func (p progress) failed(err error) progress {
+	var answer *remote.Error
+	if errors.As(err, &answer) && answer.Changed != nil {
+		p.Changed += *answer.Changed
+		if answer.Next != "" {
+			p.Next = answer.Next
+		}
+		answer.Changed = nil // the sum says it
+	}
+	return p
+}
+
+// brokenOff says how far it came, and how to go on.
+func brokenOff(ctx context.Context, sum progress, d deed, err error) error {
+	code := codeOf(err)
+	if ctx.Err() != nil {
+		code, err = exitInterrupted, errors.New("interrupted")
+	}
+	switch {
+	case sum.Next != "":
+		err = fmt.Errorf("%w; %d were %s before, go on with --cursor %s", err, sum.Changed, d.done, sum.Next)
+	case sum.Changed > 0:
+		err = fmt.Errorf("%w; %d were %s before", err, sum.Changed, d.done)
+	}
+	return &exitError{code, err}
+}
+
+// summary prints what was done, and what was not.
+func (c *conversation) summary(sum progress, d deed) error {
+	if c.asJSON {
+		return json.NewEncoder(c.out.out).Encode(sum)
+	}
+	text := fmt.Sprintf("%d %s", sum.Changed, d.done)
+	if sum.Skipped > 0 {
+		text += fmt.Sprintf(", %d not there", sum.Skipped)
+	}
+	_, err := fmt.Fprintln(c.out.out, text)
+	return err
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+)
+
+// healthCommand is what containers without a shell and curl ask their node with.
+type healthCommand struct {
+	Node    string        `env:"LOWKIQ_URL" default:"http://127.0.0.1:7948" placeholder:"URL" help:"Address of the node (${default})."`
+	Ready   bool          `help:"Ask whether the node may be counted on, too: it has a lease, and its shards."`
+	Timeout time.Duration `default:"3s" placeholder:"TIME" help:"How long to wait for the answer (${default})."`
+}
+
+func (*healthCommand) Help() string {
+	return "For the health checks of containers. No token is needed.\n\nExamples:\n\n    lowkiq-node health\n    lowkiq-node health --ready --node http://10.0.0.2:7948\n\n" + exitHelp
+}
+
+// Run asks /healthz or /readyz. A node that is not ready counts as unreachable.
+func (c *healthCommand) Run(s *streams) error {
+	client, err := remote.New(c.Node, "")
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	ctx, stop := context.WithTimeout(context.Background(), c.Timeout)
+	defer stop()
+	path := "/healthz"
+	if c.Ready {
+		path = "/readyz"
+	}
+	answer, err := client.Get(ctx, path)
+	if err != nil {
+		return err
+	}
+	_, err = s.out.Write(answer)
+	return err
+}

@@ -1,0 +1,61 @@
+package sample
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/wire"
+)
+
+// maxBatch bounds a request's body, bytes.
+const maxBatch = 64 << 20
+
+// Endpoint is an HTTP handler for the batches of any queue.
+type Endpoint struct {
+	Work    time.Duration   // how long it works on a batch
+	History *history.Writer // nil: none is written
+}
+
+// ServeHTTP answers {"ok":true} when the batch is done, 400 to what is no batch.
+func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBatch))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	batch, err := wire.ParseBatch(text)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := e.handler().Handle(r.Context(), batch); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintln(w, `{"ok":true}`)
+}
+
+func (e *Endpoint) handler() lowkiq.Handler {
+	if e.History == nil {
+		return lowkiq.HandlerFunc(e.work)
+	}
+	return history.Wrap(e.History, lowkiq.HandlerFunc(e.work))
+}
+
+// work ends early when the node has given the request up.
+func (e *Endpoint) work(ctx context.Context, _ *lowkiq.Batch) error {
+	timer := time.NewTimer(e.Work)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,56 @@
+package sample
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/node/handler"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What a node posts is done, and stands in the history as it was pushed.
+func TestNodePosts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "history")
+	writer, err := history.OpenAs(file, "sample")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	server := httptest.NewServer(&Endpoint{Work: time.Millisecond, History: writer})
+	defer server.Close()
+	node, err := handler.NewHTTP(handler.HTTPConfig{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload := lowkiq.Payload{Score: 1.5, Data: []byte(`{"commit":"1f2e","time":17}`)}
+	batch := &lowkiq.Batch{Shard: lowkiq.Shard{Queue: "history", Index: 3}, Fence: 9, Flight: 1,
+		Jobs: []lowkiq.Job{{ID: "a/b.go", RetryCount: -1, Payloads: []lowkiq.Payload{payload}}}}
+	if err := node.Handle(t.Context(), batch); err != nil {
+		t.Fatalf("got %v, want the batch done", err)
+	}
+	pushed := history.PushedOf("history", lowkiq.Push{ID: "a/b.go", Score: &payload.Score, Payload: payload.Data}, 0)
+	verdict, err := history.Check(history.Config{}, func(yield func(history.Pushed) bool) { yield(pushed) }, file)
+	if err != nil || !verdict.OK() {
+		t.Errorf("got %v, %s", err, verdict.Words())
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func TestNoBatch(t *testing.T) {
+	for _, body := range []string{"", "nonsense", "{}", `{"queue":"a","jobs":[]}`} {
+		w := httptest.NewRecorder()
+		(&Endpoint{}).ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(body)))
+		if w.Code != http.StatusBadRequest {
+			t.Errorf("%q: got status %d, want 400", body, w.Code)
+		}
+	}
+}

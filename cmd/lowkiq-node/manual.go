@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/manual"
+)
+
+// Commands that describe the others.
+
+type completionCommand struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+}
+
+func (*completionCommand) Help() string {
+	return `For this shell, or for ever:
+
+    source <(lowkiq-node completion bash)
+    lowkiq-node completion bash > /etc/bash_completion.d/lowkiq-node
+    lowkiq-node completion zsh > "${fpath[1]}/_lowkiq-node"
+    lowkiq-node completion fish > ~/.config/fish/completions/lowkiq-node.fish
+
+` + exitHelp
+}
+
+// Run prints a script for the shell to source.
+func (c *completionCommand) Run(s *streams, ctx *kong.Context) error {
+	_, err := fmt.Fprint(s.out, manual.Completion(manual.Read(ctx.Model, exitHelp), c.Shell))
+	return err
+}
+
+type manCommand struct {
+	Markdown bool `help:"As a page of Markdown: docs/cli.md."`
+}
+
+func (*manCommand) Help() string {
+	return `Examples:
+
+    lowkiq-node man | man -l -
+    lowkiq-node man > /usr/local/share/man/man1/lowkiq-node.1
+
+` + exitHelp
+}
+
+// Run prints all commands.
+func (c *manCommand) Run(s *streams, ctx *kong.Context) error {
+	print := manual.Man
+	if c.Markdown {
+		print = manual.Markdown
+	}
+	_, err := fmt.Fprint(s.out, print(manual.Read(ctx.Model, exitHelp), exitHelp))
+	return err
+}

@@ -1,0 +1,110 @@
+package check
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/promqltest"
+)
+
+// fires tells whether a rule would fire at a time: its expression has had a value at
+// every evaluation for as long as the rule asks for.
+func fires(t *testing.T, rule rulefmt.Rule, series string, at time.Duration) bool {
+	t.Helper()
+	storage := promqltest.LoadedStorage(t, "load 15s\n"+series)
+	defer storage.Close()
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute})
+	defer engine.Close()
+	for back := time.Duration(0); back <= time.Duration(rule.For); back += 15 * time.Second {
+		query, err := engine.NewInstantQuery(t.Context(), storage, nil, rule.Expr, time.Unix(0, 0).Add(at-back))
+		if err != nil {
+			t.Fatal(err)
+		}
+		result := query.Exec(t.Context())
+		vector, err := result.Vector()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(vector) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Series of two nodes of a cluster over 40 minutes at 15 s, or three hours.
+func TestAlertsFire(t *testing.T) {
+	known := map[string]rulefmt.Rule{}
+	for _, rule := range rules(t) {
+		known[rule.Alert] = rule
+	}
+	one := func(metric, labels, values string) string {
+		return fmt.Sprintf("  %s{cluster=\"c\",node=\"n1\",job=\"lowkiq\"%s} %s\n", metric, labels, values)
+	}
+	two := func(metric, labels, first, second string) string {
+		return one(metric, labels, first) + fmt.Sprintf("  %s{cluster=\"c\",node=\"n2\",job=\"lowkiq\"%s} %s\n", metric, labels, second)
+	}
+	const queue = `,queue="orders"`
+	seen := map[string]bool{}
+	for _, c := range []struct {
+		alert, series string
+		fires         bool
+	}{
+		{"LowkiqQueueLag", two("lowkiq_queue_lag_seconds", queue, "70x160", "0x160"), true},
+		{"LowkiqQueueLag", two("lowkiq_queue_lag_seconds", queue, "40x160", "40x160"), false},
+		{"LowkiqMorgueGrows", two("lowkiq_morgue_payloads", queue, "5x500 8x300", "0x800"), true},
+		{"LowkiqMorgueGrows", two("lowkiq_morgue_payloads", queue, "5x500 0x300", "0x500 5x300"), false}, // the shard moved
+		{"LowkiqMorgueGrows", one("lowkiq_morgue_payloads", queue, "_x500 0x20 3x280"), true},            // a queue of half an hour
+		{"LowkiqMorgueGrows", one("lowkiq_morgue_payloads", queue, "_x500 3x300"), false},                // a Prometheus of half an hour
+		{"LowkiqMorgueGrows", one("lowkiq_morgue_payloads", queue, "3x300 _x80 0x4 3x300"), false},       // Redis was away
+		{"LowkiqMorgueGrows", one("lowkiq_morgue_payloads", queue, "_x500 3x20 0x4 3x280"), false},       // and a node died
+		{"LowkiqBlocked", one("lowkiq_queue_jobs", queue+`,state="blocked"`, "2x160"), true},
+		{"LowkiqBlocked", one("lowkiq_queue_jobs", queue+`,state="blocked"`, "0x160") + one("lowkiq_queue_jobs", queue+`,state="ready"`, "2x160"), false},
+		{"LowkiqNoNodes", two("up", "", "1x100 _x60", "1x100 _x60"), true}, // they left service discovery
+		{"LowkiqNoNodes", two("up", "", "0x160", "0x160"), true},
+		{"LowkiqNoNodes", "  up{job=\"prometheus\"} 1x160\n", true}, // none was ever found
+		{"LowkiqNoNodes", two("up", "", "0x160", "1x160"), false},
+		{"LowkiqFailures", one("lowkiq_jobs_failed_total", queue, "0+2x160") + one("lowkiq_jobs_processed_total", queue, "0+10x160"), true},
+		{"LowkiqFailures", one("lowkiq_jobs_failed_total", queue, "0+1x160") + one("lowkiq_jobs_processed_total", queue, "0+90x160"), false},
+		{"LowkiqNodeDown", two("up", "", "1x160", "0x160"), true},
+		{"LowkiqNodeDown", two("up", "", "1x160", "1x160"), false},
+		{"LowkiqNodeNotReady", two("lowkiq_lease_remaining_seconds", "", "0x160", "4x160"), true},
+		{"LowkiqNodeNotReady", two("lowkiq_lease_remaining_seconds", "", "3x160", "4x160"), false},
+		{"LowkiqRedisDown", two("lowkiq_lease_remaining_seconds", "", "0x160", "0x160"), true},
+		{"LowkiqRedisDown", two("lowkiq_lease_remaining_seconds", "", "0x160", "4x160"), false},
+		{"LowkiqLeaseLow", two("lowkiq_lease_remaining_seconds", "", "0.5x160", "4x160"), true},
+		{"LowkiqLeaseLow", two("lowkiq_lease_remaining_seconds", "", "3.2x160", "0x160"), false},
+		{"LowkiqNoLeader", two("lowkiq_raft_leader", "", "0x160", "0x160"), true},
+		{"LowkiqNoLeader", two("lowkiq_raft_leader", "", "0x160", "1x160"), false},
+		{"LowkiqTwoLeaders", two("lowkiq_raft_leader", "", "1x160", "1x160"), true},
+		{"LowkiqTwoLeaders", two("lowkiq_raft_leader", "", "1x160", "0x160"), false},
+		{"LowkiqShardsUnowned", two("lowkiq_queue_shards", queue, "16x160", "16x160") + two("lowkiq_shards_owned", queue, "8x160", "7x160"), true},
+		{"LowkiqShardsUnowned", one("lowkiq_shards_unowned", queue, "3x160"), true},
+		{"LowkiqShardsUnowned", two("lowkiq_queue_shards", queue, "16x160", "16x160") + two("lowkiq_shards_owned", queue, "8x160", "8x160") + one("lowkiq_shards_unowned", queue, "0x160"), false},
+		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0+20x160", "0+20x160"), true},
+		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0x100 16x60", "0x100 16x60"), false},
+		{"LowkiqFenced", one("lowkiq_fenced_total", `,op="ack"`, "0x140 1x20"), true},
+		{"LowkiqFenced", one("lowkiq_fenced_total", `,op="ack"`, "7x160"), false},
+		{"LowkiqHandlersOverdue", one("lowkiq_handler_overdue_total", queue, "0x140 1x20"), true},
+		{"LowkiqHandlersOverdue", one("lowkiq_handler_overdue_total", queue, "2x160"), false},
+		{"LowkiqRedeliveries", one("lowkiq_jobs_redelivered_total", queue, "0x100 150x60"), true},
+		{"LowkiqRedeliveries", one("lowkiq_jobs_redelivered_total", queue, "0x100 50x60"), false},
+	} {
+		at := 39 * time.Minute
+		if c.alert == "LowkiqMorgueGrows" {
+			at = 150 * time.Minute
+		}
+		seen[c.alert] = true
+		if got := fires(t, known[c.alert], c.series, at); got != c.fires {
+			t.Errorf("%s: got it firing: %t, want %t, with\n%s", c.alert, got, c.fires, c.series)
+		}
+	}
+	for name := range known {
+		if !seen[name] {
+			t.Errorf("%s is not tested", name)
+		}
+	}
+}

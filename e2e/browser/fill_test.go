@@ -1,0 +1,108 @@
+//go:build linux
+
+package browser
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// hostile ids try to be markup, another page, another direction, or too long.
+var hostile = []string{
+	`<script>alert("id")</script>`,
+	`"><img src=x onerror=alert(1)>`,
+	`../../nodes?x=1&y=2#z`,
+	"שלום \u202eright to left",
+	"with space+plus%2F/slash",
+	"new\nline\tand\x00zero",
+	"bytes \xff\xfe that are no text",
+	strings.Repeat("long-", 60),
+	strings.Repeat("ü", 150),
+}
+
+// payloads try the same.
+var payloads = [][]byte{
+	[]byte(`{"event":"<script>alert('payload')</script>","amount":17.5,"nested":{"list":[1,2,3]}}`),
+	[]byte("plain text"),
+	{0, 1, 2, 0xff, 0xfe},
+	nil,
+}
+
+// fill puts jobs into every state and waits until they are there.
+func (w *world) fill() {
+	w.t.Helper()
+	w.push("orders", "slow-1", "slow-2", "slow-3")
+	w.await("orders", "slow jobs are in flight", func(c queue.Counts, _ int) bool { return c.InFlight == 3 })
+	w.push("orders", named("bad", 30)...)
+	w.push("orders", append(named("ok", 60), hostile...)...)
+	w.schedule("orders", append(named("later", 20), prefixed("later ", hostile)...)...)
+	w.push("mail", append(named("bad", 40), prefixed("bad ", hostile)...)...)
+	w.push("ledger", append(named("bad", 12), prefixed("bad ", hostile)...)...)
+	w.await("mail", "bad jobs are buried", func(c queue.Counts, dead int) bool { return c.Total() == 0 && dead >= 40 })
+	w.await("ledger", "bad jobs are blocked", func(c queue.Counts, _ int) bool { return c.Ready+c.InFlight == 0 && c.Blocked >= 12 })
+	// What is left is behind the slow ones, and fits on a page with some of the scheduled ones.
+	w.await("orders", "bad jobs wait for a retry", func(c queue.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
+	// Nobody handles this one.
+	if _, err := w.client.Register(context.Background(), lowkiq.Queue{Name: "orphan", Shards: 2}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.push("orphan", append(named("ok", 150), hostile...)...)
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	w.pushAll("orphan", lowkiq.Push{ID: "a-big-one", Payload: big}, lowkiq.Push{ID: "a-big-one", Payload: []byte("small")})
+}
+
+func named(prefix string, n int) (ids []string) {
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%s-%03d", prefix, i))
+	}
+	return ids
+}
+
+func prefixed(prefix string, ids []string) (list []string) {
+	for _, id := range ids {
+		list = append(list, prefix+id)
+	}
+	return list
+}
+
+func (w *world) push(name string, ids ...string) {
+	w.t.Helper()
+	w.pushAll(name, jobs(time.Time{}, ids)...)
+}
+
+// schedule pushes jobs that are due in half an hour: before any retry.
+func (w *world) schedule(name string, ids ...string) {
+	w.t.Helper()
+	w.pushAll(name, jobs(time.Now().Add(30*time.Minute), ids)...)
+}
+
+func jobs(at time.Time, ids []string) (list []lowkiq.Push) {
+	for i, id := range ids {
+		list = append(list, lowkiq.Push{ID: id, Payload: payloads[i%len(payloads)], PerformAt: at})
+	}
+	return list
+}
+
+func (w *world) pushAll(name string, jobs ...lowkiq.Push) {
+	w.t.Helper()
+	results, err := w.queue(name).Push(context.Background(), jobs...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i, r := range results {
+		if r.Err != nil {
+			w.t.Fatalf("push %q: %v", jobs[i].ID, r.Err)
+		}
+	}
+}
+
+func (w *world) await(name, what string, holds func(c queue.Counts, dead int) bool) {
+	w.t.Helper()
+	await(w.t, what, patience, func() bool { return holds(w.counts(name)) })
+}

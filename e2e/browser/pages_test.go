@@ -1,0 +1,112 @@
+//go:build linux
+
+package browser
+
+import (
+	"fmt"
+	"net/url"
+	"testing"
+)
+
+// page is one of the dashboard.
+type page struct {
+	name string // of its pictures
+	path string
+	want string // what is to be read on it
+	fail bool   // it answers with an error, as it should
+}
+
+// query makes "path?key=value…" of pairs.
+func query(path string, pairs ...string) string {
+	values := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		values.Set(pairs[i], pairs[i+1])
+	}
+	return path + "?" + values.Encode()
+}
+
+// pages are all that the dashboard has, with something to show and with nothing.
+func pages() []page {
+	list := []page{
+		{name: "overview", path: "/", want: "orders"},
+		{name: "overview-filtered", path: "/?q=mai", want: "mail"},
+		{name: "overview-none", path: "/?q=nobody", want: "nobody"},
+		{name: "queue", path: "/queues/orders", want: "orders"},
+		{name: "queue-orphan", path: "/queues/orphan", want: "orphan"},
+		{name: "queue-idle", path: "/queues/idle", want: "idle"},
+		{name: "jobs", path: "/queues/orders/jobs", want: "later"},
+		{name: "jobs-scheduled", path: "/queues/orders/jobs?state=scheduled", want: "later"},
+		{name: "jobs-retry", path: "/queues/orders/jobs?state=retry", want: "bad-"},
+		{name: "jobs-orphan", path: query("/queues/orphan/jobs", "by", "id"), want: "a-big-one"},
+		{name: "jobs-none", path: "/queues/idle/jobs", want: "idle"},
+		{name: "in-flight", path: "/queues/orders/in-flight", want: "slow-1"},
+		{name: "in-flight-none", path: "/queues/idle/in-flight", want: "idle"},
+		{name: "blocked", path: "/queues/ledger/blocked", want: "bad-"},
+		{name: "blocked-none", path: "/queues/idle/blocked", want: "idle"},
+		{name: "morgue", path: "/queues/mail/morgue", want: "bad-"},
+		{name: "morgue-none", path: "/queues/idle/morgue", want: "idle"},
+		{name: "errors", path: "/queues/mail/errors", want: "connection refused"},
+		{name: "errors-retry", path: "/queues/orders/errors", want: "connection refused"},
+		{name: "errors-none", path: "/queues/idle/errors", want: "idle"},
+		{name: "job-in-flight", path: query("/queues/orders/job", "id", "slow-1"), want: "has it (flight"},
+		{name: "job-retry", path: query("/queues/orders/job", "id", "bad-003"), want: "bad-003"},
+		{name: "job-morgue", path: query("/queues/mail/job", "id", "bad-001"), want: "exhausted"},
+		{name: "job-blocked", path: query("/queues/ledger/job", "id", "bad-001"), want: "bad-001"},
+		{name: "job-big", path: query("/queues/orphan/job", "id", "a-big-one"), want: "0123456789abcdef"},
+		{name: "job-none", path: query("/queues/idle/job", "id", "nobody"), want: "nobody", fail: true},
+		{name: "shards", path: "/shards", want: "orders"},
+		{name: "nodes", path: "/nodes", want: "n2"},
+		{name: "plan", path: "/plan", want: "n1"},
+		{name: "plan-add", path: query("/plan", "add", "n4"), want: "n4"},
+		{name: "plan-remove", path: query("/plan", "remove", "n2"), want: "n2"},
+		{name: "redis", path: "/redis", want: "7."},
+		{name: "nowhere", path: "/nowhere", want: "nowhere", fail: true},
+		{name: "nowhere-queue", path: "/queues/nobody", want: "nobody", fail: true},
+	}
+	for i, id := range hostile {
+		list = append(list, page{name: fmt.Sprint("job-hostile-", i), path: query("/queues/orphan/job", "id", id)})
+	}
+	return list
+}
+
+// TestPages looks at every page as each kind of person would, on one node after the other.
+func TestPages(t *testing.T) {
+	browser := chromium(t)
+	names := []string{"n1", "n2", "n3"}
+	w := newWorld(t, names...)
+	w.fill()
+	for round, l := range looks {
+		b := newTab(t, browser, l)
+		for i, p := range pages() {
+			if p.want == "" && round%3 != 0 {
+				continue // hostile ids need not be looked at in all four ways
+			}
+			t.Run(l.String()+"/"+p.name, func(t *testing.T) {
+				b.t = t
+				b.check(w.url(names[i%len(names)]), p)
+			})
+		}
+	}
+}
+
+// check opens a page, waits until it is whole, and looks at it.
+func (b *tab) check(node string, p page) {
+	b.t.Helper()
+	if p.fail {
+		b.allow(node + p.path)
+	}
+	b.open(node + p.path)
+	b.sees(fmt.Sprintf("%q", p.want), fmt.Sprintf("document.body.innerText.includes(%q) && !document.body.innerText.includes(%q)", p.want, unread))
+	for _, o := range b.objections() {
+		b.t.Error(o)
+	}
+	b.shoot(p.name)
+	if b.scheme == "light" {
+		if unmarked, reached := b.tabThrough(25); len(unmarked) > 0 || reached < 3 {
+			b.t.Errorf("by keyboard: %d elements reached, the focus does not show on %q", reached, unmarked)
+		}
+	}
+	for _, fault := range b.wrong() {
+		b.t.Error(fault)
+	}
+}

@@ -1,0 +1,74 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// TestClusterClockJumps: the wall clock of Redis's host is set an hour on, so that every lease
+// ends at once, and then two hours back. No id is handled twice at once, order holds, all
+// shards are served again, and after the jumps a dead node's shards move in time
+// (design, section 10).
+func TestClusterClockJumps(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.StartClocked(t)
+	r := rigAt(t, fleetShards, server.URL())
+	r.redis = server
+	f := fleetOf(r, "", settings{})
+	f.upAll(names(5)...)
+	f.balanced(patience)
+	before := f.lease("n1").Instance
+	clock.Set(time.Hour)
+	jumped := history.Now()
+	f.await("every lease has ended and was taken anew", patience, func() bool { return f.lease("n1").Instance != before })
+	f.t.Logf("clock of Redis an hour on: all shards held again %s later", (f.balanced(patience) - jumped).Round(time.Millisecond))
+	f.goesOn()
+	clock.Set(-time.Hour)
+	jumped = history.Now()
+	f.goesOn()
+	if moves := f.watch.since(jumped); len(moves) > 0 {
+		t.Errorf("clock of Redis set back: got %d moves, want none: %+v", len(moves), moves[0])
+	}
+	died := f.crash("n3")
+	f.t.Logf("node killed after that: its shards served elsewhere %s later", (f.balanced(2*ttl+3*time.Second+slack) - died).Round(time.Millisecond))
+	f.onlyScheduled()
+	clock.Set(time.Hour) // what was pushed then is due again
+	f.finish(history.Config{MaxDuplicates: -1, MaxUncaused: -1})
+}
+
+// goesOn waits until jobs of every queue were handled from now on.
+func (f *fleet) goesOn() {
+	f.t.Helper()
+	for _, q := range f.queues {
+		before := int64(-1)
+		f.await("queue "+q.Name+" goes on", patience, func() bool {
+			stats, err := q.Stats(f.t.Context())
+			if err == nil && before < 0 {
+				before = stats.Processed
+			}
+			return err == nil && stats.Processed > before+100
+		})
+	}
+}
+
+// onlyScheduled ends the flow and waits until no job is left but those that are not due.
+func (f *fleet) onlyScheduled() {
+	f.t.Helper()
+	f.flow.stop()
+	f.await("all jobs but the scheduled ones are done", patience, func() bool {
+		left := 0
+		for _, q := range f.queues {
+			stats, err := q.Stats(f.t.Context())
+			if err != nil {
+				return false
+			}
+			left += stats.Jobs.Total() - stats.Jobs.Scheduled
+		}
+		return left == 0
+	})
+}

@@ -1,0 +1,101 @@
+-- show: jobs for people, cut to a bound. Reads only.
+--
+-- KEYS  1 jobs  2 due  3 retry  4 blocked  5 flight  6 parked  7 claim  8 spill  9 spillx  10 morgue
+-- ARGV  1 from: waiting (or in flight), morgue, or listed (waiting; the state is known)  2 most bytes of payloads per job  3 most bytes of
+--       records to look at  then ids (at most 1,000)
+-- Returns per id {state or '' if there is nothing, flight, since when us, payloads parked, head, error, payloads,
+--         bytes of all payloads}; the ids that the bytes did not suffice for are missing at the end.
+--         A job of one form (a, e) has no head: its payloads are the record, see record.lua. Of a
+--         damaged one the head is '?', and its payloads are the beginning of the record.
+--#include record
+--#include sound
+--#include spill
+local from, cut, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local most_error = 2048
+
+-- flights says in which flight an id is, and since when each is under way; see settle.lua.
+local function flights()
+  local sizes, numbers, ids = {}, {}, redis.call('LRANGE', KEYS[5], 0, -1)
+  if #ids == 0 then return {}, {} end
+  local flat, since = redis.call('HGETALL', KEYS[7]), {}
+  for i = 1, #flat, 2 do
+    local first, number = string.byte(flat[i], 1), tonumber(string.sub(flat[i], 2))
+    if first == 35 then numbers[#numbers + 1], sizes[number] = number, tonumber(flat[i + 1]) end
+    if first == 64 then since[number] = flat[i + 1] end
+  end
+  table.sort(numbers)
+  local flight, i = {}, 0
+  for _, number in ipairs(numbers) do
+    for k = i + 1, math.min(#ids, i + sizes[number]) do flight[ids[k]] = number end
+    i = i + sizes[number]
+  end
+  for k = i + 1, #ids do flight[ids[k]] = 0 end
+  return flight, since
+end
+
+local function count(record)
+  if not record or record == 'x' then return 0 end
+  local job = head_if(record)
+  return job and (job.n or 1) or 0
+end
+
+-- first reads the first payloads of a crowded job, in push order.
+local function first(space, id)
+  local prefix = spill_prefix(space, id)
+  local out, size = {}, 0
+  if cut == 0 then return '' end
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[8], '[' .. prefix, '(' .. prefix .. ':', 'LIMIT', 0, 4)) do
+    local data = string.sub(member, #prefix + 13)
+    local there = redis.call('HGET', KEYS[9], prefix .. data)
+    if there and size < cut then
+      out[#out + 1] = string.sub(there, 14) .. ' ' .. #data .. ':' .. string.sub(data, 1, cut - size)
+    end
+    size = size + #data
+  end
+  room = room - size
+  return table.concat(out)
+end
+
+local flight, since = {}, {}
+if from == 'waiting' then flight, since = flights() end
+
+local function state(id)
+  if from ~= 'waiting' then return from end
+  if flight[id] then return 'in_flight' end
+  if redis.call('ZSCORE', KEYS[2], id) then return 'scheduled' end
+  if redis.call('ZSCORE', KEYS[3], id) then return 'retry' end
+  if redis.call('ZSCORE', KEYS[4], id) then return 'blocked' end
+  return 'ready'
+end
+
+local answer = {}
+local function add(...)
+  for _, part in ipairs({...}) do answer[#answer + 1] = part end
+end
+
+local function show(id)
+  local record = redis.call('HGET', from == 'morgue' and KEYS[10] or KEYS[1], id)
+  if not record or record == 'x' then return add('', 0, '', 0, '', '', '', 0) end
+  room = room - #record
+  local there = state(id)
+  local parked = there == 'in_flight' and count(redis.call('HGET', KEYS[6], id)) or 0
+  local job, stop = head_if(record)
+  if not job then
+    return add(there, flight[id] or 0, since[flight[id] or 0] or '', parked, '?', '', string.sub(record, 1, 40), #record)
+  end
+  local form = string.byte(record, 1)
+  if form == 97 or form == 101 then
+    local before = form == 97 and 10 or 16
+    return add(there, flight[id] or 0, since[flight[id] or 0] or '', parked, '', '', string.sub(record, 1, before + cut), #record - before)
+  end
+  local line = string.sub(record, 1, stop - #job.err - 1)
+  local rest = string.sub(record, stop, stop + cut - 1)
+  if form == 115 then rest = first(from == 'morgue' and 'm' or 'w', id) end
+  return add(there, flight[id] or 0, since[flight[id] or 0] or '', parked, line, string.sub(job.err, 1, most_error), rest, job.bytes)
+end
+
+for i = 4, #ARGV do
+  show(ARGV[i])
+  if room < 0 then break end
+end
+return answer

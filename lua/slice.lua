@@ -1,0 +1,45 @@
+-- slice: a stretch of a sorted set of times, beyond a place. Reads only.
+--
+-- KEYS  1 the set
+-- ARGV  1 most members  2 '1': largest first  3 least score  4 largest score
+--       5 score of the place ('' = begin at the end)  6 its member
+-- Returns {members beyond the place, within the scores; member, score, …}
+-- The place need not be there any more: what it is compared with is in order of score, then
+-- member, so that nothing which stays is skipped or seen twice.
+local most, reverse = tonumber(ARGV[1]), ARGV[2] == '1'
+
+-- above compares bytes. Lua's own comparison depends on the host's language.
+local function above(x, y)
+  for i = 1, math.min(#x, #y) do
+    local a, b = string.byte(x, i, i), string.byte(y, i, i)
+    if a ~= b then return a > b end
+  end
+  return #x > #y
+end
+
+local function below(score) return redis.call('ZCOUNT', KEYS[1], '-inf', score) end
+
+local low = ARGV[3] == '-inf' and 0 or below('(' .. ARGV[3])
+local stop = below(ARGV[4])
+if ARGV[5] ~= '' then
+  local a, b = below('(' .. ARGV[5]), below(ARGV[5])
+  while a < b do
+    local middle = math.floor((a + b) / 2)
+    local member = redis.call('ZRANGE', KEYS[1], middle, middle)[1]
+    if above(member, ARGV[6]) or reverse and member == ARGV[6] then b = middle else a = middle + 1 end
+  end
+  if reverse then stop = math.min(stop, a) else low = math.max(low, a) end
+end
+local n = math.max(0, stop - low)
+local answer = {n}
+if math.min(n, most) > 0 then
+  local flat
+  if reverse then
+    local size = redis.call('ZCARD', KEYS[1])
+    flat = redis.call('ZREVRANGE', KEYS[1], size - stop, size - stop + math.min(n, most) - 1, 'WITHSCORES')
+  else
+    flat = redis.call('ZRANGE', KEYS[1], low, low + math.min(n, most) - 1, 'WITHSCORES')
+  end
+  for i = 1, #flat do answer[i + 1] = flat[i] end
+end
+return answer

@@ -1,0 +1,75 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/oklog/run"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/dashboard"
+)
+
+// What the node tells people.
+
+func (n *Node) dashboard() (*dashboard.Dashboard, error) {
+	return dashboard.New(dashboard.Config{
+		Client: n.client, Status: n.peers, Owners: n.owners, Cluster: n.answers(), Log: n.log, Version: n.cfg.Version,
+		Secrets: n.cfg.shared(),
+	})
+}
+
+// shared are the secrets that all nodes of a cluster have, if any.
+func (cfg Config) shared() (all [][]byte) {
+	for _, token := range cfg.Tokens.Admin {
+		all = append(all, []byte(token))
+	}
+	return append(all, cfg.GossipKeys...)
+}
+
+// addPages reads the figures of the pages. It ends before the server does, so that no
+// stream of events is left for the server to wait for.
+func (n *Node) addPages(group *run.Group, pages *dashboard.Dashboard) {
+	ctx, cancel := context.WithCancel(context.Background())
+	group.Add(func() error {
+		err := pages.Run(ctx)
+		<-ctx.Done()
+		return err
+	}, func(error) { <-n.stopped; cancel() })
+}
+
+// peers describes the cluster and its nodes, without the queues.
+func (n *Node) peers(ctx context.Context) (web.Status, error) {
+	status := web.Status{Cluster: n.cfg.Cluster}
+	if n.cluster != nil {
+		n.cluster.describe(&status)
+	}
+	instances, err := n.client.Instances(ctx)
+	if err != nil {
+		return status, fmt.Errorf("status: %w", err)
+	}
+	left, err := n.client.LeasesLeft(ctx, instances...)
+	if err != nil {
+		return status, fmt.Errorf("status: %w", err)
+	}
+	for i, other := range instances {
+		status.Nodes = append(status.Nodes, n.nodeStatus(other, left[i]))
+	}
+	return status, nil
+}
+
+// owners judges shards by the assignment and the leases of now.
+func (n *Node) owners(ctx context.Context) (dashboard.Owners, error) {
+	live, err := n.holders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	agreed := n.agreed()
+	return func(s lowkiq.Shard, holder string) (assigned string, state web.ShardState) {
+		if agreed != nil {
+			assigned = agreed.Owner(s)
+		}
+		return assigned, shardState(s.Queue, holder, assigned, agreed != nil, live)
+	}, nil
+}

@@ -1,0 +1,97 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// timingsEvery is how often an instance that works publishes how long its handlers took.
+const timingsEvery = 10 * time.Second
+
+// timings tells all nodes of this one's last minute. An idle node publishes nothing, and
+// what it published last expires.
+type timings struct {
+	read    func() (map[string]metrics.Durations, error)
+	publish func(context.Context, map[string]queue.Timing) error
+	failed  func(error)
+
+	past []map[string]metrics.Durations // the readings of the last minute, oldest first
+}
+
+// timingsSpan is how many readings make the minute.
+const timingsSpan = int(time.Minute / timingsEvery)
+
+// run publishes until ctx ends.
+func (t *timings) run(ctx context.Context) {
+	ticker := time.NewTicker(timingsEvery)
+	defer ticker.Stop()
+	t.see(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			t.see(ctx)
+		}
+	}
+}
+
+// see takes one reading, and publishes if something was handled since the last one.
+func (t *timings) see(ctx context.Context) {
+	now, err := t.read()
+	if err != nil {
+		t.failed(err)
+		return
+	}
+	past := t.past
+	t.past = append(past[max(0, len(past)-timingsSpan+1):], now)
+	if len(past) == 0 || len(since(past[len(past)-1], now)) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, timingsEvery/2)
+	defer cancel()
+	if err := t.publish(ctx, since(past[0], now)); err != nil {
+		t.failed(err)
+	}
+}
+
+// since is what was handled between two readings, by queue.
+func since(then, now map[string]metrics.Durations) map[string]queue.Timing {
+	all := map[string]queue.Timing{}
+	for name, n := range now {
+		handler := between(then[name].Handler, n.Handler)
+		if handler.Count() > 0 {
+			all[name] = queue.Timing{Handler: handler, Wait: between(then[name].Wait, n.Wait)}
+		}
+	}
+	return all
+}
+
+// between turns two readings of growing counts into the counts of each bucket.
+func between(then, now metrics.Buckets) queue.Histogram {
+	h := queue.Histogram{Bounds: now.Bounds, Counts: make([]uint64, len(now.Upto)), Sum: now.Sum - then.Sum}
+	below := uint64(0)
+	for i, upto := range now.Upto {
+		if i < len(then.Upto) {
+			upto -= then.Upto[i]
+		}
+		h.Counts[i] = upto - below
+		below = upto
+	}
+	return h
+}
+
+// tellTimings publishes the timings of an instance until ctx ends.
+func (in *instance) tellTimings(ctx context.Context) {
+	t := &timings{
+		read: in.node.metrics.Durations,
+		publish: func(ctx context.Context, all map[string]queue.Timing) error {
+			return in.node.client.PublishTimings(ctx, in.name, all)
+		},
+		failed: func(err error) { in.trouble("publish timings", nil, err) },
+	}
+	t.run(ctx)
+}

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/lowkiq/lowkiq/internal/certs"
+	"github.com/lowkiq/lowkiq/rebalance"
+)
+
+// ClientAuth says whether callers of the API must show a certificate.
+type ClientAuth string
+
+// The kinds of ClientAuth.
+const (
+	ClientNone    ClientAuth = "none"    // default
+	ClientRequire ClientAuth = "require" // one of CAFile, but for /healthz and /readyz
+)
+
+// TLS names PEM files; they are read again when they change. The zero value: no TLS.
+type TLS struct {
+	CertFile string // of this node
+	KeyFile  string
+	// CAFile holds the authorities of peers and clients. With it Raft is mutual TLS: each
+	// end wants of the other a certificate of these authorities for servers, whatever the
+	// names in it. All nodes of a cluster have it, or none.
+	CAFile     string
+	ClientAuth ClientAuth
+}
+
+// Validate says which field is missing or wrong; no file is read.
+func (t TLS) Validate() error {
+	if t == (TLS{}) {
+		return nil
+	}
+	if err := (certs.Files{Cert: t.CertFile, Key: t.KeyFile}).Validate(); err != nil {
+		return err
+	}
+	switch {
+	case t.CertFile == "":
+		return errors.New("cert_file and key_file are missing")
+	case t.ClientAuth != "" && t.ClientAuth != ClientNone && t.ClientAuth != ClientRequire:
+		return fmt.Errorf("client_auth is %q, want %s or %s", t.ClientAuth, ClientRequire, ClientNone)
+	case t.ClientAuth == ClientRequire && t.CAFile == "":
+		return errors.New("client_auth: require wants ca_file: it says whose clients are let in")
+	}
+	return nil
+}
+
+// openCertificates reads the files, if there are any.
+func (cfg Config) openCertificates() (*certs.Store, error) {
+	if cfg.TLS.CertFile == "" {
+		return nil, nil
+	}
+	store, err := certs.Open(certs.Files{Cert: cfg.TLS.CertFile, Key: cfg.TLS.KeyFile, CA: cfg.TLS.CAFile}, cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	return store, nil
+}
+
+// exposed returns what other hosts could do to a node that is not secured, each with
+// what would be right. Insecure turns these refusals into one warning.
+func (cfg Config) exposed() (faults []error) {
+	refuse := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if cfg.HTTP != "" && !loopback(cfg.HTTP) && cfg.Tokens.Empty() && cfg.TLS.ClientAuth != ClientRequire {
+		refuse("http %s is reachable from other hosts: set a token (node.token_file), ask for client certificates (node.tls.client_auth: require), "+
+			"listen on 127.0.0.1, or say --insecure", cfg.HTTP)
+	}
+	if cfg.Bind == "" || loopback(cfg.Bind) {
+		return faults
+	}
+	if len(cfg.GossipKeys) == 0 {
+		refuse("bind %s is reachable from other hosts: give a gossip key file (node.gossip_key_file), bind to 127.0.0.1, or say --insecure", cfg.Bind)
+	}
+	if cfg.TLS.CAFile == "" {
+		refuse("bind %s: Raft, one port above, is reachable from other hosts: give certificates (node.tls with ca_file), bind to 127.0.0.1, or say --insecure", cfg.Bind)
+	}
+	return faults
+}
+
+// warnings are what an operator should know of a configuration that is accepted.
+func (cfg Config) warnings() (lines []string) {
+	if faults := cfg.exposed(); len(faults) > 0 {
+		lines = append(lines, "insecure: "+errors.Join(faults...).Error())
+	}
+	if cfg.HTTP != "" && !loopback(cfg.HTTP) && !cfg.Tokens.Empty() && cfg.TLS.CertFile == "" {
+		lines = append(lines, "http "+cfg.HTTP+" takes tokens unencrypted: set node.tls, unless a proxy in front of it ends TLS")
+	}
+	return lines
+}
+
+// raftNetwork makes the listener, and what connects to others, speak TLS if all nodes
+// are to.
+func (n *Node) raftNetwork(l net.Listener) (net.Listener, rebalance.DialFunc) {
+	if n.certs == nil || n.cfg.TLS.CAFile == "" {
+		return l, nil
+	}
+	return n.certs.Listen(l), n.certs.Dial
+}

@@ -1,0 +1,116 @@
+package queue
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// clusterWords are what every user of a Redis Cluster needs besides.
+func clusterWords(t *testing.T) []string {
+	t.Helper()
+	return documented(t, "redis-cli ACL SETUSER USER ")
+}
+
+// withLogin is the URL of user on a Redis that [setUsers] was given.
+func withLogin(url, user string) string {
+	return strings.Replace(url, "://", "://"+user+":PASSWORD@", 1)
+}
+
+// setUsers makes the user on each of the servers.
+func setUsers(t *testing.T, servers []*redistest.Server, user string, rule ...string) {
+	t.Helper()
+	for _, s := range servers {
+		setUser(t, s, user, rule...)
+	}
+}
+
+// clusterUser makes the user of the documents, and returns its URL.
+func clusterUser(t *testing.T, c *redistest.Cluster, user string, more ...string) string {
+	t.Helper()
+	setUsers(t, c.Masters, user, slices.Concat(aclRule(t, user), clusterWords(t), more)...)
+	return withLogin(c.URL(), user)
+}
+
+// TestACLCluster is the suite, without its longest tests, as the user of docs/security.md, on a Redis Cluster.
+func TestACLCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3)
+	t.Run("check names what one master refuses", func(t *testing.T) {
+		t.Parallel()
+		eachWordMissing(t, cluster.Masters, withLogin(cluster.URL(), "partial"), "partial", slices.Concat(aclRule(t, "lowkiq"), clusterWords(t)))
+	})
+	t.Run("producer", func(t *testing.T) {
+		t.Parallel()
+		owner := newRig(t, &backend{url: cluster.URL()}, func(c *Config) { c.Cluster = "producing" }) // the suite has its names
+		tryProducer(t, &backend{url: clusterUser(t, cluster, "producer")}, owner)
+	})
+	runBrief(t, &backend{url: clusterUser(t, cluster, "lowkiq", ofTests()...)})
+}
+
+// runBrief is the suite without its longest tests, which repeat the commands of the others:
+// [TestACL] has them.
+func runBrief(t *testing.T, b *backend) {
+	t.Helper()
+	for _, c := range suite() {
+		if slices.Contains([]string{"Model", "PagesOfEachSize", "Bulk"}, c.name) {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) { t.Parallel(); c.run(t, b) })
+	}
+}
+
+// eachWordMissing leaves out one word after the other on one of the servers: the check must
+// name word and server.
+func eachWordMissing(t *testing.T, servers []*redistest.Server, url, user string, rule []string) {
+	t.Helper()
+	setUsers(t, servers, user, rule...)
+	if err := checkOf(t, url); err != nil {
+		t.Fatalf("with the whole rule: %v", err)
+	}
+	for i, word := range rule {
+		if !strings.ContainsAny(word[:1], "+~&") {
+			continue
+		}
+		server := servers[i%len(servers)]
+		setUser(t, server, user, slices.Concat(rule[:i], rule[i+1:])...)
+		err := checkOf(t, url)
+		switch {
+		case err == nil || !slices.Contains(strings.Fields(err.Error()), word):
+			t.Errorf("without %s: got %v, want it named", word, err)
+		case len(servers) > 1 && !strings.Contains(err.Error(), server.Addr()):
+			t.Errorf("without %s: got %v, want %s named", word, err, server.Addr())
+		case Transient(err):
+			t.Errorf("without %s: %v is transient, want final", word, err)
+		}
+		setUser(t, server, user, rule...)
+	}
+}
+
+// checkOf is what the check at the start says.
+func checkOf(t *testing.T, url string) error {
+	t.Helper()
+	c, err := Open(Config{Redis: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Check(t.Context(), false)
+	return err
+}
+
+// What a check leaves for an instant is nothing that an audit complains of.
+func TestProbesAreNoOrphans(t *testing.T) {
+	t.Parallel()
+	c, err := Open(Config{Cluster: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for n := range 3 {
+		eq(t, probeKey("a", n), c.orphan(probeKey("a", n), nil), "")
+	}
+	eq(t, "of a shard", c.orphan("lk:{a/q/1/0}:probe", map[string]string{}) != "", true)
+}

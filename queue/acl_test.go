@@ -1,0 +1,241 @@
+package queue
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// aclRule is the rule that docs/security.md has for a user.
+func aclRule(t *testing.T, user string) []string {
+	t.Helper()
+	return documented(t, "redis-cli ACL SETUSER "+user+" ")
+}
+
+// documented are the words of the rule that begins so in docs/security.md.
+func documented(t *testing.T, begin string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "\n"+begin)
+	command, _, ended := strings.Cut(rest, "```")
+	if !found || !ended {
+		t.Fatalf("docs/security.md has no rule that begins with %s", begin)
+	}
+	return strings.Fields(strings.NewReplacer("'", "", `\|`, "|", "\\\n", " ").Replace(command))
+}
+
+// ofTests is what only the tests do to Redis, to look at it and to damage it.
+func ofTests() []string {
+	return []string{"+config|set", "+hkeys", "+rename", "+script|flush", "+zincrby"}
+}
+
+// setUser makes a user of a Redis that lets everybody in, and returns its URL.
+func setUser(t *testing.T, s *redistest.Server, user string, rule ...string) string {
+	t.Helper()
+	admin := redis.NewClient(&redis.Options{Addr: s.Addr(), Protocol: 2, DisableIdentity: true})
+	defer admin.Close()
+	args := []any{"ACL", "SETUSER", user, "reset"}
+	for _, word := range rule {
+		args = append(args, word)
+	}
+	if err := admin.Do(t.Context(), args...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return "redis://" + user + ":PASSWORD@" + s.Addr() + "/0"
+}
+
+// TestACL is the suite as the user of docs/security.md.
+func TestACL(t *testing.T) {
+	t.Parallel()
+	rule := aclRule(t, "lowkiq")
+	for _, word := range ofTests() {
+		if slices.Contains(rule, word) {
+			t.Errorf("%s is for the tests only, but in the rule", word)
+		}
+	}
+	runSuite(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...)})
+}
+
+// The check at the start passes with the whole rule, and names whatever is missing.
+func TestCheckNamesMissingPermissions(t *testing.T) {
+	t.Parallel()
+	server, rule := redistest.Start(t), aclRule(t, "lowkiq")
+	check := func(rule []string) error {
+		c, err := Open(Config{Redis: setUser(t, server, "lowkiq", rule...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, err = c.Check(t.Context(), false)
+		return err
+	}
+	if err := check(rule); err != nil {
+		t.Fatalf("with the whole rule: %v", err)
+	}
+	for i, word := range rule {
+		switch {
+		case strings.HasPrefix(word, "+"), strings.HasPrefix(word, "~"), strings.HasPrefix(word, "&"):
+		default:
+			continue
+		}
+		err := check(slices.Concat(rule[:i], rule[i+1:]))
+		named := strings.TrimPrefix(word, "+")
+		if err == nil || !strings.Contains(err.Error(), word) && !strings.Contains(err.Error(), "'"+named+"'") {
+			t.Errorf("without %s: got %v, want it named", word, err)
+		}
+		if Transient(err) {
+			t.Errorf("without %s: %v is transient, want final", word, err)
+		}
+	}
+	if err := check([]string{"on", ">PASSWORD", "~lk:*", "&lk:*", "+@all", "-zadd", "-hget"}); err == nil || !strings.HasSuffix(err.Error(), "ACL rules: +hget +zadd") {
+		t.Errorf("without two: got %v, want both named", err)
+	}
+}
+
+// The rule has what the sources call, and nothing else.
+func TestACLRuleIsThatOfTheSources(t *testing.T) {
+	t.Parallel()
+	var granted []string
+	for _, word := range aclRule(t, "lowkiq") {
+		if name, ok := strings.CutPrefix(word, "+"); ok {
+			granted = append(granted, name)
+		}
+	}
+	slices.Sort(granted)
+	if got, want := strings.Join(granted, " "), strings.Join(called(t), " "); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+var (
+	inScript = regexp.MustCompile(`redis\.p?call\(\s*['"]([A-Za-z]+)['"]`)
+	inGo     = regexp.MustCompile(`(?m)\.([A-Z][A-Za-z]+)(?:\(ctx\b|$)`)
+)
+
+// called are the commands in scripts and in Go. Of the names in Go only go-redis's
+// count; what is missing in this list shows when the suite runs as the user.
+func called(t *testing.T) []string {
+	t.Helper()
+	names := map[string]string{
+		"Ping": "ping", "Info": "info", "Eval": "eval", "EvalSha": "evalsha", "ScriptLoad": "script|load", "Publish": "publish",
+		"Subscribe": "subscribe", "Unsubscribe": "unsubscribe", "Watch": "watch unwatch", "TxPipelined": "multi exec",
+		"SetXX": "set", "SetNX": "set", "ZRangeWithScores": "zrange",
+		"PTTL": "pttl", "Do": "wait", "Time": "time", "Del": "del", "Exists": "exists", "Get": "get", "Set": "set", "MGet": "mget", "HDel": "hdel", "HGet": "hget", "HGetAll": "hgetall",
+		"HMGet": "hmget", "HSet": "hset", "HLen": "hlen", "HScan": "hscan", "LLen": "llen", "LPos": "lpos", "LRange": "lrange", "Scan": "scan", "Type": "type",
+		"ZCard": "zcard", "ZRangeByLex": "zrangebylex", "ZRangeByScore": "zrangebyscore", "ZRevRangeByScore": "zrevrangebyscore", "ZScan": "zscan", "ZScore": "zscore",
+	}
+	found := map[string]bool{}
+	for _, text := range sources(t, "../lua/*.lua") {
+		for _, m := range inScript.FindAllStringSubmatch(text, -1) {
+			found[strings.ToLower(m[1])] = true
+		}
+	}
+	for _, text := range sources(t, "*.go") {
+		for _, m := range inGo.FindAllStringSubmatch(text, -1) {
+			for _, command := range strings.Fields(names[m[1]]) {
+				found[command] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+func sources(t *testing.T, pattern string) (texts []string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: got %d files, %v", pattern, len(files), err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	return texts
+}
+
+// A producer may push, and nothing else.
+func TestACLOfProducers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	b := &backend{url: server.URL()}
+	owner := newRig(t, b)
+	asProducer := &backend{url: setUser(t, server, "producer", aclRule(t, "producer")...)}
+	tryProducer(t, asProducer, owner)
+}
+
+// tryProducer pushes to the owner's queue in all ways, and tries what a producer may not do.
+func tryProducer(t *testing.T, producer *backend, owner *rig) {
+	t.Helper()
+	c := producer.open(t, func(cfg *Config) { cfg.Cluster = owner.c.Cluster() })
+	q, err := c.Queue(t.Context(), "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	everyKindOfPush(t, q, owner)
+	claim := *owner.claim
+	claim.Shard = q.Shard(0) // as if a producer pretended to be the owner
+	for name, try := range map[string]func() error{
+		"pop":     func() error { _, err := claim.Pop(t.Context(), PopRequest{IDs: 1, Bytes: 1}); return err },
+		"claim":   func() error { _, err := q.Shard(0).Claim(t.Context(), "m/1", Fresh, Owner{}); return err },
+		"release": func() error { _, err := claim.Release(t.Context()); return err },
+		"delete":  func() error { _, err := q.Delete(t.Context(), Anywhere, "a"); return err },
+		"lease":   func() error { _, err := c.TakeLease(t.Context(), "m/1", nil, []byte("x"), 1e9); return err },
+		"leases":  func() error { _, err := c.Instances(t.Context()); return err },
+		"keys":    func() error { return c.rdb.Keys(t.Context(), "*").Err() },
+		"flush":   func() error { return c.rdb.FlushAll(t.Context()).Err() },
+	} {
+		if err := try(); err == nil || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "can't") {
+			t.Errorf("%s: got %v, want it not permitted", name, err)
+		}
+	}
+	eq(t, "jobs afterwards", len(owner.drain()) > 0, true)
+}
+
+// everyKindOfPush goes through all branches of the pushing scripts: single and in bulk,
+// merged, scheduled, while in flight, and to an id with so many payloads that they spill.
+func everyKindOfPush(t *testing.T, q *Queue, owner *rig) {
+	t.Helper()
+	push := func(jobs ...lowkiq.Push) {
+		t.Helper()
+		results, err := q.Push(t.Context(), jobs...)
+		for _, r := range results {
+			err = errors.Join(err, r.Err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	push(job("a", "1"))
+	push(job("a", "1"))
+	push(job("a", "2", score(1)))
+	push(job("b", "1", in(1e12)), job("c", "1"))
+	push(job("b", "2"))
+	flight := owner.pop(1).Flight
+	push(job("a", "3"))
+	var many []lowkiq.Push
+	for i := range 3000 {
+		many = append(many, job("crowd", strings.Repeat("x", i%100)+string(rune('a'+i%26)), score(float64(3000-i))))
+	}
+	push(many...)
+	push(many...)
+	owner.ack(flight, "a")
+}

@@ -1,0 +1,150 @@
+package queue
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+var adminTests = []testCase{
+	{"ManyCrowdedIDs", manyCrowdedIDs}, {"LargeRecords", largeRecords}, {"MorgueOfACrowd", morgueOfACrowd}, {"RequeueKeepsTheOrder", requeueKeepsTheOrder},
+}
+
+// One script changes ids of about 1,000 payloads, however many it is asked for: an id may have 10,000.
+func manyCrowdedIDs(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	const each = 300
+	ids := make([]string, 12)
+	for i := range ids {
+		ids[i] = fmt.Sprint("id", i)
+		jobs := make([]lowkiq.Push, each)
+		for k := range jobs {
+			jobs[k] = job(ids[i], fmt.Sprint(k))
+		}
+		r.push(jobs...)
+	}
+	first := func(script *script, keys []string, args ...any) {
+		t.Helper()
+		reply, err := r.c.run(r.ctx, script, keys, withIDs(args, ids)...)
+		r.no(err)
+		eq(t, script.name, fmt.Sprint(reply), "[4 4]")
+	}
+	all := func(what string, n int, err error) {
+		t.Helper()
+		r.no(err)
+		eq(t, what, n, len(ids))
+	}
+	k := r.s.keys
+	first(r.c.scripts.kill, k.forMorgue(), "", "all", k.wake)
+	n, err := r.q.Kill(r.ctx, Anywhere, ids...)
+	all("the rest killed", n+4, err)
+	first(r.c.scripts.requeue, k.forMorgue(), "morgue", k.wake)
+	n, err = r.q.Requeue(r.ctx, ids...)
+	all("the rest requeued", n+4, err)
+	first(r.c.scripts.delete, k.forWaiting(), "")
+	n, err = r.q.Delete(r.ctx, Anywhere, ids[4:]...)
+	all("the rest deleted", n+4, err)
+	for _, id := range ids {
+		r.push(job(id, "1"), job(id, "2"))
+	}
+	n, err = r.q.Kill(r.ctx, Anywhere, ids...)
+	all("small ones killed", n, err)
+	n, err = r.q.DeleteDead(r.ctx, ids...)
+	all("forgotten", n, err)
+}
+
+// A payload of a megabyte takes as long as many small ones.
+func largeRecords(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	var ids []string
+	for i := range 6 {
+		ids = append(ids, fmt.Sprint("id", i))
+		r.push(job(ids[i], strings.Repeat("x", 1<<20)))
+	}
+	k := r.s.keys
+	reply, err := r.c.run(r.ctx, r.c.scripts.kill, k.forMorgue(), withIDs([]any{"", "all", k.wake}, ids)...)
+	r.no(err)
+	eq(t, "kill", fmt.Sprint(reply), "[4 4]")
+	reply, err = r.c.run(r.ctx, r.c.scripts.delete, k.forWaiting(), withIDs([]any{""}, ids)...)
+	r.no(err)
+	eq(t, "delete", fmt.Sprint(reply), "[2 6]")
+	n, err := r.q.Kill(r.ctx, Anywhere, ids...)
+	r.no(err)
+	eq(t, "killed", n, 0)
+	n, err = r.q.Requeue(r.ctx, ids...)
+	r.no(err)
+	eq(t, "requeued", n, 4)
+}
+
+// morgueOfACrowd: what is buried of an id meets what was buried before, in bulk.
+func morgueOfACrowd(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	push := func(from, to int, s float64) {
+		for i := from; i < to; i++ {
+			r.push(job("a", fmt.Sprint(i), score(s+float64(i))))
+		}
+	}
+	kill := func() {
+		t.Helper()
+		n, err := r.q.Kill(r.ctx, Anywhere, "a")
+		r.no(err)
+		eq(t, "killed", n, 1)
+	}
+	push(0, 5, 1000)
+	kill()
+	push(3, 40, 2000) // 5 few ones meet many
+	kill()
+	push(30, 90, -1000) // many meet many
+	push(0, 1, 9000)
+	kill()
+	push(2, 3, -5000) // one meets many
+	kill()
+	stats, err := r.q.Stats(r.ctx)
+	r.no(err)
+	eq(t, "payloads in the morgue", stats.Morgue, 90)
+	if _, err := r.q.Requeue(r.ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	scores := map[string]float64{}
+	for _, p := range r.find("a", Ready).Payloads {
+		scores[string(p.Data)] = p.Score
+	}
+	for i := range 90 {
+		want := float64(i)
+		switch {
+		case i == 2:
+			want -= 5000
+		case i < 5:
+			want += 1000
+		case i < 30:
+			want += 2000
+		default:
+			want -= 1000
+		}
+		eq(t, fmt.Sprint("score of ", i), scores[fmt.Sprint(i)], want)
+	}
+}
+
+// requeueKeepsTheOrder: what was buried was pushed before what waits, so of equal scores it is
+// first (I3).
+func requeueKeepsTheOrder(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1", score(7)), job("a", "2", score(7)))
+	_, flight := r.popOne("a")
+	r.bury(flight, "a", Skip)
+	r.push(job("a", "3", score(7)))
+	_, err := r.q.Requeue(r.ctx, "a")
+	r.no(err)
+	eq(t, "after skip", show(r.find("a", Ready).Job), "a[1 2 3]")
+	_, flight = r.popOne("a")
+	r.bury(flight, "a", Bury)
+	r.push(job("a", "4", score(7)))
+	r.popOne("a")
+	r.push(job("a", "5", score(7)))
+	_, err = r.q.Requeue(r.ctx, "a")
+	r.no(err)
+	r.own(Self)
+	eq(t, "beside a flight", show(r.find("a", Ready).Job), "a[4 1 2 3 5]")
+}

@@ -1,0 +1,246 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// The audit: do the keys in Redis agree with each other? It reads a shard in pieces, while
+// nodes and producers go on; what looks wrong is looked at again, atomically and by itself,
+// before it is called a fault (lua/audit.lua). So a queue that moves yields no false fault.
+
+// FaultKind names what is wrong.
+type FaultKind string
+
+// The kinds of faults. Of an id:
+const (
+	DamagedRecord    FaultKind = "damaged-record"    // its record cannot be read
+	NoRecord         FaultKind = "no-record"         // it is listed without a record
+	NoEntry          FaultKind = "no-entry"          // it has a record and is in no list: it would never run
+	TwoPlaces        FaultKind = "two-places"        // it is listed twice
+	LoneTomb         FaultKind = "lone-tomb"         // the mark of a deleted job is left over
+	WrongTime        FaultKind = "wrong-time"        // it is listed for another time than its record says
+	ParkedAlone      FaultKind = "parked-alone"      // what was pushed during its flight was left behind
+	SuspectUncounted FaultKind = "suspect-uncounted" // it is on probation, its crashes are not known
+	CrashLeft        FaultKind = "crash-left"        // its crashes are counted although it is not on probation
+	DeadUnlisted     FaultKind = "dead-unlisted"     // it is in the morgue and not in its list
+	DeadUnrecorded   FaultKind = "dead-unrecorded"   // it is in the morgue's list and not in the morgue
+	SpillCount       FaultKind = "spill-count"       // its record counts other payloads than there are
+	SpillStray       FaultKind = "spill-stray"       // a payload of it belongs to no record
+)
+
+// Of a shard:
+const (
+	WrongType     FaultKind = "wrong-type"     // a key is of another type in Redis
+	ClaimDamaged  FaultKind = "claim-damaged"  // the claim's fields cannot be
+	ClaimUnknown  FaultKind = "claim-unknown"  // its holder has no lease and is not in the index
+	FlightCount   FaultKind = "flight-count"   // the claim counts other ids in flight than there are
+	FlightUnowned FaultKind = "flight-unowned" // ids are in flight, and nobody owns the shard
+	TombCount     FaultKind = "tomb-count"     // the counter of tombstones is wrong
+	MorgueCount   FaultKind = "morgue-count"   // the counter of the morgue's payloads is wrong
+)
+
+// Of the cluster:
+const (
+	RegistryDamaged FaultKind = "registry-damaged" // a queue's entry cannot be read
+	RecordDamaged   FaultKind = "record-damaged"   // the cluster record or the leader's mark cannot be read
+	InstanceLeft    FaultKind = "instance-left"    // the index names an instance that nothing needs
+	OrphanKey       FaultKind = "orphan-key"       // a key belongs to nothing that is registered
+)
+
+// repairs says what a repair does about a kind of fault; the others are for a person.
+var repairs = map[FaultKind]string{
+	DamagedRecord:    "move the record, as it is, to the shard's hash aside",
+	NoRecord:         "take the id out of the list",
+	NoEntry:          "let the job wait for the time its record says",
+	TwoPlaces:        "keep one place: flight, probation, blocked, else what the record says",
+	LoneTomb:         "remove the mark",
+	WrongTime:        "list it for the time its record says",
+	ParkedAlone:      "let the payloads wait, merged with what waits already",
+	SuspectUncounted: "count no crash",
+	CrashLeft:        "forget the count",
+	DeadUnlisted:     "list it",
+	DeadUnrecorded:   "take it out of the list",
+	ClaimDamaged:     "give the shard up, if nobody can be at work: its holder has no lease",
+	FlightUnowned:    "put the ids back to the head of the queue",
+	TombCount:        "count again",
+	MorgueCount:      "count again",
+	InstanceLeft:     "forget the instance",
+}
+
+// Fault is one thing that is wrong.
+type Fault struct {
+	Kind   FaultKind
+	Queue  string // "" if it is the cluster's
+	Shard  int    // -1 if it is no shard's
+	ID     string // "" if it is no id's
+	What   string // what is wrong, for people
+	Repair string // what a repair would do; "" = a person must decide
+
+	record []byte // of a damaged record: as it was read
+	within string // of a damaged record: jobs, parked or morgue
+}
+
+// String is the fault in one line.
+func (f Fault) String() string {
+	where := "cluster"
+	if f.Queue != "" {
+		where = "queue " + f.Queue
+	}
+	if f.Shard >= 0 {
+		where = fmt.Sprintf("shard %s/%d", f.Queue, f.Shard)
+	}
+	if f.ID != "" {
+		where += fmt.Sprintf(", id %q", f.ID)
+	}
+	return fmt.Sprintf("%s: %s: %s", where, f.Kind, f.What)
+}
+
+// AuditConfig says what to look at.
+type AuditConfig struct {
+	Queues   []string                // default: all that are registered
+	Orphans  bool                    // look through all keys of the cluster for ones that belong to nothing
+	Most     int                     // most faults to list per shard. Default 1,000
+	Progress func(done, total int64) // called now and then, with numbers of ids
+}
+
+// Audit is what was found.
+type Audit struct {
+	Queues, Shards int
+	Jobs           int64 // ids that wait or are in flight
+	Aside          int64 // records that repairs have moved aside
+	Faults         []Fault
+	More           int      // faults beyond the most to list
+	Unsettled      []string // sums that could not be checked: they moved all the while
+}
+
+// auditor is one run.
+type auditor struct {
+	c    *Client
+	cfg  AuditConfig
+	out  *Audit
+	done int64
+	all  int64
+	// holders are the claims that were seen, by instance.
+	holders map[string][]*Shard
+}
+
+// Audit looks at everything that is kept in Redis. It changes nothing. Registered queues
+// only: keys of others are found with cfg.Orphans.
+func (c *Client) Audit(ctx context.Context, cfg AuditConfig) (Audit, error) {
+	if cfg.Most <= 0 {
+		cfg.Most = 1000
+	}
+	a := &auditor{c: c, cfg: cfg, out: &Audit{}, holders: map[string][]*Shard{}}
+	queues, err := a.registry(ctx)
+	if err != nil {
+		return *a.out, err
+	}
+	if err := a.size(ctx, queues); err != nil {
+		return *a.out, err
+	}
+	for _, q := range queues {
+		a.out.Queues++
+		for _, s := range q.shards {
+			if err := a.shard(ctx, s); err != nil {
+				return *a.out, fmt.Errorf("audit of shard %s: %w", s, err)
+			}
+		}
+	}
+	return *a.out, a.cluster(ctx, queues)
+}
+
+// size counts what there is to do, for the progress.
+func (a *auditor) size(ctx context.Context, queues []*Queue) error {
+	for _, q := range queues {
+		pipe := a.c.rdb.Pipeline()
+		for _, s := range q.shards {
+			pipe.HLen(ctx, s.keys.jobs)
+		}
+		cmds, _ := pipe.Exec(ctx) //nolint:errcheck // a key of a wrong type is found later
+		for _, cmd := range cmds {
+			if n, ok := cmd.(interface{ Val() int64 }); ok {
+				a.all += n.Val()
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *auditor) progress(n int) {
+	a.done += int64(n)
+	if a.cfg.Progress != nil {
+		a.cfg.Progress(a.done, max(a.done, a.all))
+	}
+}
+
+func (a *auditor) add(faults ...Fault) {
+	for i := range faults {
+		faults[i].Repair = repairs[faults[i].Kind]
+	}
+	a.out.Faults = append(a.out.Faults, faults...)
+}
+
+// shard looks at one shard: types first, for nothing else can be read of a wrong one.
+func (a *auditor) shard(ctx context.Context, s *Shard) error {
+	a.out.Shards++
+	right, err := a.types(ctx, s)
+	if err != nil || !right {
+		return err
+	}
+	if err := a.claim(ctx, s); err != nil {
+		return err
+	}
+	seen, err := a.sweep(ctx, s)
+	if err != nil {
+		return err
+	}
+	found, err := a.verify(ctx, s, seen)
+	if err != nil {
+		return err
+	}
+	a.addSome(found)
+	if err := a.spill(ctx, s); err != nil {
+		return err
+	}
+	return a.sums(ctx, s, seen)
+}
+
+// addSome lists as many faults of a shard as are wanted.
+func (a *auditor) addSome(found []Fault) {
+	slices.SortStableFunc(found, func(x, y Fault) int { return strings.Compare(x.ID, y.ID) })
+	n := min(len(found), a.cfg.Most)
+	a.add(found[:n]...)
+	a.out.More += len(found) - n
+}
+
+// types compares the types of a shard's keys.
+func (a *auditor) types(ctx context.Context, s *Shard) (right bool, err error) {
+	types := s.keys.types()
+	keys := slices.Sorted(maps.Keys(types))
+	pipe := a.c.rdb.Pipeline()
+	for _, key := range keys {
+		pipe.Type(ctx, key)
+	}
+	aside := pipe.HLen(ctx, s.keys.aside)
+	cmds, err := pipe.Exec(ctx)
+	right = true
+	for i, key := range keys {
+		got, ok := cmds[i].(interface{ Val() string })
+		if ok && cmds[i].Err() == nil && got.Val() != "none" && got.Val() != types[key] {
+			right = false
+			a.add(Fault{Kind: WrongType, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("key %s is a %s, want a %s; the rest of the shard was not looked at", key, got.Val(), types[key])})
+		}
+	}
+	if !right {
+		return false, nil
+	}
+	a.out.Aside += aside.Val()
+	return true, a.c.explain("read types of "+s.String(), err)
+}

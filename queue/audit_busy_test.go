@@ -1,0 +1,140 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// An audit that finds faults in a queue that merely moves would be of no use.
+
+// auditBusy: an audit after another beside a queue on which everything happens: no fault.
+func auditBusy(t *testing.T, b *backend) {
+	if b.mini {
+		return // it is too slow to be busy
+	}
+	c := b.open(t, func(cfg *Config) { cfg.PoolSize = 40 })
+	q := newQueue(t, c, 2)
+	for i := range 3000 {
+		if _, err := q.Push(t.Context(), job(fmt.Sprint("backlog", i), "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithTimeout(t.Context(), busyTime)
+	defer stop()
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() { busyOwner(ctx, t, q.Shard(i)) })
+		wg.Go(func() { busyPusher(ctx, q) })
+	}
+	wg.Go(func() { busyPerson(ctx, q) })
+	audits := 0
+	for ; ctx.Err() == nil; audits++ {
+		got, err := c.Audit(t.Context(), AuditConfig{Orphans: true})
+		if err != nil || len(got.Faults) > 0 {
+			t.Fatalf("audit %d: %v\n%s", audits, err, got.lines())
+		}
+	}
+	wg.Wait()
+	if audits < 3 {
+		t.Errorf("got %d audits, want more: the test is too short", audits)
+	}
+	left, err := c.Audit(t.Context(), AuditConfig{})
+	if err != nil || len(left.Faults)+len(left.Unsettled) > 0 {
+		t.Errorf("at the end: %v, %v\n%s", err, left.Unsettled, left.lines())
+	}
+}
+
+const busyTime = 3 * time.Second
+
+var busyIDs = func() (ids []string) {
+	for i := range 60 {
+		ids = append(ids, fmt.Sprint("hot", i))
+	}
+	return ids
+}()
+
+func busyID() string { return busyIDs[rand.N(len(busyIDs))] }
+
+// busyOwner claims, pops, fails, buries and is seized, again and again.
+func busyOwner(ctx context.Context, t *testing.T, s *Shard) {
+	io := context.WithoutCancel(ctx) // calls end by themselves
+	for n := 1; ctx.Err() == nil; n++ {
+		name := fmt.Sprintf("busy%d/%d", s.Index, n)
+		if _, err := s.c.TakeLease(io, name, []byte("{}"), []byte("{}"), time.Minute); err != nil {
+			return
+		}
+		seen, err := s.Owner(io)
+		if err != nil {
+			return
+		}
+		cause := Seize
+		if seen.Instance == "" {
+			cause = Fresh
+		}
+		claim, err := s.Claim(io, name, cause, seen)
+		if err != nil {
+			return
+		}
+		for range rand.N(30) {
+			busyPop(io, t, claim)
+		}
+		if n%2 == 0 {
+			claim.Release(io) //nolint:errcheck // another one may have it
+		}
+	}
+}
+
+func busyPop(ctx context.Context, t *testing.T, claim *Claim) {
+	p, err := claim.Pop(ctx, PopRequest{IDs: 1 + rand.N(20), Bytes: 1 << 20, MaxCrashes: 2, Slot: rand.N(2) == 0})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for _, j := range p.Jobs {
+		switch rand.N(8) {
+		case 0:
+			claim.Nack(ctx, Nack{Flight: p.Flight, ID: j.ID, Kind: Retry, RetryCount: 0, Delay: time.Duration(rand.N(50)) * time.Millisecond, Error: "boom"}) //nolint:errcheck // the audit is what is tested
+		case 1:
+			claim.Nack(ctx, Nack{Flight: p.Flight, ID: j.ID, Kind: Return}) //nolint:errcheck // the audit is what is tested
+		case 2:
+			policy := []Policy{Skip, Bury, Block}[rand.N(3)]
+			claim.Bury(ctx, Burial{Flight: p.Flight, ID: j.ID, Policy: policy, RetryCount: 25, Error: "exhausted"}) //nolint:errcheck // the audit is what is tested
+		case 3: // stays in flight until the shard changes hands
+		default:
+			claim.Ack(ctx, Acks{Flight: p.Flight, IDs: []string{j.ID}}) //nolint:errcheck // the audit is what is tested
+		}
+	}
+}
+
+func busyPusher(ctx context.Context, q *Queue) {
+	io := context.WithoutCancel(ctx)
+	for n := 0; ctx.Err() == nil; n++ {
+		jobs := []lowkiq.Push{job(busyID(), fmt.Sprint(n)), job(fmt.Sprint("cold", rand.N(1000)), "x")}
+		if n%10 == 0 {
+			jobs[0].PerformAt = time.Now().Add(time.Duration(rand.N(60)) * time.Millisecond)
+		}
+		if n%50 == 0 {
+			for i := range 40 {
+				jobs = append(jobs, job(busyIDs[0], fmt.Sprint("crowd", i)))
+			}
+		}
+		q.Push(io, jobs...) //nolint:errcheck // the audit is what is tested
+	}
+}
+
+func busyPerson(ctx context.Context, q *Queue) {
+	io := context.WithoutCancel(ctx)
+	for ctx.Err() == nil {
+		for _, do := range []func(context.Context, ...string) (int, error){q.RunNow, q.Requeue, q.Unblock, q.DeleteDead} {
+			do(io, busyID(), busyID()) //nolint:errcheck // the audit is what is tested
+		}
+		q.Delete(io, Anywhere, busyID()) //nolint:errcheck // the audit is what is tested
+		q.Kill(io, Retries, busyID())    //nolint:errcheck // the audit is what is tested
+	}
+}

@@ -1,0 +1,218 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// What belongs to no shard: the registry, the index of instances, the record, stray keys.
+
+// registry reads the registry's entries one by one and returns the queues to look at.
+func (a *auditor) registry(ctx context.Context) (queues []*Queue, err error) {
+	raw, err := a.c.rdb.HGetAll(ctx, a.c.queuesKey()).Result()
+	if err != nil {
+		return nil, a.c.explain("read the queue registry", err)
+	}
+	for _, name := range a.cfg.Queues {
+		if _, ok := raw[name]; !ok {
+			known := strings.Join(slices.Sorted(maps.Keys(raw)), ", ")
+			return nil, fmt.Errorf("%w %q (known: %s)", lowkiq.ErrUnknownQueue, name, known)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(raw)) {
+		if len(a.cfg.Queues) > 0 && !slices.Contains(a.cfg.Queues, name) {
+			continue
+		}
+		entry, err := decodeEntry(name, raw[name])
+		if err == nil {
+			err = CheckQueue(lowkiq.Queue{Name: name, Shards: entry.Shards})
+		}
+		if err == nil && entry.Layout < 1 {
+			err = fmt.Errorf("queue %q: layout %d, want 1 or more", name, entry.Layout)
+		}
+		if err != nil {
+			a.add(Fault{Kind: RegistryDamaged, Queue: name, Shard: -1, What: err.Error() + "; its shards were not looked at"})
+			continue
+		}
+		queues = append(queues, a.c.remember(name, entry))
+	}
+	return queues, nil
+}
+
+// cluster looks at what all shards share. Whether the index holds too much can be said only
+// when all claims were seen.
+func (a *auditor) cluster(ctx context.Context, queues []*Queue) error {
+	if err := a.records(ctx); err != nil {
+		return err
+	}
+	if err := a.instances(ctx); err != nil {
+		return err
+	}
+	if !a.cfg.Orphans {
+		return nil
+	}
+	return a.orphans(ctx)
+}
+
+func (a *auditor) records(ctx context.Context) error {
+	for key, what := range map[string]string{a.c.recordKey(): "the cluster record", a.c.markKey(): "the leader's mark"} {
+		value, err := a.c.bytes(ctx, key, "read "+what)
+		switch {
+		case err != nil && strings.Contains(err.Error(), "WRONGTYPE"):
+			a.add(Fault{Kind: RecordDamaged, Shard: -1, What: what + " is of another type in Redis"})
+		case err != nil:
+			return err
+		case key == a.c.recordKey() && value != nil && !json.Valid(value):
+			a.add(Fault{Kind: RecordDamaged, Shard: -1, What: fmt.Sprintf("%s cannot be read: %.40q", what, value)})
+		}
+	}
+	return nil
+}
+
+// leftAfter is the least age of an instance that is called left over: nodes forget theirs.
+const leftAfter = time.Hour
+
+// instances compares the index, the leases and the claims.
+func (a *auditor) instances(ctx context.Context) error {
+	index, err := a.c.Instances(ctx)
+	if err != nil {
+		return err
+	}
+	now, err := a.c.Time(ctx)
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, i := range index {
+		known[i.Name] = true
+		if i.Lease == nil && len(a.cfg.Queues) == 0 && a.holders[i.Name] == nil && now.Sub(bootOf(i.Name)) > leftAfter {
+			a.add(Fault{Kind: InstanceLeft, Shard: -1, ID: i.Name, What: "it has no lease, and no claim names it"})
+		}
+	}
+	for _, holder := range slices.Sorted(maps.Keys(a.holders)) {
+		if known[holder] {
+			continue
+		}
+		if err := a.unknown(ctx, holder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unknown reads the claims of a holder again that is in no index: it may be new, or have
+// given them up.
+func (a *auditor) unknown(ctx context.Context, holder string) error {
+	one, err := a.c.Instance(ctx, holder)
+	if err != nil || one.Lease != nil || one.Identity != nil {
+		return err
+	}
+	for _, s := range a.holders[holder] {
+		owner, err := s.Owner(ctx)
+		if err != nil {
+			return err
+		}
+		if owner.Instance == holder {
+			a.add(Fault{Kind: ClaimUnknown, Queue: s.Queue, Shard: s.Index,
+				What: fmt.Sprintf("instance %s holds it, which has no lease and is not in the index; a node that handles the queue will seize it", holder)})
+		}
+	}
+	return nil
+}
+
+// bootOf is when an instance's process was started, by its name <node>/<ulid>.<n>; the zero
+// time if it does not say.
+func bootOf(instance string) time.Time {
+	_, boot, _ := strings.Cut(instance, "/")
+	boot, _, _ = strings.Cut(boot, ".")
+	id, err := ulid.ParseStrict(boot)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(id.Time()))
+}
+
+// orphans walks through all keys of the cluster, on each master.
+func (a *auditor) orphans(ctx context.Context) error {
+	entries, err := a.c.rdb.HGetAll(ctx, a.c.queuesKey()).Result()
+	if err != nil {
+		return a.c.explain("read the queue registry", err)
+	}
+	var mu sync.Mutex // guards found: the masters of a Redis Cluster are asked at once
+	found := map[string]bool{}
+	err = a.c.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
+		for _, pattern := range keyPatterns(a.c.cfg.Cluster) {
+			var cursor uint64
+			for {
+				keys, next, err := node.Scan(ctx, cursor, pattern, sweepIDs).Result()
+				if err != nil {
+					return a.c.explain("scan keys", err)
+				}
+				mu.Lock()
+				for _, key := range keys {
+					if why := a.c.orphan(key, entries); why != "" && !found[key] {
+						found[key] = true
+						a.add(Fault{Kind: OrphanKey, Shard: -1, What: fmt.Sprintf("key %s: %s", key, why)})
+					}
+				}
+				mu.Unlock()
+				if cursor = next; cursor == 0 {
+					break
+				}
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// orphan says why a key belongs to nothing, "" if it does.
+func (c *Client) orphan(key string, registry map[string]string) string {
+	if name, ok := strings.CutPrefix(key, clusterKey(c.cfg.Cluster, "")); ok {
+		for _, known := range clusterNames {
+			if name == known || strings.HasSuffix(known, ":") && strings.HasPrefix(name, known) {
+				return ""
+			}
+		}
+		return "lowkiq keeps no such key"
+	}
+	parts := shardKeyRule.FindStringSubmatch(key)
+	if parts == nil && probeKeyRule.MatchString(key) {
+		return ""
+	}
+	if parts == nil {
+		return "lowkiq keeps no such key"
+	}
+	text, ok := registry[parts[1]]
+	if !ok {
+		return fmt.Sprintf("queue %s is not registered", parts[1])
+	}
+	entry, err := decodeEntry(parts[1], text)
+	layout, _ := strconv.Atoi(parts[2])
+	index, _ := strconv.Atoi(parts[3])
+	switch {
+	case err != nil:
+		return ""
+	case layout != entry.Layout:
+		return fmt.Sprintf("queue %s has layout %d", parts[1], entry.Layout)
+	case index >= entry.Shards:
+		return fmt.Sprintf("queue %s has %d shards", parts[1], entry.Shards)
+	}
+	keys := newShardKeys(c.cfg.Cluster, parts[1], layout, index)
+	if _, ok := keys.types()[key]; !ok {
+		return "a shard has no such key"
+	}
+	return ""
+}

@@ -1,0 +1,128 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Payloads of crowded ids: each is a member of spill and a field of spillx, and a crowded
+// record counts it (lua/spill.lua).
+
+// spillEntry is a payload in the spill; place is "" if spillx told of it.
+type spillEntry struct{ space, id, place, payload string }
+
+// spillFaults are the answers of lua/audit_spill.lua.
+var spillFaults = map[byte]string{
+	'1': "a payload in the spill has no score",
+	'2': "a payload in the spill has a score and no place",
+	'3': "a payload in the spill belongs to no record",
+}
+
+// spill looks at all entries, some at a time; each look is atomic.
+func (a *auditor) spill(ctx context.Context, s *Shard) error {
+	found := map[string]string{}
+	err := s.walk(ctx, s.c.rdb, s.keys.spillx, func(flat []string) error {
+		return a.spillPart(ctx, s, evens(flat), false, found)
+	})
+	if err != nil {
+		return err
+	}
+	var cursor uint64
+	count := int64(sweepFirst)
+	for {
+		flat, next, err := s.c.rdb.ZScan(ctx, s.keys.spill, cursor, "", count).Result()
+		if err != nil {
+			return s.c.explain("scan "+s.String(), err)
+		}
+		if err := a.spillPart(ctx, s, evens(flat), true, found); err != nil {
+			return err
+		}
+		if cursor = next; cursor == 0 {
+			break
+		}
+		count = sweepNext(count, flat)
+	}
+	var faults []Fault
+	for id, what := range found {
+		faults = append(faults, Fault{Kind: SpillStray, Queue: s.Queue, Shard: s.Index, ID: id, What: what})
+	}
+	a.addSome(faults)
+	return nil
+}
+
+// evens are the names in a list of names and values.
+func evens(flat []string) (names []string) {
+	for i := 0; i < len(flat); i += 2 {
+		names = append(names, flat[i])
+	}
+	return names
+}
+
+// spillPart judges entries, about a quarter of a megabyte per script.
+func (a *auditor) spillPart(ctx context.Context, s *Shard, names []string, placed bool, found map[string]string) error {
+	var part []spillEntry
+	bytes := 0
+	flush := func() error {
+		err := s.judgeSpill(ctx, part, found)
+		part, bytes = part[:0], 0
+		return err
+	}
+	for _, name := range names {
+		e, ok := parseSpill(name, placed)
+		if !ok {
+			found[""] = fmt.Sprintf("the spill has an entry that cannot be read: %.40q", name)
+			continue
+		}
+		part = append(part, e)
+		if bytes += len(name); bytes > sweepBytes/4 || len(part) >= 200 {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+func (s *Shard) judgeSpill(ctx context.Context, part []spillEntry, found map[string]string) error {
+	if len(part) == 0 {
+		return nil
+	}
+	args := make([]any, 0, 4*len(part))
+	for _, e := range part {
+		args = append(args, e.space, e.id, e.place, e.payload)
+	}
+	reply, err := s.c.run(ctx, s.c.scripts.auditSpill, s.keys.forSpill(), args...)
+	if err != nil {
+		return err
+	}
+	codes, _ := reply.(string)
+	for i := range min(len(codes), len(part)) {
+		if what := spillFaults[codes[i]]; what != "" {
+			found[part[i].id] = fmt.Sprintf("%s: %.40q", what, part[i].payload)
+		}
+	}
+	return nil
+}
+
+// parseSpill reads "w<len id>:<id>:", for a member followed by a place of 12 digits, then the
+// payload.
+func parseSpill(name string, placed bool) (e spillEntry, ok bool) {
+	if name == "" || name[0] != 'w' && name[0] != 'm' {
+		return e, false
+	}
+	length, rest, _ := strings.Cut(name[1:], ":")
+	n, err := strconv.Atoi(length)
+	if err != nil || n < 1 || len(rest) < n+1 || rest[n] != ':' {
+		return e, false
+	}
+	e = spillEntry{space: name[:1], id: rest[:n], payload: rest[n+1:]}
+	if placed {
+		if len(e.payload) < 12 {
+			return e, false
+		}
+		e.place, e.payload = e.payload[:12], e.payload[12:]
+	}
+	return e, true
+}

@@ -1,0 +1,224 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// The sweep reads a whole shard in pieces. Its pieces are of different moments: what it
+// shows is a reason to look again, and never a fault.
+
+const (
+	sweepIDs   = 1000    // most entries of one reply
+	sweepBytes = 1 << 20 // of records in one reply, about
+	sweepFirst = 10      // entries of the first reply: one may have a megabyte
+)
+
+// sight is what a sweep saw of a shard.
+type sight struct {
+	ids        map[string]*trace
+	tombs      int
+	dead       int  // payloads in the morgue
+	deadBroken bool // a record of the morgue cannot be read
+}
+
+func (v *sight) of(id string) *trace {
+	t := v.ids[id]
+	if t == nil {
+		t = &trace{id: id}
+		v.ids[id] = t
+	}
+	return t
+}
+
+// sweep reads records first, then the places: what is pushed meanwhile has both.
+func (a *auditor) sweep(ctx context.Context, s *Shard) (*sight, error) {
+	v := &sight{ids: map[string]*trace{}}
+	steps := []func(context.Context, *Shard, *sight) error{a.sweepJobs, a.sweepSides, a.sweepSets, a.sweepLists}
+	for _, step := range steps {
+		if err := step(ctx, s, v); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+func (a *auditor) sweepJobs(ctx context.Context, s *Shard, v *sight) error {
+	return s.walk(ctx, s.c.rdb, s.keys.jobs, func(flat []string) error {
+		for i := 0; i+1 < len(flat); i += 2 {
+			if flat[i] == "" { // see the end of lua/claim.lua
+				continue
+			}
+			t := v.of(flat[i])
+			t.record = headlineOf(flat[i+1])
+			t.examine("jobs", flat[i+1])
+			if t.record.form == 'x' {
+				v.tombs++
+				continue
+			}
+			a.out.Jobs++
+		}
+		a.progress(len(flat) / 2)
+		return nil
+	})
+}
+
+// sweepSides reads what stands beside the jobs.
+func (a *auditor) sweepSides(ctx context.Context, s *Shard, v *sight) error {
+	for _, side := range []struct {
+		name, key string
+		into      func(t *trace, h headline)
+	}{
+		{"parked", s.keys.parked, func(t *trace, h headline) { t.parked = h }},
+		{"morgue", s.keys.morgue, func(t *trace, h headline) { t.dead = h; v.dead += h.n }},
+		{"crashes", s.keys.crashes, func(t *trace, h headline) { t.crashes = true }},
+	} {
+		err := s.walk(ctx, s.c.rdb, side.key, func(flat []string) error {
+			for i := 0; i+1 < len(flat); i += 2 {
+				t := v.of(flat[i])
+				side.into(t, headlineOf(flat[i+1]))
+				if side.name != "crashes" {
+					t.examine(side.name, flat[i+1])
+					v.deadBroken = v.deadBroken || side.name == "morgue" && len(t.broken) > 0
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *auditor) sweepSets(ctx context.Context, s *Shard, v *sight) error {
+	for key, into := range map[string]func(*trace, place){
+		s.keys.due:     func(t *trace, p place) { t.due = p },
+		s.keys.retry:   func(t *trace, p place) { t.retry = p },
+		s.keys.blocked: func(t *trace, p place) { t.blocked = p },
+		s.keys.dead:    func(t *trace, p place) { t.deadPlace = p },
+	} {
+		var cursor uint64
+		for {
+			flat, next, err := s.c.rdb.ZScan(ctx, key, cursor, "", sweepIDs).Result()
+			if err != nil {
+				return s.c.explain("scan "+s.String(), err)
+			}
+			for i := 0; i+1 < len(flat); i += 2 {
+				into(v.of(flat[i]), placeOf(flat[i+1]))
+			}
+			if cursor = next; cursor == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (a *auditor) sweepLists(ctx context.Context, s *Shard, v *sight) error {
+	for key, into := range map[string]func(*trace){
+		s.keys.flight:   func(t *trace) { t.flight++ },
+		s.keys.suspects: func(t *trace) { t.suspects++ },
+	} {
+		ids, err := s.c.rdb.LRange(ctx, key, 0, -1).Result()
+		if err != nil {
+			return s.c.explain("list "+s.String(), err)
+		}
+		for _, id := range ids {
+			into(v.of(id))
+		}
+	}
+	return a.sweepReady(ctx, s, v)
+}
+
+// sweepReady reads the ready list from its end to its head, counting places from the end:
+// pops and returns at the head change nothing. What is pushed behind the end shifts entries
+// into the next reply again; each reply begins with the last entry of the one before, whose
+// place in it tells how many.
+func (a *auditor) sweepReady(ctx context.Context, s *Shard, v *sight) error {
+	anchor, first := "", true
+	for last := int64(-1); ; last -= sweepIDs - 1 {
+		ids, err := s.c.rdb.LRange(ctx, s.keys.ready, last-sweepIDs+1, last).Result()
+		if err != nil {
+			return s.c.explain("list "+s.String(), err)
+		}
+		fresh, anchored := ids, first
+		if at := lastIndex(ids, anchor); !first && at >= 0 {
+			fresh, anchored = ids[:at], true
+		}
+		for _, id := range fresh {
+			// Without the anchor nobody can tell which entries were seen before.
+			if t := v.of(id); anchored || t.ready == 0 {
+				t.ready++
+			}
+		}
+		if len(ids) < sweepIDs {
+			return nil
+		}
+		anchor, first = ids[0], false
+	}
+}
+
+func lastIndex(ids []string, id string) int {
+	for i := len(ids) - 1; i >= 0; i-- {
+		if ids[i] == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// walk reads a hash in replies of about a megabyte.
+func (s *Shard) walk(ctx context.Context, rdb redis.Cmdable, hash string, see func(flat []string) error) error {
+	var cursor uint64
+	count := int64(sweepFirst)
+	for {
+		flat, next, err := rdb.HScan(ctx, hash, cursor, "", count).Result()
+		if err != nil {
+			return s.c.explain("scan "+s.String(), err)
+		}
+		if err := see(flat); err != nil {
+			return err
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+		count = sweepNext(count, flat)
+	}
+}
+
+// sweepNext is how many entries to ask for next, by what the last reply had.
+func sweepNext(count int64, flat []string) int64 {
+	bytes := 1
+	for _, text := range flat {
+		bytes += len(text)
+	}
+	return min(max(count*sweepBytes/int64(bytes), 1), count*4, sweepIDs)
+}
+
+// examine decodes a record: whether it can be read is for it alone to say.
+func (t *trace) examine(within, record string) {
+	if within == "jobs" && record == "x" {
+		return
+	}
+	if unreadable(t.id, record) {
+		t.broken = append(t.broken, broken{within, record})
+	}
+}
+
+func unreadable(id, record string) bool {
+	var job lowkiq.Job
+	var err error
+	switch {
+	case len(record) > 0 && record[0] == 'j':
+		_, _, err = decodeJob(id, record, nil)
+	case len(record) > 0 && record[0] == 's':
+		_, _, err = decodeHead(record, &job)
+	default:
+		return !headlineOf(record).job()
+	}
+	return err != nil
+}

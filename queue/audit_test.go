@@ -1,0 +1,252 @@
+package queue
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// auditTests corrupt Redis by hand; the audit must say so, and nothing else.
+var auditTests = []testCase{
+	{"Audit_Clean", auditClean},
+	{"Audit_Faults", auditFaults},
+	{"Audit_Cluster", auditCluster},
+	{"Audit_Orphans", auditOrphans},
+	{"Audit_LongReadyList", auditLongReadyList},
+}
+
+func (r *rig) audit(change ...func(*AuditConfig)) Audit {
+	r.t.Helper()
+	var cfg AuditConfig
+	for _, f := range change {
+		f(&cfg)
+	}
+	found, err := r.c.Audit(r.ctx, cfg)
+	r.no(err)
+	return found
+}
+
+func (a Audit) lines() string {
+	var lines []string
+	for _, f := range a.Faults {
+		lines = append(lines, f.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// crowd pushes more payloads than a record holds.
+func (r *rig) crowd(id string, n int) {
+	r.t.Helper()
+	for i := range n {
+		r.push(job(id, fmt.Sprint("p", i)))
+	}
+}
+
+// everyState makes ids in every state there is: r ready, d due, t retry, b blocked, f in
+// flight with something parked, m in the morgue, s crowded, x deleted, u on probation.
+func (r *rig) everyState() {
+	r.t.Helper()
+	for _, id := range []string{"t", "b", "m", "u"} {
+		r.push(job(id, id))
+		_, flight := r.popOne(id)
+		switch id {
+		case "t":
+			r.nack(flight, id, Retry, 0, time.Hour)
+		case "b":
+			r.bury(flight, id, Block)
+		case "m":
+			r.bury(flight, id, Bury)
+		}
+	}
+	r.own(Seize) // u was in flight alone: it goes on probation
+	r.own(Seize)
+	r.push(job("d", "d", in(time.Hour)))
+	r.crowd("s", 40)
+	r.push(job("r", "r"), job("x", "x"))
+	_, err := r.q.Delete(r.ctx, Anywhere, "x")
+	r.no(err)
+}
+
+// flying adds an id in flight, with something parked, where nobody is on probation.
+func (r *rig) flying(id string) int64 {
+	r.t.Helper()
+	r.push(job(id, "first"))
+	_, flight := r.popOne(id)
+	r.push(job(id, "second"))
+	return flight
+}
+
+func auditClean(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	lease(t, r.c, "n/1", "n/2", "n/3", "n/4")
+	r.flying("f")
+	if got := r.audit().lines(); got != "" {
+		t.Errorf("with a flight:\n%s", got)
+	}
+	r.no2(r.claim.Release(r.ctx))
+	r.own(Fresh)
+	r.drain()
+	empty := r.audit().Jobs
+	r.everyState()
+	got := r.audit(func(cfg *AuditConfig) { cfg.Orphans = true })
+	if got.lines() != "" || len(got.Unsettled) > 0 {
+		t.Errorf("with every state: got %v unsettled and\n%s", got.Unsettled, got.lines())
+	}
+	eq(t, "queues, shards", fmt.Sprint(got.Queues, got.Shards), "1 1")
+	eq(t, "jobs of an empty shard that is claimed", empty, 0)
+	eq(t, "jobs that wait: not the buried, not the deleted one", got.Jobs, 6)
+}
+
+func (r *rig) no2(_ int, err error) {
+	r.t.Helper()
+	r.no(err)
+}
+
+// lease gives instances a lease, so that their claims are no faults.
+func lease(t *testing.T, c *Client, instances ...string) {
+	t.Helper()
+	for _, name := range instances {
+		if _, err := c.TakeLease(t.Context(), name, []byte("{}"), []byte("{}"), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func auditFaults(t *testing.T, b *backend) {
+	for _, one := range corruptions() {
+		t.Run(strings.ReplaceAll(one.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			r := corrupted(t, b, one)
+			got := r.audit()
+			if len(got.Faults) != 1 {
+				t.Fatalf("got %d faults, want one, %s:\n%s", len(got.Faults), one.want, got.lines())
+			}
+			f := got.Faults[0]
+			if f.Kind != one.want || f.Queue != r.q.Name || f.Shard != 0 || f.ID != one.id || f.What == "" {
+				t.Errorf("got %+v, want %s of %q", f, one.want, one.id)
+			}
+			if want := !one.left || one.wait; (f.Repair != "") != want {
+				t.Errorf("%s: got repair %q, want one: %t", f.Kind, f.Repair, want)
+			}
+		})
+	}
+}
+
+func auditCluster(t *testing.T, b *backend) {
+	c := b.open(t)
+	r := rigOn(t, c)
+	r.own(Fresh) // by an instance that never had a lease
+	kinds := func() string {
+		var list []string
+		for _, f := range r.audit().Faults {
+			list = append(list, string(f.Kind)+" "+f.Queue+f.ID)
+		}
+		slices.Sort(list)
+		return strings.Join(list, ", ")
+	}
+	eq(t, "a claim of nobody", kinds(), "claim-unknown "+r.q.Name)
+	lease(t, c, "n/1", "old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1")
+	eq(t, "leased", kinds(), "")
+	r.no(c.EndLease(r.ctx, "old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1"))
+	r.no(c.EndLease(r.ctx, "n/1")) // its claim still needs what identifies it
+	eq(t, "an instance of long ago", kinds(), "instance-left old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1")
+	mended, err := c.Repair(r.ctx, r.audit().Faults[0])
+	eq(t, "mended", fmt.Sprint(mended, err), "true <nil>")
+	eq(t, "forgotten", kinds(), "")
+	r.no(c.rdb.HSet(r.ctx, c.queuesKey(), "bad", "{").Err())
+	r.no(c.rdb.Set(r.ctx, c.recordKey(), "{", 0).Err())
+	r.no(c.rdb.RPush(r.ctx, c.markKey(), "x").Err())
+	eq(t, "registry and record", kinds(), "record-damaged , record-damaged , registry-damaged bad")
+	_, err = c.Audit(r.ctx, AuditConfig{Queues: []string{"nothing"}})
+	if err == nil || !strings.Contains(err.Error(), `unknown queue "nothing"`) {
+		t.Errorf("audit of an unknown queue: got %v", err)
+	}
+}
+
+func auditOrphans(t *testing.T, b *backend) {
+	c := b.open(t)
+	r := rigOn(t, c)
+	lease(t, c, "n/1")
+	r.own(Fresh)
+	r.push(job("a", "1"))
+	keys := []string{
+		clusterKey(c.cfg.Cluster, "nonsense"),
+		newShardKeys(c.cfg.Cluster, "nowhere", 1, 0).jobs,
+		newShardKeys(c.cfg.Cluster, r.q.Name, 2, 0).jobs,
+		newShardKeys(c.cfg.Cluster, r.q.Name, 1, 1).jobs,
+		strings.TrimSuffix(r.s.keys.jobs, "jobs") + "other",
+	}
+	for _, key := range keys {
+		r.no(c.rdb.Set(r.ctx, key, 1, 0).Err())
+	}
+	r.no(c.rdb.Set(r.ctx, newShardKeys(c.cfg.Cluster+"-other", r.q.Name, 1, 0).jobs, 1, 0).Err()) // another cluster's
+	if got := r.audit().lines(); got != "" {
+		t.Errorf("without --orphans:\n%s", got)
+	}
+	got := r.audit(func(cfg *AuditConfig) { cfg.Orphans = true })
+	eq(t, "orphans", len(got.Faults), len(keys))
+	for _, key := range keys {
+		if !strings.Contains(got.lines(), "key "+key+": ") {
+			t.Errorf("key %s: not found in\n%s", key, got.lines())
+		}
+	}
+}
+
+// TestClusterNames: an audit for orphans knows every key of the cluster that the code spells.
+func TestClusterNames(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`clusterKey\([a-zA-Z.]+, "([a-z:]+)"`).FindAllStringSubmatch(string(text), -1) {
+			seen++
+			// "to:" is a channel, no key.
+			if name := found[1]; name != "to:" && !slices.Contains(clusterNames, name) {
+				t.Errorf("%s: key %q is not among clusterNames", file, name)
+			}
+		}
+	}
+	if seen < 6 {
+		t.Errorf("got %d keys, want at least 6: the test looks in the wrong place", seen)
+	}
+}
+
+// auditLongReadyList crosses the replies in which the ready list is read.
+func auditLongReadyList(t *testing.T, b *backend) {
+	c := b.open(t)
+	r := rigOn(t, c)
+	lease(t, c, "n/1")
+	r.own(Fresh)
+	for i := range 5 {
+		for j := range 500 {
+			r.push(job(fmt.Sprint(i, "-", j), "x"))
+		}
+	}
+	if got := r.audit().lines(); got != "" {
+		t.Fatalf("got\n%s", got)
+	}
+	r.no(c.rdb.LRem(r.ctx, r.s.keys.ready, 1, "2-250").Err())
+	r.no(c.rdb.RPush(r.ctx, r.s.keys.ready, "0-3").Err())
+	got := r.audit()
+	eq(t, "faults", got.lines(), fmt.Sprintf("shard %s/0, id \"0-3\": two-places: it is in ready and ready, want one of them\n"+
+		"shard %s/0, id \"2-250\": no-entry: it has a record and is in no list, so it never runs", r.q.Name, r.q.Name))
+	for _, f := range got.Faults {
+		mended, err := c.Repair(r.ctx, f)
+		eq(t, "mended "+f.ID, fmt.Sprint(mended, err), "true <nil>")
+	}
+}

@@ -1,0 +1,200 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Action is what people do to many jobs.
+type Action string
+
+// The actions. Each takes jobs of some states; "" is all of those that are not in brackets.
+const (
+	RunNow     Action = "run-now" // scheduled, retry: due now
+	Kill       Action = "kill"    // ready, scheduled, retry, (blocked): to the morgue
+	Delete     Action = "delete"  // ready, scheduled, retry, (blocked), (morgue): forgotten
+	Requeue    Action = "requeue" // (blocked), (morgue): fresh, due now
+	SkipOldest Action = "skip"    // (blocked): the oldest payload to the morgue, the rest goes on
+)
+
+// maxStep is how many jobs one step of a bulk action changes.
+const maxStep = 10_000
+
+// Step is how far a bulk action got in one call.
+type Step struct {
+	Changed  int    // jobs changed
+	Skipped  int    // jobs that were gone when their turn came
+	Examined int    // jobs looked at
+	Next     string // cursor of the next step, "" after the last one
+	Left     int    // jobs still to look at, of those there were at the start
+}
+
+// bulk is what a bulk action remembers between its steps.
+type bulk struct {
+	Start int64 `json:"s"` // us
+	quota
+}
+
+// Bulk does something to the jobs that a query finds, at most query.Limit of them (0 = 10,000) in
+// one call: go on with the cursor of the step until it has none. To repeat a step, or to stop between two, does
+// no harm: each job is where the action found it, or where the action puts it.
+//
+// The action is about the jobs of its start. It passes through each of their lists once and looks at no more jobs of
+// one than there were, so jobs that fail again meanwhile cannot keep it going; those buried, blocked or made due
+// since the start are left out. Where jobs are scheduled or fail meanwhile that are due before others, as many of the
+// last are not reached: repeat the action. Of an id in flight it touches nothing.
+//
+// After an error the step says what was done before, and where to go on.
+func (q *Queue) Bulk(ctx context.Context, action Action, query Query) (Step, error) {
+	limit := query.Limit
+	if limit == 0 {
+		limit = maxStep
+	}
+	query.Limit = 0
+	if err := query.checkBulk(action, limit); err != nil {
+		return Step{}, err
+	}
+	cur, err := q.readCursor(query.shape(string(action), q), query.Cursor)
+	if err == nil && cur.Bulk == nil {
+		err = q.begin(ctx, query, &cur)
+	}
+	if err != nil {
+		return Step{}, err
+	}
+	b := &bulkRun{q: q, action: action, query: query, cur: &cur, limit: limit}
+	b.walk = q.walk(b.bounded(), cur.Walk)
+	err = b.run(ctx)
+	return b.step, err
+}
+
+// checkBulk says what is wrong with a query for an action.
+func (query *Query) checkBulk(action Action, limit int) error {
+	allowed := map[Action][]State{
+		RunNow:     {"", Scheduled, Retrying},
+		Kill:       {"", Ready, Scheduled, Retrying, Waiting},
+		Delete:     {"", Ready, Scheduled, Retrying, Waiting, Dead},
+		Requeue:    {Waiting, Dead},
+		SkipOldest: {Waiting},
+	}[action]
+	if !slices.Contains(allowed, query.State) {
+		return fmt.Errorf("%w: %s of state %q: want one of %q", ErrQuery, action, query.State, allowed)
+	}
+	if limit < 1 || limit > maxStep {
+		return fmt.Errorf("%w: limit %d: want 1 to %d", ErrQuery, limit, maxStep)
+	}
+	query.By, query.Reverse = ByDue, false
+	return query.check()
+}
+
+// begin notes when the action began, and how much there was.
+func (q *Queue) begin(ctx context.Context, query Query, cur *cursor) error {
+	now, err := q.c.Time(ctx)
+	if err != nil {
+		return err
+	}
+	have, err := q.quota(ctx, query)
+	cur.Bulk, cur.Walk = &bulk{now.UnixMicro(), have}, &spot{}
+	return err
+}
+
+// bulkRun is one call of a bulk action.
+type bulkRun struct {
+	q      *Queue
+	action Action
+	query  Query
+	cur    *cursor
+	walk   walker
+	limit  int
+	step   Step
+}
+
+// bounded is the query within the time of the start, where the time of a list is that of an event.
+func (b *bulkRun) bounded() Query {
+	query := b.query
+	start := time.UnixMicro(b.cur.Bulk.Start)
+	if (query.State == Waiting || query.State == Dead) && (query.MaxTime.IsZero() || query.MaxTime.After(start)) {
+		query.MaxTime = start
+	}
+	return query
+}
+
+// run walks until the limit of the call, or the end.
+func (b *bulkRun) run(ctx context.Context) error {
+	query := b.bounded()
+	for b.step.Changed+b.step.Skipped < b.limit && b.step.Examined < query.most() && b.left() {
+		room := min(adminChunk, b.limit-b.step.Changed-b.step.Skipped, query.most()-b.step.Examined)
+		batch, err := b.next(ctx, room)
+		if err == nil {
+			err = b.q.lookAt(ctx, query, batch)
+		}
+		if err == nil {
+			err = b.act(ctx, query, batch)
+		}
+		if err != nil || len(batch) == 0 {
+			b.note(err != nil)
+			return err
+		}
+		for _, c := range batch {
+			b.walk.advance(c)
+		}
+		b.step.Examined += len(batch)
+		b.spend(batch)
+	}
+	b.note(b.left() && !b.walk.ended())
+	return nil
+}
+
+// note says in the step where the action stands.
+func (b *bulkRun) note(more bool) {
+	if more {
+		b.step.Next, b.step.Left = b.cur.String(), max(1, b.cur.Bulk.Left)
+	}
+}
+
+// act does the action to those of a batch that are wanted, by the place where each was found.
+func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error {
+	ids := map[State][]string{}
+	for _, c := range batch {
+		if query.wants(c) && !b.young(c) {
+			ids[c.state] = append(ids[c.state], c.id)
+		}
+	}
+	for _, state := range []State{Ready, Scheduled, Retrying, Waiting, Dead} {
+		if len(ids[state]) == 0 {
+			continue
+		}
+		n, err := b.q.do(ctx, b.action, state, ids[state])
+		b.step.Changed += n
+		if err != nil {
+			return err
+		}
+		b.step.Skipped += len(ids[state]) - n
+	}
+	return nil
+}
+
+// young reports whether a job joined the line of those that are due after the start.
+func (b *bulkRun) young(c candidate) bool { return c.state == Ready && c.at > b.cur.Bulk.Start }
+
+// do applies an action to ids of one state.
+func (q *Queue) do(ctx context.Context, action Action, state State, ids []string) (int, error) {
+	switch action {
+	case RunNow:
+		return q.RunNow(ctx, ids...)
+	case Kill:
+		return q.Kill(ctx, Place(state), ids...)
+	case SkipOldest:
+		return q.KillOldest(ctx, Place(state), ids...)
+	case Requeue:
+		if state == Dead {
+			return q.Requeue(ctx, ids...)
+		}
+		return q.Unblock(ctx, ids...)
+	}
+	if state == Dead {
+		return q.DeleteDead(ctx, ids...)
+	}
+	return q.Delete(ctx, Place(state), ids...)
+}

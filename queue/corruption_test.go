@@ -1,0 +1,164 @@
+package queue
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Faults made by hand: what an audit must find, and a repair mend.
+
+// corruption is one fault made by hand. want is the kind; left says that no repair can
+// bring the shard back to what the suite expects of it.
+type corruption struct {
+	name string
+	want FaultKind
+	id   string
+	do   func(ctx context.Context, db rdb, k *shardKeys) error
+	fly  bool // the shard has an id f in flight, and none on probation
+	left bool // no repair
+	wait bool // a repair, once the holder's lease is gone
+}
+
+func corruptions() []corruption {
+	us := float64(time.Now().Add(time.Hour).UnixMicro())
+	at := func(ctx context.Context, db rdb, key, id string) error {
+		return db.ZAdd(ctx, key, redis.Z{Score: us, Member: id}).Err()
+	}
+	return []corruption{
+		{name: "record cut", want: DamagedRecord, id: "r", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.jobs, "r", "j0 1 2").Err()
+		}},
+		{name: "record of another form", want: DamagedRecord, id: "d", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.jobs, "d", "hello").Err()
+		}},
+		{name: "payloads cut", want: DamagedRecord, id: "r", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.jobs, "r", "j-1 1 2 3 0 2\n1 1:a").Err()
+		}},
+		{name: "dead record cut", want: DamagedRecord, id: "m", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.morgue, "m", "j0 1 2").Err()
+		}},
+		{name: "ready without a record", want: NoRecord, id: "new", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.RPush(ctx, k.ready, "new", "new").Err()
+		}},
+		{name: "due without a record", want: NoRecord, id: "new", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return at(ctx, db, k.due, "new")
+		}},
+		{name: "record lost", want: NoRecord, id: "b", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HDel(ctx, k.jobs, "b").Err()
+		}},
+		{name: "ready entry lost", want: NoEntry, id: "r", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.LRem(ctx, k.ready, 0, "r").Err()
+		}},
+		{name: "retry entry lost", want: NoEntry, id: "t", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.ZRem(ctx, k.retry, "t").Err()
+		}},
+		{name: "crowded and no entry", want: NoEntry, id: "s", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.LRem(ctx, k.ready, 0, "s").Err()
+		}},
+		{name: "twice ready", want: TwoPlaces, id: "r", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.LPush(ctx, k.ready, "r").Err()
+		}},
+		{name: "ready and due", want: TwoPlaces, id: "d", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.RPush(ctx, k.ready, "d").Err()
+		}},
+		{name: "ready and blocked", want: TwoPlaces, id: "b", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.RPush(ctx, k.ready, "b").Err()
+		}},
+		{name: "ready and suspect", want: TwoPlaces, id: "u", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.RPush(ctx, k.ready, "u").Err()
+		}},
+		{name: "tomb scheduled", want: TwoPlaces, id: "x", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return at(ctx, db, k.due, "x")
+		}},
+		{name: "flying and ready", want: TwoPlaces, id: "f", fly: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.LPush(ctx, k.ready, "f").Err()
+		}},
+		{name: "tomb without an entry", want: LoneTomb, id: "lone", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return redo(db.HSet(ctx, k.jobs, "lone", "x").Err(), db.HIncrBy(ctx, k.count, "tombs", 1).Err())
+		}},
+		{name: "due at another time", want: WrongTime, id: "d", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.ZIncrBy(ctx, k.due, 1e9, "d").Err()
+		}},
+		{name: "failed among the fresh", want: WrongTime, id: "t", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return redo(db.ZRem(ctx, k.retry, "t").Err(), at(ctx, db, k.due, "t"))
+		}},
+		{name: "parked without a flight", want: ParkedAlone, id: "r", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.parked, "r", "j-1 5 1 3 0 2\n7 3:new").Err()
+		}},
+		{name: "parked and no job", want: ParkedAlone, id: "new", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.parked, "new", "j-1 5 1 3 0 2\n7 3:new").Err()
+		}},
+		{name: "suspect without crashes", want: SuspectUncounted, id: "u", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HDel(ctx, k.crashes, "u").Err()
+		}},
+		{name: "crashes of nobody", want: CrashLeft, id: "r", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.crashes, "r", 1).Err()
+		}},
+		{name: "dead without a place", want: DeadUnlisted, id: "m", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.ZRem(ctx, k.dead, "m").Err()
+		}},
+		{name: "dead without a record", want: DeadUnrecorded, id: "new", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return at(ctx, db, k.dead, "new")
+		}},
+		{name: "tombs miscounted", want: TombCount, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HIncrBy(ctx, k.count, "tombs", 3).Err()
+		}},
+		{name: "morgue miscounted", want: MorgueCount, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HDel(ctx, k.count, "morgue").Err()
+		}},
+		{name: "flight without an owner", want: FlightUnowned, fly: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HDel(ctx, k.claim, "instance").Err()
+		}},
+		{name: "payload lost of a crowd", want: SpillCount, id: "s", left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			one := "w1:s:000000000003p2"
+			return redo(db.ZRem(ctx, k.spill, one).Err(), db.HDel(ctx, k.spillx, "w1:s:p2").Err())
+		}},
+		{name: "score lost of a crowd", want: SpillStray, id: "s", left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HDel(ctx, k.spillx, "w1:s:p2").Err()
+		}},
+		{name: "payload of nobody", want: SpillStray, id: "zz", left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return redo(db.ZAdd(ctx, k.spill, redis.Z{Member: "m2:zz:000000000001p"}).Err(), db.HSet(ctx, k.spillx, "m2:zz:p", "000000000001 1").Err())
+		}},
+		{name: "flight miscounted", want: FlightCount, fly: true, left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.claim, "#1", 7).Err()
+		}},
+		{name: "fence lost", want: ClaimDamaged, left: true, wait: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.claim, "fence", "soon").Err()
+		}},
+		{name: "a key of another type", want: WrongType, left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.Set(ctx, k.aside, "text", 0).Err()
+		}},
+	}
+}
+
+func redo(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// corrupted is a shard with one fault.
+func corrupted(t *testing.T, b *backend, one corruption) *rig {
+	t.Helper()
+	c := b.open(t)
+	q := newQueue(t, c, 1)
+	r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: q.Shard(0)} // its state is broken: no check at the end
+	lease(t, c, "n/1", "n/2", "n/3")
+	r.own(Fresh)
+	if one.fly {
+		r.flying("f")
+	} else {
+		r.everyState()
+	}
+	if got := r.audit().lines(); got != "" {
+		t.Fatalf("before it is broken:\n%s", got)
+	}
+	r.no(one.do(r.ctx, c.rdb, &r.s.keys))
+	return r
+}

@@ -1,0 +1,194 @@
+package queue
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var damageTests = []testCase{{"Damage_BlindsNobody", damageBlindsNobody}, {"Damage_StopsNoAction", damageStopsNoAction}, {"Damage_StrandsNobody", damageStrandsNobody},
+	{"Damage_FliesAside", damageFliesAside}, {"Damage_RefusesItsPush", damageRefusesItsPush}}
+
+// damages are records that cannot be read.
+var damages = map[string]string{
+	"nonsense": "damaged", "empty": "", "short a": "a12", "short e": "e123456789", "no head": "j1 2", "no numbers": "j-1 x 1 1 0 2\n",
+	"crowded": "s-1 x", "payload cut off": "j-1 1 2 2 0 3\n1 1:a", "error cut off": "j-1 1 1 1 900 2\n1 1:a",
+}
+
+// damaged is a shard with sound jobs in every state, and beside each one whose record is broken.
+func damaged(t *testing.T, b *backend, record string) *rig {
+	c := b.open(t)
+	q := newQueue(t, c, 1)
+	r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: q.Shard(0)} // its state is broken: no check at the end
+	r.own(Fresh)
+	for _, id := range []string{"fly", "blocked", "retry", "morgue", "ready"} {
+		r.push(job(id+"-bad", "1"), job(id+"-good", "1"))
+	}
+	p := r.pop(8)
+	for _, kind := range []string{"-bad", "-good"} {
+		r.bury(p.Flight, "blocked"+kind, Block)
+		r.nack(p.Flight, "retry"+kind, Retry, 3, time.Hour)
+		r.bury(p.Flight, "morgue"+kind, Bury)
+	}
+	r.push(job("later-bad", "1", in(time.Hour)), job("later-good", "1", in(time.Hour)), job("fly-bad", "2"))
+	k := r.s.keys
+	for _, id := range []string{"fly-bad", "blocked-bad", "retry-bad", "ready-bad", "later-bad"} {
+		r.no(r.c.rdb.HSet(r.ctx, k.jobs, id, record).Err())
+	}
+	r.no(r.c.rdb.HSet(r.ctx, k.morgue, "morgue-bad", record).Err())
+	r.no(r.c.rdb.HSet(r.ctx, k.parked, "fly-bad", record).Err())
+	return r
+}
+
+// damageBlindsNobody: what people look at shows a broken record as that, and goes on.
+func damageBlindsNobody(t *testing.T, b *backend) {
+	for name, record := range damages {
+		r := damaged(t, b, record)
+		stats, err := r.q.Stats(r.ctx)
+		r.no(err)
+		eq(t, name+": jobs", stats.Jobs, Counts{Ready: 2, Scheduled: 2, Retry: 2, InFlight: 2, Blocked: 2})
+		for state, id := range map[State]string{Ready: "ready", Scheduled: "later", Retrying: "retry", InFlight: "fly", Waiting: "blocked", Dead: "morgue"} {
+			page, err := r.q.Page(r.ctx, Query{State: state})
+			if err != nil || len(page.Jobs) != 2 {
+				t.Fatalf("%s: page of %s: got %v, %v, want two jobs", name, state, page.Jobs, err)
+			}
+			one, ok, err := r.q.Job(r.ctx, id+"-bad")
+			if err != nil || !ok {
+				t.Fatalf("%s: job %s-bad: got %v, %v, want it", name, id, ok, err)
+			}
+			for _, job := range append(page.Jobs, one) {
+				// A page does not read payloads to their end.
+				if bad := job.ID == id+"-bad"; job.State != state || (job.Damaged || job.Cut) != bad || job.Damaged != strings.HasPrefix(job.Error, "damaged record") {
+					t.Errorf("%s: job %s: got state %s, damaged %t, error %q", name, job.ID, job.State, job.Damaged, job.Error)
+				}
+			}
+		}
+		for _, query := range []Query{{}, {By: ByID}, {By: ByRetries}, {State: Waiting, Kind: "boom"}} {
+			_, err := r.q.Page(r.ctx, query)
+			r.no(err)
+		}
+		for _, state := range []State{Retrying, Waiting, Dead} {
+			found, err := r.q.Errors(r.ctx, state)
+			r.no(err)
+			eq(t, name+": kinds of errors of "+string(state), len(found.Groups), 2)
+		}
+	}
+}
+
+// damageStopsNoAction: an action leaves a broken record alone and deals with the others.
+func damageStopsNoAction(t *testing.T, b *backend) {
+	for name, record := range damages {
+		r := damaged(t, b, record)
+		step, err := r.q.Bulk(r.ctx, RunNow, Query{})
+		r.no(err)
+		eq(t, name+": made due", step.Changed, 2)
+		for _, place := range []string{r.s.keys.due, r.s.keys.retry} {
+			n, err := r.c.rdb.ZCard(r.ctx, place).Result()
+			r.no(err)
+			eq(t, name+": left in "+place, n, 1)
+		}
+		step, err = r.q.Bulk(r.ctx, Requeue, Query{State: Dead})
+		r.no(err)
+		eq(t, name+": requeued", step.Changed, 1)
+		step, err = r.q.Bulk(r.ctx, Kill, Query{State: Waiting})
+		r.no(err)
+		eq(t, name+": killed", step.Changed, 1)
+		step, err = r.q.Bulk(r.ctx, Kill, Query{})
+		r.no(err)
+		eq(t, name+": killed of all that wait", step.Changed, 4)
+		step, err = r.q.Bulk(r.ctx, Delete, Query{})
+		r.no(err)
+		eq(t, name+": deleted", step.Changed, 3)
+	}
+}
+
+// damageStrandsNobody: the end of a flight meets broken records of the morgue, and of what was pushed meanwhile. Its ids
+// are in a list afterwards, and so are their neighbours (I2, I6).
+func damageStrandsNobody(t *testing.T, b *backend) {
+	for name, record := range damages {
+		r := damaged(t, b, record)
+		ids := []string{"skip", "bury", "retry", "return", "crash"}
+		for _, id := range ids {
+			r.push(job(id+"1", "1"), job(id+"2", "1"))
+		}
+		r.no(r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "ready-bad").Err()) // no handler could be given it
+		p := r.pop(20)
+		for _, id := range ids {
+			r.push(job(id+"1", "2"), job(id+"2", "2"))
+			r.no(r.c.rdb.HSet(r.ctx, r.s.keys.parked, id+"1", record).Err())
+			r.no(r.c.rdb.HSet(r.ctx, r.s.keys.morgue, id+"1", record).Err())
+		}
+		_, err := r.claim.Bury(r.ctx, Burial{Flight: p.Flight, ID: "skip1", Policy: Skip}, Burial{Flight: p.Flight, ID: "skip2", Policy: Skip},
+			Burial{Flight: p.Flight, ID: "bury1", Policy: Bury}, Burial{Flight: p.Flight, ID: "bury2", Policy: Bury})
+		r.no(err)
+		_, err = r.claim.Nack(r.ctx, Nack{Flight: p.Flight, ID: "retry1", Kind: Retry}, Nack{Flight: p.Flight, ID: "retry2", Kind: Retry},
+			Nack{Flight: p.Flight, ID: "return1", Kind: Return}, Nack{Flight: p.Flight, ID: "return2", Kind: Return})
+		r.no(err)
+		r.no(r.c.rdb.HSet(r.ctx, r.s.keys.claim, "max_crashes", 1).Err())
+		r.no(r.c.rdb.HSet(r.ctx, r.s.keys.crashes, "crash1", 1).Err())
+		r.no(r.c.rdb.LTrim(r.ctx, r.s.keys.flight, -2, -2).Err()) // crash1 alone
+		r.no(r.c.rdb.HSet(r.ctx, r.s.keys.claim, "#1", 0, "#2", 1).Err())
+		r.own(Seize)
+		for _, f := range r.audit().Faults {
+			left := f.ID == "crash2" || strings.HasPrefix(f.ID, "fly-") || f.ID == "ready-good" // this test cut their flight off
+			if f.Kind == NoEntry && !left {
+				t.Errorf("%s: %s", name, f)
+			}
+		}
+	}
+}
+
+// damageFliesAside: a pop sets aside what it cannot read, and hands out the others. What was
+// pushed to such an id meanwhile is handled.
+func damageFliesAside(t *testing.T, b *backend) {
+	for name, record := range damages {
+		r := damaged(t, b, record)
+		r.no(r.c.rdb.HDel(r.ctx, r.s.keys.parked, "fly-bad").Err())
+		r.own(Self) // all of the first flight is ready again
+		p := r.pop(8)
+		eq(t, name+": set aside", slices.Sorted(slices.Values(p.Damaged)), []string{"fly-bad", "ready-bad"})
+		eq(t, name+": handed out", jobIDs(p), []string{"fly-good", "ready-good"})
+		eq(t, name+": acked", r.ack(p.Flight, "fly-good", "ready-good"), 2)
+		aside, err := r.c.rdb.HGetAll(r.ctx, r.s.keys.aside).Result()
+		r.no(err)
+		eq(t, name+": kept", aside, map[string]string{"jobs:fly-bad": record, "jobs:ready-bad": record})
+
+		r.push(job("alone", "1"), job("next", "1"))
+		r.no(r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "alone", record).Err())
+		p = r.pop(1)
+		eq(t, name+": set aside, a flight of its own", p.Damaged, []string{"alone"})
+		eq(t, name+": next flight", jobIDs(p), []string{"next"})
+		eq(t, name+": open flights", p.Open, []int64{p.Flight})
+		r.push(job("alone", "2")) // it is a new job
+		eq(t, name+": pushed anew", jobIDs(r.pop(1)), []string{"alone"})
+	}
+}
+
+// jobIDs are those of a flight, sorted.
+func jobIDs(p Popped) (ids []string) {
+	for _, job := range p.Jobs {
+		ids = append(ids, job.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// damageRefusesItsPush: a push to an id of which the record cannot be read is refused, and the
+// others of the same push are stored.
+func damageRefusesItsPush(t *testing.T, b *backend) {
+	for name, record := range damages {
+		r := damaged(t, b, record)
+		results, err := r.q.Push(r.ctx, job("first", "1"), job("ready-bad", "2"), job("fly-bad", "3"), job("last", "1"))
+		if !errors.Is(err, errRecord) {
+			t.Errorf("%s: got %v, want %v", name, err, errRecord)
+		}
+		for i, bad := range []bool{false, true, true, false} {
+			if got := results[i].Err; errors.Is(got, errRecord) != bad || (got == nil) == bad {
+				t.Errorf("%s: job %d: got %v", name, i, got)
+			}
+		}
+		eq(t, name+": handed out", jobIDs(r.pop(8)), []string{"first", "last", "ready-good"})
+	}
+}

@@ -1,0 +1,120 @@
+package queue
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	kindReads = 1024 // bytes of an error's gist that make its kind
+	kindBytes = 200  // longest kind, bytes
+)
+
+// NoKind asks for jobs whose last error has no kind: there is none, or it has no words. No kind
+// is a space.
+const NoKind = " "
+
+// KindOf is what errors that differ in numbers, ids and quoted text have in common: their Gist
+// with a # for each of them.
+func KindOf(message string) string {
+	line := strings.ToValidUTF8(cutText(Gist(message), kindReads), "?")
+	var kind strings.Builder
+	for i := 0; i < len(line); {
+		switch n := quoted(line, i); {
+		case n > 0:
+			kind.WriteByte('#')
+			i += n
+		case alphanumeric(line[i]):
+			i += writeWord(&kind, line[i:])
+		default:
+			kind.WriteByte(line[i])
+			i++
+		}
+	}
+	return cutText(strings.Join(strings.Fields(kind.String()), " "), kindBytes)
+}
+
+// quoted is the length of the quoted text that begins at i, 0 if none does. A ' inside of
+// a word is an apostrophe.
+func quoted(line string, i int) int {
+	mark := line[i]
+	if mark != '"' && mark != '`' && mark != '\'' || mark == '\'' && i > 0 && alphanumeric(line[i-1]) {
+		return 0
+	}
+	for k := i + 1; k < len(line); k++ {
+		switch {
+		case line[k] == '\\' && mark == '"':
+			k++
+		case line[k] == mark:
+			return k + 1 - i
+		}
+	}
+	return 0
+}
+
+// writeWord writes the word that text begins with and returns its length. Words with digits are
+// numbers, or ids more often than not.
+func writeWord(kind *strings.Builder, text string) int {
+	if uuid(text) {
+		kind.WriteByte('#')
+		return 36
+	}
+	n := 0
+	for n < len(text) && alphanumeric(text[n]) {
+		n++
+	}
+	word := text[:n]
+	if isID(word) {
+		kind.WriteByte('#')
+		return n
+	}
+	for i := range n {
+		if !digit(word[i]) {
+			kind.WriteByte(word[i])
+		} else if i == 0 || !digit(word[i-1]) {
+			kind.WriteByte('#')
+		}
+	}
+	return n
+}
+
+// uuid reports whether text begins with groups of 8, 4, 4, 4 and 12 hexadecimal digits.
+func uuid(text string) bool {
+	if len(text) < 36 || len(text) > 36 && alphanumeric(text[36]) {
+		return false
+	}
+	for i := range 36 {
+		if dash := i == 8 || i == 13 || i == 18 || i == 23; dash != (text[i] == '-') || !dash && !hexadecimal(text[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// isID reports whether a word looks made by a machine: with a digit, and long or hexadecimal.
+func isID(word string) bool {
+	digits, hex := false, len(word) >= 4
+	for i := range len(word) {
+		digits = digits || digit(word[i])
+		hex = hex && hexadecimal(word[i])
+	}
+	return digits && (hex || len(word) >= 16 || len(word) > 2 && (word[:2] == "0x" || word[:2] == "0X"))
+}
+
+func digit(c byte) bool       { return c >= '0' && c <= '9' }
+func hexadecimal(c byte) bool { return digit(c) || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' }
+
+func alphanumeric(c byte) bool {
+	return digit(c) || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+// cutText shortens text to at most n bytes, between two characters.
+func cutText(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}

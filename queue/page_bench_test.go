@@ -1,0 +1,106 @@
+package queue
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// million is a queue of 16 shards with 1,000,000 jobs: 400,000 ready, 300,000 scheduled, 300,000
+// failed; and 100,000 in the morgue.
+func million(b *testing.B) *Queue {
+	b.Helper()
+	q, claims, _ := benchQueue(b, 16, 0)
+	push := func(name string, n int, options ...func(*lowkiq.Push)) {
+		for from := 0; from < n; from += 10_000 {
+			jobs := make([]lowkiq.Push, 10_000)
+			for i := range jobs {
+				jobs[i] = job(fmt.Sprint(name, from+i), "sixteen bytes...", options...)
+			}
+			if _, err := q.Push(b.Context(), jobs...); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	push("failed", 300_000)
+	for _, claim := range claims {
+		failAll(b, claim)
+	}
+	push("dead", 100_000)
+	for dead := (Query{State: Ready}); ; {
+		step, err := q.Bulk(b.Context(), Kill, dead)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if dead.Cursor = step.Next; step.Next == "" {
+			break
+		}
+	}
+	push("later", 300_000, in(time.Hour))
+	push("ready", 400_000)
+	return q
+}
+
+// failAll lets everything that is due in a shard fail.
+func failAll(b *testing.B, claim *Claim) {
+	for {
+		p, err := claim.Pop(b.Context(), PopRequest{IDs: 1000, Bytes: 1 << 24})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(p.Jobs) == 0 {
+			return
+		}
+		nacks := make([]Nack, len(p.Jobs))
+		for i, j := range p.Jobs {
+			nacks[i] = Nack{Flight: p.Flight, ID: j.ID, Kind: Retry, RetryCount: i % 20, Delay: time.Duration(i+1) * time.Minute, Error: fmt.Sprint("no account ", i)}
+		}
+		if _, err := claim.Nack(b.Context(), nacks...); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPage: an op is a page of 100 of a queue of 1,000,000 jobs: the first, or the one
+// after nine others.
+func BenchmarkPage(b *testing.B) {
+	q := million(b)
+	for _, query := range []Query{
+		{}, {Range: Range{Reverse: true}}, {State: Ready}, {State: Scheduled}, {State: Retrying}, {State: Dead},
+		{By: ByID}, {State: Ready, By: ByID}, {State: Scheduled, By: ByID}, {State: Retrying, By: ByID}, {State: Dead, By: ByID},
+		{By: ByRetries}, {State: Retrying, Kind: "no account #"}, {State: Retrying, Kind: "none"}, {By: ByID, Range: Range{MinID: "x"}}, {State: Ready, Range: Range{MinID: "x"}},
+	} {
+		name := fmt.Sprintf("state=%s/by=%s/reverse=%v/kind=%s/min=%s", query.State, query.By, query.Reverse, query.Kind, query.MinID)
+		b.Run(name+"/first", func(b *testing.B) { onePage(b, q, query) })
+		for range 9 {
+			page, err := q.Page(b.Context(), query)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if query.Cursor = page.Next; page.Next == "" {
+				break
+			}
+		}
+		b.Run(name+"/tenth", func(b *testing.B) { onePage(b, q, query) })
+	}
+	for _, state := range []State{Retrying, Dead} {
+		b.Run(fmt.Sprintf("errors/state=%s", state), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := q.Errors(b.Context(), state); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func onePage(b *testing.B, q *Queue, query Query) {
+	b.Helper()
+	for b.Loop() {
+		if _, err := q.Page(b.Context(), query); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

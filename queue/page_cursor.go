@@ -1,0 +1,109 @@
+package queue
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"time"
+)
+
+// A cursor is a place in a list, never an offset: what comes and goes before it does not
+// shift what comes after it. It is opaque, and carries the shape of its query, as a place in one list
+// means nothing in another.
+
+type cursor struct {
+	Shape uint32 `json:"q"`
+	After *key   `json:"a,omitempty"` // in a list that is sorted whole: the last job shown
+	Walk  *spot  `json:"w,omitempty"` // in a list that is walked through
+	Bulk  *bulk  `json:"b,omitempty"`
+}
+
+// key is a job's place in a sorted list.
+type key struct {
+	Retries int    `json:"r,omitempty"`
+	At      int64  `json:"t,omitempty"` // us
+	ID      []byte `json:"i"`
+}
+
+// spot is where a walk stands.
+type spot struct {
+	Phase int           `json:"p,omitempty"`
+	Timed *mark         `json:"t,omitempty"` // in sorted sets: the last id seen, of all shards
+	Group int           `json:"g,omitempty"` // in lines: which shards are walked through together
+	Line  map[int]trail `json:"l,omitempty"` // the last ids seen, by shard
+	Shard int           `json:"s,omitempty"` // in hashes: the shard, HSCAN's cursor and what it gave beyond the page
+	Hash  string        `json:"h,omitempty"`
+	Rest  [][]byte      `json:"m,omitempty"`
+}
+
+// trail is the last entries seen of a line, last first. If the last one has moved, the place is the one before.
+type trail []mark
+
+// trailLength is how many entries of a line may move between two pages before the place is lost.
+const trailLength = 3
+
+func (t trail) and(m mark) trail {
+	return append(trail{m}, t[:min(len(t), trailLength-1)]...)
+}
+
+// mark is an entry of a line or a sorted set. At is -1 for an entry without a job.
+type mark struct {
+	At int64  `json:"t"` // us
+	ID []byte `json:"i"`
+}
+
+// shape is a number for what must not change between pages.
+func (query Query) shape(use string, q *Queue) uint32 {
+	text := fmt.Sprintf("%s %q %d %d %q %q %q %q %q %d %d %d %d %t", use, q.Name, q.layout, q.Shards, query.State, query.By, query.Kind,
+		query.MinID, query.MaxID, micros(query.MinTime), micros(query.MaxTime), query.MinRetry, query.MaxRetry, query.Reverse)
+	return crc32.ChecksumIEEE([]byte(text))
+}
+
+func (c cursor) String() string {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // it holds numbers, bytes and strings
+	}
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// readCursor reads a cursor; that of the first page is empty.
+func (q *Queue) readCursor(shape uint32, text string) (cursor, error) {
+	if text == "" {
+		return cursor{Shape: shape}, nil
+	}
+	var c cursor
+	raw, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(raw, &c)
+	}
+	if err != nil || !c.Walk.valid(q.Shards) || c.Walk == nil && (c.After == nil || c.Bulk != nil) {
+		return c, fmt.Errorf("%w: the cursor is damaged: want one that a page has given as its next", ErrQuery)
+	}
+	if c.Shape != shape {
+		return c, fmt.Errorf("%w: the cursor belongs to another query: repeat the one that gave it, or begin without a cursor", ErrQuery)
+	}
+	return c, nil
+}
+
+func (p *spot) valid(shards int) bool {
+	if p == nil {
+		return true
+	}
+	for i := range p.Line {
+		if i < 0 || i >= shards {
+			return false
+		}
+	}
+	return p.Phase >= 0 && p.Group >= 0 && p.Shard >= 0 && p.Shard <= shards
+}
+
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return -1
+	}
+	return t.UnixMicro()
+}
+
+func microsTime(us int64) time.Time { return time.UnixMicro(us) }

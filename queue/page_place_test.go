@@ -1,0 +1,137 @@
+package queue
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// placeTests: what happens to the very job at which a page or a step of a bulk action ended.
+var placeTests = []testCase{
+	{"PagesWhosePlaceMoves", pagesWhosePlaceMoves}, {"BulkWhosePlaceComesAgain", bulkWhosePlaceComesAgain},
+	{"BulkReachesAllLists", bulkReachesAllLists}, {"BulkReachesAllGroups", bulkReachesAllGroups},
+}
+
+// lineOf pushes jobs that are due, in this order.
+func lineOf(t *testing.T, q *Queue, name string, n int) {
+	t.Helper()
+	for i := range n {
+		if _, err := q.Push(t.Context(), job(fmt.Sprintf("%s%02d", name, i), "1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What stays in the line is on the pages once, whatever happens to the last job of a page.
+func pagesWhosePlaceMoves(t *testing.T, b *backend) {
+	push := func(q *Queue, id string, options ...func(*lowkiq.Push)) error {
+		_, err := q.Push(t.Context(), job(id, "2", options...))
+		return err
+	}
+	for name, change := range map[string]func(q *Queue, claim *Claim, id string) error{
+		"deleted":         func(q *Queue, _ *Claim, id string) error { return second(q.Delete(t.Context(), Anywhere, id)) },
+		"back from death": func(q *Queue, _ *Claim, id string) error { return second(q.Requeue(t.Context(), id)) },
+		"deleted, pushed again": func(q *Queue, _ *Claim, id string) error {
+			if _, err := q.Delete(t.Context(), Anywhere, id); err != nil {
+				return err
+			}
+			return push(q, id)
+		},
+		"deleted, pushed for later": func(q *Queue, _ *Claim, id string) error {
+			if _, err := q.Delete(t.Context(), Anywhere, id); err != nil {
+				return err
+			}
+			return push(q, id, in(time.Hour))
+		},
+	} {
+		for _, reverse := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s reverse %t", name, reverse), func(t *testing.T) {
+				r := newRig(t, b)
+				lineOf(t, r.q, "id", 20)
+				if _, err := r.q.Kill(t.Context(), Anywhere, "id09", "id10"); err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range []string{"id09", "id10"} { // they wait, and are in the morgue
+					r.no(push(r.q, id))
+				}
+				query := Query{State: Ready, Range: Range{Limit: 10, Reverse: reverse}}
+				first, err := r.q.Page(t.Context(), query)
+				r.no(err)
+				last := first.Jobs[len(first.Jobs)-1].ID
+				r.no(change(r.q, r.claim, last))
+				query.Cursor = first.Next
+				seen := map[string]int{}
+				for _, job := range append(first.Jobs, whole(t, r.q, query)...) {
+					seen[job.ID]++
+				}
+				for i := range 20 {
+					if id := fmt.Sprintf("id%02d", i); seen[id] != 1 && id != last {
+						t.Errorf("%s: got it %d times, want once; the first page ended at %s", id, seen[id], last)
+					}
+				}
+			})
+		}
+	}
+}
+
+func second[V any](_ V, err error) error { return err }
+
+// A job that comes again where a step ended does not take the place of those not looked at yet.
+func bulkWhosePlaceComesAgain(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	lineOf(t, r.q, "id", 20)
+	query := Query{State: Ready, Range: Range{Limit: 10}}
+	step, err := r.q.Bulk(r.ctx, Delete, query)
+	r.no(err)
+	r.push(job("id09", "again"))
+	query.Cursor = step.Next
+	sum, _ := allSteps(t, r.q, Delete, query)
+	eq(t, "deleted after that", sum.Changed, 10)
+	eq(t, "left", brief(whole(t, r.q, Query{State: Ready})), "id09:ready")
+}
+
+// Jobs that join the line do not take the place of those that wait in other lists.
+func bulkReachesAllLists(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	lineOf(t, r.q, "old", 10)
+	for i := range 10 {
+		r.push(job(fmt.Sprint("later", i), "1", in(time.Hour)))
+	}
+	query := Query{Range: Range{Limit: 5}}
+	step, err := r.q.Bulk(r.ctx, Kill, query)
+	r.no(err)
+	lineOf(t, r.q, "young", 15)
+	query.Cursor = step.Next
+	sum, _ := allSteps(t, r.q, Kill, query)
+	eq(t, "killed after that", sum.Changed, 15)
+	eq(t, "scheduled", len(whole(t, r.q, Query{State: Scheduled})), 0)
+	eq(t, "ready", len(whole(t, r.q, Query{State: Ready})), 15)
+}
+
+// The same, where a queue has more shards than are walked through together.
+func bulkReachesAllGroups(t *testing.T, b *backend) {
+	q := newQueue(t, b.open(t), 2*lineGroup+1)
+	fill := func(name string) {
+		for i := range q.Shards {
+			lineOf(t, q, fmt.Sprint(name, i, "/"), 2)
+		}
+	}
+	fill("old")
+	query := Query{State: Ready, Range: Range{Limit: 100}}
+	step, err := q.Bulk(t.Context(), Kill, query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill("young")
+	fill("younger")
+	query.Cursor = step.Next
+	sum, _ := allSteps(t, q, Kill, query)
+	eq(t, "killed", step.Changed+sum.Changed, 2*q.Shards)
+	for _, job := range whole(t, q, Query{State: Ready, Range: Range{Limit: 1000}}) {
+		if job.ID[0] == 'o' {
+			t.Errorf("%s: got left alone, want killed", job.ID)
+		}
+	}
+}

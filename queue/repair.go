@@ -1,0 +1,87 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+)
+
+// Repair mends one fault, in one atomic step that looks first whether it is still there. It
+// returns false if nothing was done: the fault is gone, a flight is in the way, or the fault
+// is one for a person. It deletes no payload (I2) and touches no flight that has an owner (I1).
+func (c *Client) Repair(ctx context.Context, f Fault) (bool, error) {
+	if repairs[f.Kind] == "" {
+		return false, nil
+	}
+	if f.Kind == InstanceLeft {
+		return c.repairInstance(ctx, f.ID)
+	}
+	q, err := c.Queue(ctx, f.Queue)
+	if err != nil {
+		return false, err
+	}
+	if f.Shard < 0 || f.Shard >= q.Shards {
+		return false, fmt.Errorf("repair: queue %q has no shard %d", f.Queue, f.Shard)
+	}
+	s := q.Shard(f.Shard)
+	done, err := s.repair(ctx, f)
+	if err != nil {
+		return false, fmt.Errorf("repair of %s: %w", f, err)
+	}
+	return done, nil
+}
+
+func (s *Shard) repair(ctx context.Context, f Fault) (bool, error) {
+	switch f.Kind {
+	case ClaimDamaged:
+		return s.repairClaim(ctx)
+	case FlightUnowned:
+		n, err := s.count(ctx, s.c.scripts.repairFlight, s.keys.forRelease(), []any{s.keys.wake})
+		return n > 0, err
+	case TombCount, MorgueCount:
+		for _, one := range s.sums() {
+			if one.kind == f.Kind {
+				_, _, settled, err := s.recount(ctx, one, true)
+				return settled, err
+			}
+		}
+	}
+	n, err := s.count(ctx, s.c.scripts.repair, s.keys.forRepair(), []any{s.keys.wake, string(f.Kind), f.ID, f.within, f.record})
+	return n > 0, err
+}
+
+// repairClaim gives a shard up whose fence is no number. Its holder is refused whatever it does,
+// but may be at work until it hears of that: while it has a lease, the claim stays.
+func (s *Shard) repairClaim(ctx context.Context) (bool, error) {
+	claim, err := s.c.rdb.HGetAll(ctx, s.keys.claim).Result()
+	if err != nil || soundFence(claim) {
+		return false, s.c.explain("read the claim of "+s.String(), err)
+	}
+	holder, err := s.c.Instance(ctx, claim["instance"])
+	if err != nil || holder.Lease != nil {
+		return false, err
+	}
+	n, err := s.count(ctx, s.c.scripts.repairClaim, s.keys.forRelease(), []any{s.keys.wake, claim["instance"], claim["fence"]})
+	return n > 0, err
+}
+
+// repairInstance forgets an instance without a lease, unless a claim names it: its holder
+// is looked up by what identifies it.
+func (c *Client) repairInstance(ctx context.Context, instance string) (bool, error) {
+	entries, err := c.Registry(ctx)
+	if err != nil {
+		return false, err
+	}
+	for name, entry := range entries {
+		owners, err := c.Owners(ctx, c.remember(name, entry).shards)
+		if err != nil {
+			return false, err
+		}
+		for _, o := range owners {
+			if o.Instance == instance {
+				return false, nil
+			}
+		}
+	}
+	reply, err := c.run(ctx, c.scripts.repairInstance, []string{c.leaseKey(instance), c.instancesKey()}, instance)
+	return reply == int64(1), err
+}

@@ -1,0 +1,324 @@
+package queue
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+)
+
+var repairTests = []testCase{
+	{"Repair_Faults", repairFaults},
+	{"Repair_LooksAgain", repairLooksAgain},
+	{"Repair_KeepsThePlace", repairKeepsThePlace},
+	{"Repair_MergesWhatWasParked", repairMergesWhatWasParked},
+	{"Repair_OfATombCounts", repairOfATombCounts},
+	{"Repair_LeavesTheOnlyPlace", repairLeavesTheOnlyPlace},
+	{"Repair_OfADamagedFlight", repairOfADamagedFlight},
+	{"Repair_Anything", repairAnything},
+	{"Repair_EndsProbation", repairEndsProbation},
+	{"Repair_OfAnEmptyFlight", repairOfAnEmptyFlight},
+	{"Repair_OfAFence", repairOfAFence},
+	{"Audit_Busy", auditBusy},
+}
+
+// mend repairs what the audit finds until it finds nothing more to repair.
+func (r *rig) mend() Audit {
+	r.t.Helper()
+	for range 5 {
+		found := r.audit()
+		done := false
+		for _, f := range found.Faults {
+			one, err := r.c.Repair(r.ctx, f)
+			r.no(err)
+			done = done || one
+		}
+		if !done {
+			return found
+		}
+	}
+	r.t.Fatal("repairs found something to do five times")
+	return Audit{}
+}
+
+func repairFaults(t *testing.T, b *backend) {
+	for _, one := range corruptions() {
+		t.Run(strings.ReplaceAll(one.name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			r := corrupted(t, b, one)
+			before := r.payloads()
+			left := r.mend()
+			if one.left != (len(left.Faults) > 0) {
+				t.Errorf("after the repair: got these faults, want some: %t\n%s", one.left, left.lines())
+			}
+			if lost := missing(before, r.payloads()); len(lost) > 0 && !one.left {
+				t.Errorf("lost payloads: %q (I2)", lost)
+			}
+			if one.want == DamagedRecord {
+				eq(t, "moved aside", left.Aside, 1)
+			}
+			if _, err := r.s.readState(r.ctx); err != nil && !one.left {
+				t.Errorf("the suite's own check: %v", err)
+			}
+		})
+	}
+}
+
+// payloads are all that Redis holds of the shard, wherever it is: "id payload" or, of what
+// cannot be read, the record.
+func (r *rig) payloads() map[string]bool {
+	r.t.Helper()
+	all := map[string]bool{}
+	k := &r.s.keys
+	for _, hash := range []string{k.jobs, k.parked, k.morgue, k.aside} {
+		records, err := r.c.rdb.HGetAll(r.ctx, hash).Result()
+		if err != nil {
+			continue // of another type: the payloads are elsewhere
+		}
+		for id, record := range records {
+			if id == "" || record == "x" {
+				continue
+			}
+			job, _, err := decodeJob(id, record, nil)
+			if err != nil {
+				all[record] = true
+			}
+			for _, p := range job.Payloads {
+				all[id+" "+string(p.Data)] = true
+			}
+		}
+	}
+	fields, err := r.c.rdb.HKeys(r.ctx, k.spillx).Result()
+	r.no(err)
+	for _, field := range fields {
+		if e, ok := parseSpill(field, false); ok {
+			all[e.id+" "+e.payload] = true
+		}
+	}
+	return all
+}
+
+func missing(before, after map[string]bool) (lost []string) {
+	for p := range before {
+		if !after[p] {
+			lost = append(lost, p)
+		}
+	}
+	return lost
+}
+
+// repairLooksAgain: the fault was mended by somebody else meanwhile.
+func repairLooksAgain(t *testing.T, b *backend) {
+	for _, one := range corruptions() {
+		if one.left || one.fly || one.id == "" {
+			continue
+		}
+		r := corrupted(t, b, one)
+		stale := r.audit().Faults[0]
+		r.mend()
+		before, err := r.s.readRaw(r.ctx)
+		r.no(err)
+		mended, err := r.c.Repair(r.ctx, stale)
+		r.no(err)
+		after, err := r.s.readRaw(r.ctx)
+		r.no(err)
+		if was, is := fmt.Sprint(before.jobs.Val(), before.ready.Val()), fmt.Sprint(after.jobs.Val(), after.ready.Val()); mended || was != is {
+			t.Errorf("%s: repaired twice (%t): got %s, want %s", one.name, mended, is, was)
+		}
+	}
+	r := corrupted(t, b, corruptions()[0])
+	for _, f := range []Fault{{Kind: OrphanKey}, {Kind: "nonsense"}} {
+		if mended, err := r.c.Repair(r.ctx, f); mended || err != nil {
+			t.Errorf("%s: got %t, %v, want nothing done", f.Kind, mended, err)
+		}
+	}
+	if _, err := r.c.Repair(r.ctx, Fault{Kind: NoEntry, Queue: r.q.Name, Shard: 7}); err == nil {
+		t.Error("a shard that is not there: got nil, want an error")
+	}
+}
+
+// repairKeepsThePlace: which of two places is kept.
+func repairKeepsThePlace(t *testing.T, b *backend) {
+	for name, want := range map[string]State{
+		"ready and due": Scheduled, "ready and blocked": Waiting, "ready and suspect": Ready, "flying and ready": InFlight,
+		"ready entry lost": Ready, "retry entry lost": Retrying, "failed among the fresh": Retrying,
+	} {
+		all := corruptions()
+		one := all[slices.IndexFunc(all, func(c corruption) bool { return c.name == name })]
+		r := corrupted(t, b, one)
+		r.mend()
+		r.find(one.id, want)
+	}
+}
+
+func repairMergesWhatWasParked(t *testing.T, b *backend) {
+	all := corruptions()
+	r := corrupted(t, b, all[slices.IndexFunc(all, func(c corruption) bool { return c.name == "parked without a flight" })])
+	r.mend()
+	job := r.find("r", Ready)
+	eq(t, "payloads", fmt.Sprintf("%q", dataOf(job.Payloads)), `["new" "r"]`)
+}
+
+// repairEndsProbation: an id that leaves probation by a repair is counted no more, or the shard
+// would wait for it.
+func repairEndsProbation(t *testing.T, b *backend) {
+	for name, do := range map[string]func(*rig) error{
+		"record lost": func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "a").Err() },
+		"deleted":     func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "a", "x").Err() },
+		"damaged":     func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "a", "damaged").Err() },
+	} {
+		c := b.open(t)
+		r := rigOn(t, c)
+		lease(t, c, "n/1", "n/2")
+		r.own(Fresh)
+		r.push(job("a", "1"), job("b", "1"))
+		r.popOne("a")
+		r.own(Seize)
+		r.no(do(r))
+		for _, f := range r.audit().Faults { // once: what a repair breaks is not mended
+			_, err := r.c.Repair(r.ctx, f)
+			r.no(err)
+		}
+		if left := r.audit().lines(); left != "" {
+			t.Errorf("%s: left after the repair:\n%s", name, left)
+		}
+		r.popOne("b")
+	}
+}
+
+// repairOfAnEmptyFlight: nobody owns the shard, and its claim counts flights of which nothing is left.
+func repairOfAnEmptyFlight(t *testing.T, b *backend) {
+	r := rigOn(t, b.open(t))
+	r.no(r.c.rdb.HSet(r.ctx, r.s.keys.claim, "fence", 7, "#3", 1, "@3", 5).Err())
+	found := r.audit().Faults
+	eq(t, "faults", len(found), 1)
+	for _, want := range []bool{true, false} {
+		mended, err := r.c.Repair(r.ctx, found[0])
+		r.no(err)
+		eq(t, "mended", mended, want)
+	}
+	eq(t, "left", r.audit().lines(), "")
+}
+
+// repairOfAFence: a fence that is no number keeps every node out; a repair waits until its holder
+// is gone.
+func repairOfAFence(t *testing.T, b *backend) {
+	for _, fence := range []string{"soon", "", "9007199254740993"} {
+		c := b.open(t)
+		r := rigOn(t, c)
+		held, err := c.TakeLease(r.ctx, "n/1", []byte("i"), []byte("v"), time.Hour)
+		r.no(err)
+		r.own(Fresh)
+		r.push(job("a", "1"), job("b", "1"))
+		r.popOne("a")
+		r.push(job("a", "2"))
+		r.no(c.rdb.HSet(r.ctx, r.s.keys.claim, "fence", fence).Err())
+		repair := func(want bool) {
+			t.Helper()
+			found := r.audit().Faults
+			if len(found) == 0 || found[0].Kind != ClaimDamaged {
+				t.Fatalf("fence %q: got faults %v, want %s", fence, found, ClaimDamaged)
+			}
+			mended, err := c.Repair(r.ctx, found[0])
+			r.no(err)
+			eq(t, fmt.Sprintf("fence %q: mended", fence), mended, want)
+		}
+		repair(false)
+		r.no(held.Drop(r.ctx))
+		repair(true)
+		lease(t, c, "n/2")
+		r.own(Fresh)
+		eq(t, "popped", show(r.pop(5).Jobs...), "a[1 2] b[1]")
+		// A shard that nobody owns can be as stuck.
+		_, err = r.claim.Release(r.ctx)
+		r.no(err)
+		r.no(c.rdb.HSet(r.ctx, r.s.keys.claim, "fence", fence).Err())
+		repair(true)
+		r.own(Fresh)
+	}
+}
+
+// repairAnything breaks a random shard in several mendable ways at once: afterwards the
+// audit is clean and no payload is lost.
+func repairAnything(t *testing.T, b *backend) {
+	client := b.open(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		if b.mini && rapid.Uint64().Draw(rt, "embedded")%8 != 0 {
+			return // as in testModel
+		}
+		m := newMachine(rt, t.Context(), client.rename(b.name()))
+		steps := map[string]func(*rapid.T){
+			"push": m.push, "pop": m.popNext, "ack": m.ack, "nack": m.nack, "bury": m.bury, "admin": m.admin, "recover": m.recover,
+		}
+		names := slices.Sorted(maps.Keys(steps))
+		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
+			steps[rapid.SampledFrom(names).Draw(rt, "step")](rt)
+			m.compare(rt)
+		}
+		for n := range m.instances {
+			lease(t, m.q.c, fmt.Sprint("n/", n+1))
+		}
+		r := &rig{t: t, ctx: m.ctx, c: m.q.c, q: m.q, s: m.q.Shard(0)}
+		if got := r.audit(); len(got.Faults) > 0 {
+			rt.Fatalf("before it is broken:\n%s", got.lines())
+		}
+		for range rapid.IntRange(1, 6).Draw(rt, "breaks") {
+			m.smash(rt)
+		}
+		before := r.payloads()
+		if got := r.mend(); len(got.Faults) > 0 {
+			rt.Fatalf("after the repair:\n%s", got.lines())
+		}
+		if lost := missing(before, r.payloads()); len(lost) > 0 {
+			rt.Fatalf("lost payloads: %q (I2)", lost)
+		}
+		if _, err := r.s.readState(m.ctx); err != nil {
+			rt.Fatalf("the suite's own check: %v", err)
+		}
+	})
+}
+
+// smash breaks the first shard in one way that a repair can mend.
+func (m *machine) smash(t *rapid.T) {
+	s := m.q.Shard(0)
+	id := drawID.Draw(t, "id")
+	busy := s.c.rdb.LPos(m.ctx, s.keys.flight, id, lposAny).Err() == nil
+	key := rapid.SampledFrom([]string{s.keys.due, s.keys.retry, s.keys.blocked, s.keys.dead}).Draw(t, "set")
+	ways := map[string]func() error{
+		"entry":   func() error { return s.c.rdb.RPush(m.ctx, s.keys.ready, id).Err() },
+		"head":    func() error { return s.c.rdb.LPush(m.ctx, s.keys.ready, id).Err() },
+		"lost":    func() error { return s.c.rdb.LRem(m.ctx, s.keys.ready, 0, id).Err() },
+		"unset":   func() error { return s.c.rdb.ZRem(m.ctx, key, id).Err() },
+		"set":     func() error { return s.c.rdb.ZAdd(m.ctx, key, zAt(id)).Err() },
+		"crash":   func() error { return s.c.rdb.HSet(m.ctx, s.keys.crashes, id, 2).Err() },
+		"excuse":  func() error { return s.c.rdb.HDel(m.ctx, s.keys.crashes, id).Err() },
+		"suspect": func() error { return s.c.rdb.RPush(m.ctx, s.keys.suspects, id).Err() },
+		"counts":  func() error { return s.c.rdb.HSet(m.ctx, s.keys.count, "tombs", 9, "morgue", 9).Err() },
+		"park": func() error {
+			if record := s.c.rdb.HGet(m.ctx, s.keys.jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
+				return nil
+			}
+			return s.c.rdb.HSet(m.ctx, s.keys.parked, id, "j-1 5 1 4 0 2\n7 4:left").Err()
+		},
+		"record": func() error {
+			if record := s.c.rdb.HGet(m.ctx, s.keys.jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
+				return nil // its payloads would be of nobody
+			}
+			return s.c.rdb.HSet(m.ctx, s.keys.jobs, id, "damaged").Err()
+		},
+	}
+	if err := ways[rapid.SampledFrom(slices.Sorted(maps.Keys(ways))).Draw(t, "way")](); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lposAny looks for one entry.
+var lposAny = redis.LPosArgs{}
+
+// zAt is an id in a sorted set, at a time that no record says.
+func zAt(id string) redis.Z { return redis.Z{Score: 12345, Member: id} }

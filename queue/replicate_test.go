@@ -1,0 +1,47 @@
+package queue
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// A claim is with a replica when it is answered; when no replica answers, it says so.
+func TestClaimWaitsForReplica(t *testing.T) {
+	t.Parallel()
+	servers := redistest.StartSentinel(t).Data
+	r := newRig(t, &backend{url: servers[0].URL()})
+	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
+	defer replica.Close()
+	for i := range 20 {
+		claim := r.own(Seize)
+		holder, err := replica.HGet(r.ctx, r.s.keys.claim, "fence").Int64()
+		if err != nil || holder != claim.Fence || claim.Unreplicated {
+			t.Fatalf("claim %d: the replica has fence %d, %v, want %d; unreplicated: %v", i, holder, err, claim.Fence, claim.Unreplicated)
+		}
+	}
+	servers[1].Pause()
+	defer servers[1].Resume()
+	if !r.own(Seize).Unreplicated {
+		t.Error("with a silent replica a claim says that one has it")
+	}
+}
+
+// Without replicas nothing is waited for, and Redis is asked about them once.
+func TestClaimWithoutReplicas(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	r := newRig(t, &backend{url: server.URL()})
+	for range 3 {
+		if r.own(Seize).Unreplicated {
+			t.Error("a Redis without replicas has not replicated a claim")
+		}
+	}
+	fields := map[string]string{}
+	readInfo(r.c.rdb.Info(r.ctx, "commandstats").Val(), fields)
+	if waits := fields["cmdstat_wait"]; waits != "" {
+		t.Errorf("got %s, want no WAIT", waits)
+	}
+}

@@ -1,0 +1,32 @@
+package dashboard
+
+import (
+	"testing"
+)
+
+// Without Redis a page says so, in its usual surroundings.
+func TestPagesWithoutRedis(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	expect(t, w.get("/"), 200, "orders")
+	w.redis.Kill()
+	for _, target := range []string{"/queues/orders", "/queues/orders/jobs", "/queues/orders/errors", "/queues/orders/job?id=f1", "/redis"} {
+		expect(t, w.get(target), 503, "Redis cannot be reached", "Jobs are safe where they are", `aria-label="Find a job"`)
+	}
+	expect(t, w.post("/confirm", "do", "run-all", "queue", "orders"), 503, "Redis cannot be reached")
+	expect(t, w.follow(w.post("/do", "do", "run-all", "queue", "orders")), 200, "It did not go through", "0 jobs made due now")
+	for {
+		now, change := w.pages.sampler.look("")
+		if now.Err != nil {
+			break
+		}
+		select {
+		case <-change:
+		case <-t.Context().Done():
+			t.Fatal("the sampler never noticed")
+		}
+	}
+	for _, target := range []string{"/", "/shards", "/nodes", "/plan"} {
+		expect(t, w.get(target), 200, "Figures are not being read", `role="alert"><b>`)
+	}
+}

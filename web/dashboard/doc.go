@@ -1,0 +1,18 @@
+// Package dashboard answers one question: what does a person see of the cluster, and what
+// can they do to it?
+//
+// [New] builds the handler of the pages; package web puts it behind tokens, headers and
+// the protection against other sites' pages. Pages are made on the server and can be read
+// without JavaScript; a small script keeps some of them live, by server-sent events.
+//
+// Figures come from one snapshot, which all pages and streams share (sampler.go,
+// memory.go, snapshot.go). [Dashboard.Run] is the one goroutine that reads it: only while
+// somebody looks, and in steps that take at most a tenth of Redis's time however many
+// shards there are. No stream asks Redis for anything. Lists and jobs are read per
+// request, in bounded steps of package queue.
+//
+// What a person may do is a row of one table (deeds.go). Every button goes the same way: a
+// form asks (order.go: what is meant, counted now), a second one does it (act.go), and a
+// redirect leads to a page that says what was done, sealed into its address (results.go), so that
+// a reload repeats nothing and any node can show it. Nothing is changed by GET.
+package dashboard

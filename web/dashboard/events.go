@@ -1,0 +1,160 @@
+package dashboard
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+// maxStreams bounds the streams of events of a node.
+const maxStreams = 100
+
+// streamBeat is how often a stream says something even if nothing changes, so that both
+// ends learn when the other has gone.
+const streamBeat = 15 * time.Second
+
+// livePage makes a page from a snapshot alone: no stream asks Redis for anything.
+type livePage struct {
+	regions []string // templates of the page that are kept live
+	focus   string   // the queue it is about
+	view    func(*snapshot, visit) (view, error)
+}
+
+// visit is who asks for what: snapshots are shared by all, buttons are not.
+type visit struct {
+	*url.URL
+	acts bool // the visitor may change something
+}
+
+func visitOf(r *http.Request) visit { return visit{r.URL, web.MayChange(r)} }
+
+func liveURL(u *url.URL) string { return "/events" + query("of", u.RequestURI()) }
+
+// liveOf finds the page whose stream is asked for.
+func (d *Dashboard) liveOf(u *url.URL) (livePage, bool) {
+	switch u.Path {
+	case "/":
+		return livePage{regions: []string{"totals", "queues"}, view: d.overviewView}, true
+	case "/shards":
+		return livePage{regions: []string{"map"}, view: d.shardsView}, true
+	case "/nodes":
+		return livePage{regions: []string{"nodes"}, view: d.nodesView}, true
+	}
+	name, ok := strings.CutPrefix(u.Path, "/queues/")
+	if !ok || queue.CheckName("queue", name) != nil {
+		return livePage{}, false
+	}
+	return livePage{regions: []string{"figures", "shards"}, focus: name, view: d.queueView}, true
+}
+
+// events streams the live parts of a page: an event for every part that has changed, with
+// the part's HTML as its data.
+func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
+	u, err := url.ParseRequestURI(r.URL.Query().Get("of"))
+	page, ok := livePage{}, false
+	if err == nil && u.Host == "" {
+		page, ok = d.liveOf(u)
+	}
+	if !ok {
+		http.Error(w, "of: want the path of a page that is live, like of=/", http.StatusNotFound)
+		return
+	}
+	select {
+	case d.streams <- struct{}{}:
+		defer func() { <-d.streams }()
+	default:
+		w.Header().Set("Retry-After", "30")
+		http.Error(w, fmt.Sprintf("%d pages are live already: reload this one by hand", maxStreams), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	d.stream(r, page, visit{u, web.MayChange(r)}, &eventWriter{w: w, control: http.NewResponseController(w), sent: map[string]string{}})
+}
+
+// stream writes until the client goes, the node ends or the client no longer takes what
+// it is sent.
+func (d *Dashboard) stream(r *http.Request, page livePage, v visit, out *eventWriter) {
+	beat := time.NewTicker(streamBeat)
+	defer beat.Stop()
+	for {
+		now, change := d.sampler.look(page.focus)
+		if !now.At.IsZero() && d.sendParts(page, now, v, out) != nil {
+			return
+		}
+		select {
+		case <-change:
+		case <-beat.C:
+			if out.comment("still here") != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		case <-d.sampler.closed:
+			return
+		}
+	}
+}
+
+func (d *Dashboard) sendParts(page livePage, now *snapshot, by visit, out *eventWriter) error {
+	v, err := page.view(now, by)
+	if err != nil {
+		return err
+	}
+	for _, region := range page.regions {
+		var part bytes.Buffer
+		if err := d.pages.byName[v.Page].ExecuteTemplate(&part, region, v.Body); err != nil {
+			d.cfg.Log.Error("part of a page not made", "page", v.Page, "part", region, "err", err)
+			return err
+		}
+		if err := out.event(region, part.String()); err != nil {
+			return err
+		}
+	}
+	trouble := ""
+	if now.Err != nil {
+		trouble = d.explain(now.Err)
+	}
+	return out.event("trouble", trouble)
+}
+
+// eventWriter writes server-sent events, and each part only when it has changed.
+type eventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	sent    map[string]string
+}
+
+// writePatience is how long a client may take to accept what it is sent.
+const writePatience = 10 * time.Second
+
+func (e *eventWriter) event(name, data string) error {
+	if last, ok := e.sent[name]; ok && last == data {
+		return nil
+	}
+	e.sent[name] = data
+	var text strings.Builder
+	fmt.Fprintf(&text, "event: %s\n", name)
+	for line := range strings.SplitSeq(data, "\n") {
+		fmt.Fprintf(&text, "data: %s\n", strings.TrimSuffix(line, "\r"))
+	}
+	text.WriteByte('\n')
+	return e.write(text.String())
+}
+
+func (e *eventWriter) comment(text string) error { return e.write(": " + text + "\n\n") }
+
+func (e *eventWriter) write(text string) error {
+	// Not every ResponseWriter has deadlines; those of a real server have.
+	_ = e.control.SetWriteDeadline(time.Now().Add(writePatience))
+	if _, err := e.w.Write([]byte(text)); err != nil {
+		return err
+	}
+	return e.control.Flush()
+}

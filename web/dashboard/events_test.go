@@ -1,0 +1,132 @@
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// listen opens a stream of events at a real server.
+func listen(t *testing.T, ctx context.Context, base, of string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/events?of="+of, nil)
+	must(t, err)
+	answer, err := http.DefaultClient.Do(r)
+	must(t, err)
+	t.Cleanup(func() { _ = answer.Body.Close() })
+	return answer
+}
+
+// nextEvent reads one event.
+func nextEvent(t *testing.T, lines *bufio.Scanner) (name, data string) {
+	t.Helper()
+	for lines.Scan() {
+		key, value, _ := strings.Cut(lines.Text(), ": ")
+		switch {
+		case lines.Text() == "" && name != "":
+			return name, data
+		case key == "event":
+			name = value
+		case key == "data":
+			data += value + "\n"
+		}
+	}
+	t.Fatalf("the stream ended: %v", lines.Err())
+	return "", ""
+}
+
+func TestEventsKeepAPageLive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	server := httptest.NewServer(w.pages)
+	t.Cleanup(server.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	answer := listen(t, ctx, server.URL, "/queues/mail")
+	if got := answer.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Fatalf("got Content-Type %q, want text/event-stream", got)
+	}
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 1<<20)
+	for _, want := range []string{"figures", "shards", "trouble"} {
+		if name, _ := nextEvent(t, lines); name != want {
+			t.Errorf("got event %q first, want %q", name, want)
+		}
+	}
+	must(t, w.client.Pause(ctx, "mail"))
+	for {
+		if name, data := nextEvent(t, lines); name == "figures" && strings.Contains(data, "This queue is paused") {
+			break
+		}
+	}
+	cancel()
+}
+
+func TestEventsOfEveryLivePage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	server := httptest.NewServer(w.pages)
+	t.Cleanup(server.Close)
+	for of, want := range map[string]string{"/": "totals", "/%3Fq%3Dmail": "totals", "/shards": "map", "/nodes": "nodes", "/queues/orders": "figures"} {
+		lines := bufio.NewScanner(listen(t, t.Context(), server.URL, of).Body)
+		lines.Buffer(nil, 1<<20)
+		if name, _ := nextEvent(t, lines); name != want {
+			t.Errorf("%s: got event %q first, want %q", of, name, want)
+		}
+	}
+	for _, of := range []string{"", "/redis", "/queues/orders/jobs", "http://example.com/", "%2Fqueues%2F%7B"} {
+		answer := listen(t, t.Context(), server.URL, of)
+		if answer.StatusCode != http.StatusNotFound {
+			t.Errorf("%q: got %d, want 404", of, answer.StatusCode)
+		}
+		_ = answer.Body.Close()
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for range maxStreams {
+		w.pages.streams <- struct{}{}
+	}
+	answer := w.get("/events?of=/")
+	if answer.Code != http.StatusServiceUnavailable || answer.Header().Get("Retry-After") == "" {
+		t.Errorf("got %d, want 503 with Retry-After", answer.Code)
+	}
+}
+
+func TestStreamsEndWithTheNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pages, err := New(w.pages.cfg)
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { _ = pages.Run(ctx) }()
+	server := httptest.NewServer(pages)
+	t.Cleanup(server.Close)
+	answer := listen(t, t.Context(), server.URL, "/")
+	stop()
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		t.Errorf("got %v, want the end of the stream", err)
+	}
+	if len(pages.streams) != 0 {
+		t.Errorf("got %d slots taken after the end, want 0", len(pages.streams))
+	}
+}
+
+func TestEventFormat(t *testing.T) {
+	t.Parallel()
+	answer := httptest.NewRecorder()
+	out := &eventWriter{w: answer, control: http.NewResponseController(answer), sent: map[string]string{}}
+	must(t, out.event("totals", "<p>a</p>\r\n\n<p>b</p>"))
+	must(t, out.event("totals", "<p>a</p>\r\n\n<p>b</p>")) // no news
+	must(t, out.comment("still here"))
+	if got, want := answer.Body.String(), "event: totals\ndata: <p>a</p>\ndata: \ndata: <p>b</p>\n\n: still here\n\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

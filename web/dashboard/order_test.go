@@ -1,0 +1,267 @@
+package dashboard
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// stateOf is where an id is, "" if it is nowhere.
+func (w *world) stateOf(id string) queue.State {
+	w.t.Helper()
+	found, ok, err := w.orders.Job(w.t.Context(), id)
+	must(w.t, err)
+	if !ok {
+		return ""
+	}
+	return found.State
+}
+
+// follow goes to the page that an action leads to.
+func (w *world) follow(answer *httptest.ResponseRecorder) *httptest.ResponseRecorder {
+	w.t.Helper()
+	if answer.Code != http.StatusSeeOther {
+		w.t.Fatalf("got status %d, want 303; body %s", answer.Code, answer.Body)
+	}
+	return w.get(answer.Header().Get("Location"))
+}
+
+// Every button asks first, naming the number of jobs, and changes nothing by that; then
+// it does what it says, and says what it did; reloading that changes nothing any more.
+func TestButtonsOnJobs(t *testing.T) {
+	t.Parallel()
+	stock := "no <b>stock</b> for #"
+	for _, c := range []struct {
+		deed, kind string
+		ids        []string
+		id         string // one of those that change
+		before     queue.State
+		after      queue.State
+		question   string
+		result     string
+	}{
+		{"run-now", "", []string{"s1", "f1"}, "s1", queue.Scheduled, queue.Ready, "Run now: 2 jobs of queue orders?", "2 jobs made due now"},
+		{"kill", "", []string{"r1"}, "r1", queue.Ready, queue.Dead, "Kill: 1 job of queue orders?", "1 job sent to the morgue"},
+		{"delete", "", []string{"r1", "r2", "gone"}, "r2", queue.Ready, "", "Delete: 2 jobs of queue orders?", "2 jobs deleted"},
+		{"unblock", "", []string{"b1"}, "b1", queue.Waiting, queue.Ready, "Requeue: 1 job of queue orders?", "1 job requeued"},
+		{"skip", "", []string{"b1"}, "b1", queue.Waiting, queue.Dead, "Skip oldest: 1 job", "1 job skipped"},
+		{"bury", "", []string{"b1"}, "b1", queue.Waiting, queue.Dead, "Bury: 1 job", "1 job buried"},
+		{"requeue", "", []string{"d1", "d2"}, "d1", queue.Dead, queue.Ready, "Requeue: 2 jobs", "2 jobs requeued"},
+		{"delete-dead", "", []string{"d1"}, "d1", queue.Dead, "", "Delete: 1 job", "1 job deleted"},
+		{"run-all", "", nil, "f2", queue.Retrying, queue.Ready, "Run all now: 3 jobs", "3 jobs made due now"},
+		{"run-failed", "no stock for #", nil, "f1", queue.Retrying, queue.Ready, "Run all failed now: 1 job", "1 job made due now"},
+		{"kill-failed", "", nil, "f1", queue.Retrying, queue.Dead, "Kill all failed: 2 jobs", "2 jobs sent to the morgue"},
+		{"delete-failed", "", nil, "f1", queue.Retrying, "", "Delete all failed: 2 jobs", "2 jobs deleted"},
+		{"unblock-all", "", nil, "b1", queue.Waiting, queue.Ready, "Requeue all: 1 job", "1 job requeued"},
+		{"requeue-all", "", nil, "d2", queue.Dead, queue.Ready, "Requeue all: 3 jobs", "3 jobs requeued"},
+		{"requeue-all", stock, nil, "d3", queue.Dead, queue.Ready, "Requeue all: 2 jobs", "2 jobs requeued"},
+		{"requeue-all", queue.NoKind, nil, "d2", queue.Dead, queue.Ready, "Requeue all: 1 job of", "1 job requeued"},
+		{"delete-all-dead", "", nil, "d1", queue.Dead, "", "Delete all: 3 jobs", "3 jobs deleted"},
+	} {
+		t.Run(c.deed+c.kind, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t).fill()
+			w.t = t
+			form := []string{"do", c.deed, "queue", "orders", "back", "/queues/orders/jobs"}
+			if c.kind != "" {
+				form = append(form, "kind", c.kind)
+			}
+			for _, id := range c.ids {
+				form = append(form, "key", keyOf(id))
+			}
+			expect(t, w.post("/confirm", form...), 200, "<h1>"+c.question, `action="/do"`, `href="/queues/orders/jobs"`)
+			if got := w.stateOf(c.id); got != c.before {
+				t.Fatalf("after the question: got %s in state %q, want %q", c.id, got, c.before)
+			}
+			done := w.post("/do", form...)
+			expect(t, w.follow(done), 200, "<h1>Done</h1>", c.result)
+			if got := w.stateOf(c.id); got != c.after {
+				t.Errorf("got %s in state %q, want %q", c.id, got, c.after)
+			}
+			expect(t, w.follow(done), 200, c.result)
+			if got := w.stateOf(c.id); got != c.after {
+				t.Errorf("after a reload: got %s in state %q, want %q", c.id, got, c.after)
+			}
+		})
+	}
+}
+
+// Every deed that changes jobs has a row above.
+func TestDeedsAreSound(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, d := range deeds() {
+		works := 0
+		for _, on := range []bool{d.some != nil, d.all != "", d.paused != nil, d.drain != nil} {
+			if on {
+				works++
+			}
+		}
+		if seen[d.name] || works != 1 || d.label == "" || d.about == "" {
+			t.Errorf("deed %q: got twice, or without exactly one thing it works on, a label and an about", d.name)
+		}
+		seen[d.name] = true
+	}
+}
+
+func TestRowButton(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	expect(t, w.post("/confirm", "one", "run-now:"+keyOf("f1"), "key", keyOf("f2"), "queue", "orders"), 200, "Run now: 1 job", ">f1</li>")
+	id := "\xff\n"
+	expect(t, w.post("/confirm", "one", "kill:"+keyOf(id), "queue", "orders"), 200, "Kill: 1 job", `&#34;\xff\n&#34;`)
+	expect(t, w.follow(w.post("/do", "do", "kill", "key", keyOf(id), "queue", "orders")), 200, "1 job sent")
+	if got := w.stateOf(id); got != queue.Dead {
+		t.Errorf("got %q, want it in the morgue", got)
+	}
+}
+
+func TestHonestAboutWhatIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	form := []string{"do", "requeue", "queue", "orders", "key", keyOf("d1"), "key", keyOf("d2"), "key", keyOf("x"), "key", keyOf("d1")}
+	expect(t, w.post("/confirm", form...), 200, "Requeue: 2 jobs", "Of the 3 that were selected, 1 are no longer there")
+	_, err := w.orders.DeleteDead(t.Context(), "d2")
+	must(t, err)
+	expect(t, w.follow(w.post("/do", form...)), 200, "1 job requeued", "2 jobs were not changed")
+	expect(t, w.post("/confirm", form...), 200, "There is nothing to do")
+}
+
+// What lies in the morgue of an id that waits as well is counted there.
+func TestCountsWhereTheDeedLooks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	w.push(job("d1"))
+	expect(t, w.post("/confirm", "do", "requeue", "queue", "orders", "key", keyOf("d1")), 200, "Requeue: 1 job of queue orders?")
+	expect(t, w.post("/confirm", "do", "kill", "queue", "orders", "key", keyOf("d1"), "key", keyOf("d2")), 200, "Kill: 1 job of queue orders?")
+}
+
+// All ids of a page are counted at once, not one after the other.
+func TestCountsTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fillQueueOnly()
+	form := []string{"do", "kill", "queue", "orders"}
+	var jobs []lowkiq.Push
+	for i := range orderedIDs {
+		jobs = append(jobs, job(fmt.Sprint("id", i)))
+		form = append(form, "key", keyOf(jobs[i].ID))
+	}
+	w.push(jobs...)
+	options, err := redis.ParseURL(w.redis.URL())
+	must(t, err)
+	rdb := redis.NewClient(options)
+	defer rdb.Close() //nolint:errcheck // it only reads
+	must(t, rdb.ConfigResetStat(t.Context()).Err())
+	expect(t, w.post("/confirm", form...), 200, "Kill: 1,000 jobs of queue orders?")
+	text, err := rdb.Info(t.Context(), "commandstats").Result()
+	must(t, err)
+	if !strings.Contains(text, "cmdstat_evalsha:calls=2,") {
+		t.Errorf("got %s, want 2 scripts for %d ids of a shard", text, orderedIDs)
+	}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	for _, c := range []struct {
+		deed, question, result string
+		paused                 bool
+	}{
+		{"pause", "Pause queue orders, where 10 jobs wait?", "is paused", true},
+		{"resume", "Resume queue orders, where 10 jobs wait?", "goes on", false},
+	} {
+		expect(t, w.post("/confirm", "do", c.deed, "queue", "orders"), 200, c.question)
+		expect(t, w.follow(w.post("/do", "do", c.deed, "queue", "orders")), 200, c.result)
+		entries, err := w.client.Registry(t.Context())
+		must(t, err)
+		if got := entries["orders"].Paused; got != c.paused {
+			t.Errorf("%s: got paused %t, want %t", c.deed, got, c.paused)
+		}
+		if got := strings.Contains(w.get("/queues/orders").Body.String(), "This queue is paused"); got != c.paused {
+			t.Errorf("%s: got the page to say paused %t, want %t", c.deed, got, c.paused)
+		}
+	}
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	expect(t, w.post("/confirm", "do", "drain", "node", "n1", "back", "/nodes"), 200, "Drain n1 and move 4 shards?")
+	if w.drains.Load() != 0 {
+		t.Error("got a drain by the question alone")
+	}
+	expect(t, w.follow(w.post("/do", "do", "drain", "node", "n1")), 200, "n1/01J.1", "gives its shards away")
+	expect(t, w.follow(w.post("/do", "do", "undrain", "node", "n1")), 200, "may own shards again")
+	expect(t, w.follow(w.post("/do", "do", "drain", "node", "n2")), 200, "It did not go through", "nobody listens")
+}
+
+func TestBulkOffersToGoOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	token := w.sealed(result{Deed: "requeue-all", Done: "requeued", Queue: "orders", Jobs: true, Changed: 10_000, SoFar: 5, Left: 90_000, Cursor: "abc", Back: "/"})
+	expect(t, w.get("/results/"+token), 200, "Not all is done yet", "10,005 jobs requeued", "90,000 jobs have not been looked at", "Go on with 90,000 jobs", `name="cursor" value="abc"`, `name="sofar" value="10005"`)
+	expect(t, w.follow(w.post("/do", "do", "requeue-all", "queue", "orders", "cursor", "not a cursor", "sofar", "7")), 200, "It did not go through", "7 jobs requeued")
+}
+
+func TestImpossibleOrders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	many := []string{"do", "kill", "queue", "orders"}
+	for i := range orderedIDs + 1 {
+		many = append(many, "key", keyOf(fmt.Sprint(i)))
+	}
+	for _, c := range []struct {
+		name   string
+		status int
+		want   string
+		form   []string
+	}{
+		{"nothing", 400, "nothing that can be done", nil},
+		{"unknown", 400, "nothing that can be done", []string{"do", "explode", "queue", "orders"}},
+		{"no ids", 400, "No job is selected", []string{"do", "kill", "queue", "orders"}},
+		{"bad key", 400, "names no id", []string{"do", "kill", "queue", "orders", "key", "*"}},
+		{"too many", 400, "at most 1000", many},
+		{"no queue", 400, "queue name is empty", []string{"do", "run-all"}},
+		{"unknown queue", 404, "unknown queue", []string{"do", "run-all", "queue", "nowhere"}},
+		{"no node", 400, "node name is empty", []string{"do", "drain"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, path := range []string{"/confirm", "/do"} {
+				expect(t, w.post(path, c.form...), c.status, c.want)
+			}
+		})
+	}
+}
+
+// Nothing is changed by GET.
+func TestGetChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	for _, path := range []string{"/do", "/confirm"} {
+		if code := w.get(path + "?do=delete-all-dead&queue=orders").Code; code != http.StatusNotFound && code != http.StatusMethodNotAllowed {
+			t.Errorf("GET %s: got %d, want it refused", path, code)
+		}
+	}
+	if got := w.stateOf("d1"); got != queue.Dead {
+		t.Errorf("got d1 in state %q, want it untouched", got)
+	}
+}
+
+func TestBackTo(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		"/queues/orders?x=1": "/queues/orders?x=1", "": "/", "//example.com": "/", "https://example.com": "/", `/\example.com`: "/", "/a\r\nb": "/",
+	} {
+		if got := backTo(path); got != want {
+			t.Errorf("%q: got %q, want %q", path, got, want)
+		}
+	}
+}

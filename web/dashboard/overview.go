@@ -1,0 +1,160 @@
+package dashboard
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// firstWait is how long a page waits for the first figures. The rest comes live.
+const firstWait = 150 * time.Millisecond
+
+// rowsPerPage is how many queues a page shows.
+const rowsPerPage = 50
+
+// overviewBody is the page at /.
+type overviewBody struct {
+	Cluster clusterLine
+	Totals  totals
+	Chart   chart
+	Rows    []*figures
+	Filter  string
+	Sort    string
+	Sorts   []sortLink
+	Pager   pager
+	Now     time.Time // of the snapshot; zero: nothing has been read yet
+}
+
+// clusterLine is the cluster in one line.
+type clusterLine struct {
+	Nodes, Draining, Gone int
+	Leader                string
+	Generation            uint64
+}
+
+// sortLink is a column by which queues can be sorted.
+type sortLink struct {
+	Title, URL string
+	On         bool
+}
+
+// sorting orders queues; those of equal figures are in order of their names.
+type sorting struct {
+	key, title string
+	order      func(x, y *figures) int
+}
+
+func sortings() []sorting {
+	largest := func(of func(*figures) int64) func(x, y *figures) int {
+		return func(x, y *figures) int { return cmp.Compare(of(y), of(x)) }
+	}
+	return []sorting{
+		{"name", "name", func(x, y *figures) int { return 0 }},
+		{"lag", "lag", largest(func(f *figures) int64 { return int64(f.Sum.Lag) })},
+		{"waiting", "waiting", largest(func(f *figures) int64 { return int64(f.Sum.Jobs.Total() - f.Sum.Jobs.InFlight) })},
+		{"failed", "failed", largest(func(f *figures) int64 { return int64(f.Sum.Jobs.Retry + f.Sum.Jobs.Blocked) })},
+		{"morgue", "morgue", largest(func(f *figures) int64 { return int64(f.Sum.Morgue) })},
+	}
+}
+
+func (d *Dashboard) overviewPage(r *http.Request) (view, error) {
+	return d.overviewView(d.sampler.await(r.Context(), "", figured), visitOf(r))
+}
+
+func (d *Dashboard) overviewView(s *snapshot, v visit) (view, error) {
+	values := v.Query()
+	b := overviewBody{
+		Cluster: clusterOf(s), Totals: s.totals(), Chart: chartOf(s.Samples, s.At), Now: s.At,
+		Filter: values.Get("q"), Sort: cmp.Or(values.Get("sort"), "name"),
+	}
+	rows, ok := sortedQueues(s.Queues, b.Filter, b.Sort)
+	if !ok {
+		return view{}, refuse(http.StatusBadRequest, "Queues are not sorted by %.40q.", b.Sort)
+	}
+	for _, one := range sortings() {
+		b.Sorts = append(b.Sorts, sortLink{one.title, "/" + query("q", b.Filter, "sort", one.key), one.key == b.Sort})
+	}
+	b.Pager = pagerOf(v.URL, values.Get("page"), len(rows), rowsPerPage)
+	b.Rows = rows[b.Pager.From:b.Pager.To]
+	return view{Page: "overview", Title: "Overview", Nav: "/", Live: liveURL(v.URL), Body: b}, nil
+}
+
+// sortedQueues are the queues whose names contain a text.
+func sortedQueues(all []*figures, filter, by string) ([]*figures, bool) {
+	i := slices.IndexFunc(sortings(), func(s sorting) bool { return s.key == by })
+	if i < 0 {
+		return nil, false
+	}
+	var rows []*figures
+	for _, f := range all {
+		if strings.Contains(strings.ToLower(f.Name), strings.ToLower(filter)) {
+			rows = append(rows, f)
+		}
+	}
+	slices.SortStableFunc(rows, sortings()[i].order)
+	return rows, true
+}
+
+func clusterOf(s *snapshot) clusterLine {
+	line := clusterLine{Leader: s.Status.Leader, Generation: s.Status.Generation.Index}
+	for _, n := range s.Status.Nodes {
+		switch n.State {
+		case "live":
+			line.Nodes++
+		case "draining":
+			line.Draining++
+		default:
+			line.Gone++
+		}
+	}
+	return line
+}
+
+// pager cuts a long table into pages.
+type pager struct {
+	Page, Pages    int // from 1
+	From, To, Rows int
+	Prev, Next     string // URLs; "" = there is none
+}
+
+func pagerOf(u *url.URL, asked string, rows, perPage int) pager {
+	p := pager{Rows: rows, Pages: max(1, (rows+perPage-1)/perPage)}
+	n, err := strconv.Atoi(asked)
+	if err != nil {
+		n = 1
+	}
+	p.Page = min(max(1, n), p.Pages)
+	p.From, p.To = (p.Page-1)*perPage, min(p.Page*perPage, rows)
+	if p.Page > 1 {
+		p.Prev = withParam(u, "page", strconv.Itoa(p.Page-1))
+	}
+	if p.Page < p.Pages {
+		p.Next = withParam(u, "page", strconv.Itoa(p.Page+1))
+	}
+	return p
+}
+
+// withParam is a URL of this host with one parameter changed.
+func withParam(u *url.URL, name, value string) string {
+	values := u.Query()
+	values.Set(name, value)
+	return u.EscapedPath() + "?" + values.Encode()
+}
+
+// query writes parameters, pairs of name and value, without the empty ones.
+func query(pairs ...string) string {
+	values := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			values.Set(pairs[i], pairs[i+1])
+		}
+	}
+	if len(values) == 0 {
+		return ""
+	}
+	return "?" + values.Encode()
+}

@@ -1,0 +1,177 @@
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+// templates has the layout filled with each page, by the name of its file.
+type templates struct{ byName map[string]*template.Template }
+
+func parseTemplates() (*templates, error) {
+	shell, err := template.New("layout.html").Funcs(functions()).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html")
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	names, err := fs.Glob(templateFiles, "templates/*.html")
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: %w", err)
+	}
+	all := &templates{byName: map[string]*template.Template{}}
+	for _, name := range names {
+		base := strings.TrimSuffix(path.Base(name), ".html")
+		if base == "layout" || base == "parts" {
+			continue
+		}
+		page, err := template.Must(shell.Clone()).ParseFS(templateFiles, name)
+		if err != nil {
+			return nil, fmt.Errorf("dashboard: page %s: %w", base, err)
+		}
+		all.byName[base] = page
+	}
+	return all, nil
+}
+
+// view is a page to be shown.
+type view struct {
+	Page   string // the template's name
+	Title  string
+	Nav    string // path of the entry in the navigation that is marked
+	Queue  string // that the search box begins with
+	Live   string // where the page's stream of events is; "" = it has none
+	Status int    // of the answer; 0 = 200
+	Body   any
+	Exact  bool // it is the page that Nav names
+
+	Shell shell
+}
+
+// shell is what stands around every page.
+type shell struct {
+	Cluster string
+	Version string
+	Session bool // there is a session to end
+	Acts    bool // the visitor may change something
+	Assets  string
+	Nav     []navEntry
+	Trouble string // why figures are not read now
+}
+
+type navEntry struct{ Path, Name string }
+
+func (d *Dashboard) shell(r *http.Request) shell {
+	_, err := r.Cookie("lowkiq_session")
+	s := shell{
+		Cluster: d.cfg.Client.Cluster(), Version: d.cfg.Version, Session: err == nil, Acts: web.MayChange(r), Assets: d.pages.version(),
+		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {"/redis", "Redis"}},
+	}
+	if now, _ := d.sampler.peek(); now.Err != nil {
+		s.Trouble = d.explain(now.Err)
+	}
+	return s
+}
+
+// answerTime bounds how long a page may wait for Redis, so that it can still say so.
+const answerTime = 4 * time.Second
+
+// page serves what load makes of a request.
+func (d *Dashboard) page(load func(*http.Request) (view, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
+		defer cancel()
+		v, err := load(r.WithContext(ctx))
+		if err != nil {
+			v = d.failure(r, err)
+		}
+		d.show(w, r, v)
+	}
+}
+
+func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, v view) {
+	v.Shell, v.Exact = d.shell(r), r.URL.Path == v.Nav
+	var out bytes.Buffer
+	if err := d.pages.byName[v.Page].Execute(&out, v); err != nil {
+		d.cfg.Log.Error("page not made", "page", v.Page, "err", err)
+		http.Error(w, "this page could not be made: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if v.Status != 0 {
+		w.WriteHeader(v.Status)
+	}
+	_, _ = w.Write(out.Bytes())
+}
+
+// problem is the body of a page that tells what went wrong.
+type problem struct {
+	Heading string
+	Detail  string
+	Advice  string
+}
+
+// refusal is an error of what was asked for, with its status.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (e *refusal) Error() string { return e.text }
+
+func refuse(status int, format string, args ...any) error {
+	return &refusal{status, fmt.Sprintf(format, args...)}
+}
+
+// failure is the page that tells of an error.
+func (d *Dashboard) failure(r *http.Request, err error) view {
+	status, p := http.StatusInternalServerError, problem{Heading: "This did not work", Detail: d.explain(err)}
+	var own *refusal
+	switch {
+	case errors.As(err, &own):
+		status, p.Heading = own.status, "This cannot be shown"
+		if status == http.StatusNotFound {
+			p.Heading = "Nothing is here"
+		}
+	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, web.ErrUnknownNode):
+		status, p.Heading = http.StatusNotFound, "Nothing is here"
+	case errors.Is(err, web.ErrNoCluster), errors.Is(err, web.ErrNodeExists), errors.Is(err, web.ErrNotHeard):
+		status, p.Heading = http.StatusConflict, "This is not possible now"
+	case away(err):
+		status, p.Heading = http.StatusServiceUnavailable, "Redis cannot be reached"
+		p.Advice = "Jobs are safe where they are. Nodes go on by themselves once Redis answers; reload this page then."
+	default:
+		d.cfg.Log.Error("page failed", "path", r.URL.Path, "err", err)
+	}
+	return view{Page: "problem", Title: p.Heading, Nav: r.URL.Path, Status: status, Body: p}
+}
+
+// away reports whether it was Redis that did not answer.
+func away(err error) bool {
+	return queue.Transient(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+func (d *Dashboard) explain(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("Redis %s did not answer within %s: %v", d.cfg.Client.Redis(), answerTime, err)
+	}
+	return err.Error()
+}
+
+func (d *Dashboard) nowhere(r *http.Request) (view, error) {
+	return view{}, refuse(http.StatusNotFound, "Nothing is at %s.", r.URL.Path)
+}

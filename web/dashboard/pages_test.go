@@ -1,0 +1,195 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+func TestPagesOfAFilledCluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	for _, c := range []struct {
+		name, target string
+		status       int
+		want         []string
+	}{
+		{"overview", "/", 200, []string{"shop", "leader <b>n1</b>", "generation 42", `href="/queues/orders/morgue" class="bad">3</a>`, "1 draining", "1 gone", `data-live="/events?of=%2F"`}},
+		{"filter", "/?q=MAI", 200, []string{">mail</a>", `value="MAI"`}},
+		{"filter nothing", "/?q=%3Cb%3E", 200, []string{"No queue has “&lt;b&gt;” in its name"}},
+		{"sort", "/?sort=lag", 200, []string{`aria-current="true">lag`}},
+		{"sort unknown", "/?sort=colour", 400, []string{"not sorted by"}},
+		{"queue", "/queues/orders", 200, []string{"<h1>orders</h1>", "Pause…", "Run all now…", "Kill all failed…", "Delete all failed…", "n1/01J.1"}},
+		{"queue of many shards", "/queues/mail", 200, []string{">draining</span>", ">claiming</span>", ">unowned</span>", "nobody"}},
+		{"queue unknown", "/queues/nowhere", 404, []string{"There is no queue"}},
+		{"queue impossible", "/queues/%7B%7D/jobs", 404, []string{"no such queue"}},
+		{"jobs", "/queues/orders/jobs", 200, []string{">r1</a>", ">f1</a>", "no stock for 17 … second &lt;line&gt;", "AAEC"}},
+		{"jobs of a state", "/queues/orders/jobs?state=scheduled", 200, []string{">s1</a>", "selected>scheduled"}},
+		{"jobs by id", "/queues/orders/jobs?by=id&from=r1&to=r1", 200, []string{">r1</a>"}},
+		{"jobs by retries", "/queues/orders/jobs?state=retry&by=retries&from=2&reverse=true", 200, []string{">f1</a>", "checked"}},
+		{"jobs by due", "/queues/orders/jobs?from=2099-01-01&to=2101-01-01+00:00", 200, []string{">s1</a>"}},
+		{"jobs of an empty range", "/queues/orders/jobs?by=id&from=zz&to=zzz", 200, []string{"No job is in this range"}},
+		{"jobs page", "/queues/orders/jobs?limit=25", 200, []string{"<option selected>25"}},
+		{"jobs bad time", "/queues/orders/jobs?from=tomorrow", 400, []string{"or a time like"}},
+		{"jobs bad retries", "/queues/orders/jobs?state=retry&by=retries&to=many", 400, []string{"how often a job failed"}},
+		{"jobs bad order", "/queues/orders/jobs?by=colour", 400, []string{"not sorted by"}},
+		{"jobs bad state", "/queues/orders/jobs?state=morgue", 400, []string{"not on this page"}},
+		{"jobs impossible", "/queues/orders/jobs?state=ready&by=retries", 400, []string{"impossible query"}},
+		{"jobs bad cursor", "/queues/orders/jobs?cursor=x", 400, []string{"impossible query"}},
+		{"in flight", "/queues/orders/in-flight", 200, []string{">w1</a>", "since"}},
+		{"blocked", "/queues/orders/blocked", 200, []string{">b1</a>", "Skip oldest…", "Bury…", "stuck"}},
+		{"morgue", "/queues/orders/morgue", 200, []string{">d1</a>", "Requeue all…", "Delete all…", "no &lt;b&gt;stock"}},
+		{"morgue by id", "/queues/orders/morgue?by=id&reverse=true", 200, []string{">d2</a>"}},
+		{"morgue of a kind", "/queues/orders/morgue?kind=" + url.QueryEscape("no <b>stock</b> for #"), 200, []string{">d1</a>", "Errors like"}},
+		{"morgue without an error", "/queues/orders/morgue?kind=%20", 200, []string{">d2</a>", "without an error"}},
+		{"errors", "/queues/orders/errors", 200, []string{"no &lt;b&gt;stock&lt;/b&gt; for #", "Requeue this group…", "Run this group now…", "no error: buried by hand</a>", `name="kind" value=" "`}},
+		{"job", "/queues/orders/job?id=f1", 200, []string{"the reason of f1", "no stock for 17", "&#34;n&#34;: 1", "Run now…", "failed"}},
+		{"job blocked", "/queues/orders/job?id=b1", 200, []string{"Requeue…", "Skip oldest…", "Bury…"}},
+		{"job dead", "/queues/orders/job?id=d2", 200, []string{"Requeue…", "Delete…"}},
+		{"job in flight", "/queues/orders/job?id=w1", 200, []string{"Flight"}},
+		{"job long", "/queues/orders/job?id=long", 200, []string{"the beginning", "39.1 KiB"}},
+		{"job of bytes", "/queues/orders/job?key=" + keyOf("\xff\n"), 200, []string{`&#34;\xff\n&#34;`, "AAEC/w==", "base64"}},
+		{"job absent", "/queues/orders/job?id=nobody", 404, []string{"the reason of nobody"}},
+		{"job unnamed", "/queues/orders/job", 400, []string{"No id is named"}},
+		{"job of a bad key", "/queues/orders/job?key=*", 400, []string{"names no id"}},
+		{"shards", "/shards", 200, []string{">A</span> n1", "n1 1, n2 1, 1 moving, 3 without an owner", `class="cell claiming" title="mail/2: to be claimed by n1"`}},
+		{"nodes", "/nodes", 200, []string{"n1/01J.1", "Drain…", "Undo drain…", ">dead</span>", `<a href="http://127.0.0.1:7948">`, "<b>leader</b>", "another &lt;host&gt; cannot be reached."}},
+		{"plan unasked", "/plan", 200, []string{"it moves nothing", "Live are n1"}},
+		{"plan", "/plan?add=n6,n7", 200, []string{"2 shards would move", "owner above its share"}},
+		{"plan of nothing", "/plan?add=&remove=", 200, []string{"Nothing would move"}},
+		{"plan unknown", "/plan?remove=n5", 400, []string{"unknown node &#34;n5&#34;"}},
+		{"plan bad name", "/plan?add=%3Cb%3E", 400, []string{"&lt;b&gt;"}},
+		{"redis", "/redis", 200, []string{"Version", "noeviction", "standalone", "Commands per second"}},
+		{"nowhere", "/no/such/page", 404, []string{"Nothing is at /no/such/page"}},
+		{"search", "/search?queue=orders", 400, []string{"Name the queue and the id"}},
+		{"result unknown", "/results/x", 404, []string{"cannot read this result"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			expect(t, w.get(c.target), c.status, c.want...)
+		})
+	}
+}
+
+func TestPagesOfAnEmptyCluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.settle()
+	expect(t, w.get("/"), 200, "No queue is registered yet")
+	expect(t, w.get("/shards"), 200, "No queue is registered yet")
+}
+
+func TestPagesOfAnEmptyQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fillQueueOnly()
+	w.settle("orders")
+	for target, want := range map[string]string{
+		"/":                          "orders",
+		"/queues/orders":             "orders",
+		"/queues/orders/jobs":        "No job waits here",
+		"/queues/orders/in-flight":   "No handler has a job",
+		"/queues/orders/blocked":     "No id is blocked",
+		"/queues/orders/morgue":      "The morgue is empty",
+		"/queues/orders/errors":      "None that the shards remember",
+		"/queues/orders/job?id=f1":   "None that the shard remembers",
+		"/shards":                    "orders",
+		"/queues/orders/jobs?by=due": "No job waits here",
+	} {
+		answer := w.get(target)
+		status := http.StatusOK
+		if strings.Contains(target, "job?") {
+			status = http.StatusNotFound
+		}
+		t.Run(target, func(t *testing.T) { expect(t, answer, status, want) })
+	}
+}
+
+// A page shows what was put into it as text, wherever it comes from.
+func TestHostileText(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	_, err := w.orders.Kill(t.Context(), "", "r2")
+	must(t, err)
+	for _, target := range []string{
+		"/queues/orders/jobs", jobLink("orders", hostile), "/queues/orders/jobs?kind=" + url.QueryEscape(hostile),
+		"/queues/orders/jobs?by=id&from=" + url.QueryEscape(hostile), "/?q=" + url.QueryEscape(hostile), "/plan?add=" + url.QueryEscape(hostile),
+		"/search?queue=" + url.QueryEscape(hostile), "/queues/orders/jobs?cursor=" + url.QueryEscape(hostile), "/" + url.PathEscape(hostile),
+	} {
+		answer := w.get(target)
+		for _, evil := range []string{"<script>alert", "<img src=x"} {
+			if strings.Contains(answer.Body.String(), evil) {
+				t.Errorf("%s: got %s unescaped", target, evil)
+			}
+		}
+		for _, objection := range objections(answer.Body.String()) {
+			t.Errorf("%s: %s", target, objection)
+		}
+	}
+}
+
+func TestPagesGoThroughAList(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	for i := range 60 {
+		w.push(job("page-" + string(rune('a'+i%26)) + string(rune('a'+i/26))))
+	}
+	seen, next := map[string]bool{}, "/queues/orders/jobs?by=id&limit=25&from=page-&to=page-zz"
+	for pages := 1; next != ""; pages++ {
+		if pages > 5 {
+			t.Fatal("got more than 5 pages")
+		}
+		body := w.get(next).Body.String()
+		for _, row := range strings.Split(body, `<th scope="row" class="id">`)[1:] {
+			_, rest, _ := strings.Cut(row, ">")
+			id, _, _ := strings.Cut(rest, "<")
+			if seen[id] {
+				t.Errorf("got %s twice", id)
+			}
+			seen[id] = true
+		}
+		next = ""
+		if _, rest, ok := strings.Cut(body, `>⇤ First page</`); ok {
+			if _, rest, ok = strings.Cut(rest, `<a href="`); ok && strings.Contains(rest, `rel="next"`) {
+				next, _, _ = strings.Cut(rest, `"`)
+				next = strings.ReplaceAll(next, "&amp;", "&")
+			}
+		}
+	}
+	if len(seen) != 60 {
+		t.Errorf("got %d jobs, want 60", len(seen))
+	}
+}
+
+func TestSearchGoesToTheJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	answer := w.get("/search?queue=orders&id=" + url.QueryEscape("a b/c"))
+	if got, want := answer.Header().Get("Location"), "/queues/orders/job?id=a+b%2Fc"; answer.Code != http.StatusSeeOther || got != want {
+		t.Errorf("got %d to %q, want 303 to %q", answer.Code, got, want)
+	}
+}
+
+func TestLogOutIsForSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if body := w.get("/plan").Body.String(); strings.Contains(body, "Log out") {
+		t.Error("got a button to log out without a session")
+	}
+	r := httptest.NewRequest(http.MethodGet, "/plan", nil)
+	r.AddCookie(&http.Cookie{Name: "lowkiq_session", Value: "x"})
+	expect(t, w.do(r), 200, `action="/logout" method="post"`)
+}
+
+func TestStaticFiles(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, want := range map[string]string{"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg"} {
+		answer := w.get("/static/" + name)
+		if got := answer.Header().Get("Content-Type"); answer.Code != 200 || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %d %s, want 200 %s", name, answer.Code, got, want)
+		}
+	}
+	expect(t, w.get("/static/none.css"), 404, "Nothing is at")
+}

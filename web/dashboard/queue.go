@@ -1,0 +1,110 @@
+package dashboard
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+// shardsPerPage is how many shards a table shows.
+const shardsPerPage = 100
+
+// queueBody is the page of a queue.
+type queueBody struct {
+	*figures
+	Read   bool
+	Tabs   tabs
+	Owners []ownerCount
+	Rows   []shardRow
+	Pager  pager
+	Deeds  []button
+	Now    time.Time
+}
+
+// tabs are the pages of a queue; On is the one that is shown.
+type tabs struct{ Queue, On string }
+
+// shardRow is one shard.
+type shardRow struct {
+	Index int
+	shardFigures
+	Node string // of the owner
+}
+
+// ownerCount is how many shards of a queue a node owns.
+type ownerCount struct {
+	Node   string
+	Shards int
+}
+
+func (d *Dashboard) queuePage(r *http.Request) (view, error) {
+	name := r.PathValue("q")
+	s := d.sampler.await(r.Context(), name, recent)
+	known := s.queue(name)
+	if known == nil || known.Entry.Shards <= chunkShards {
+		// One round trip: after an action the page must not show what was before.
+		fresh, err := d.source.figures(r.Context(), name)
+		if err != nil {
+			return view{}, unknownQueue(name, err)
+		}
+		d.sampler.learn(fresh)
+		s, _ = s.notBefore(fresh)
+	}
+	return d.queueView(s, visitOf(r))
+}
+
+func unknownQueue(name string, err error) error {
+	if err == lowkiq.ErrUnknownQueue {
+		return refuse(http.StatusNotFound, "There is no queue %q: it has never been registered in this cluster.", name)
+	}
+	return err
+}
+
+func (d *Dashboard) queueView(s *snapshot, v visit) (view, error) {
+	name := strings.TrimPrefix(v.Path, "/queues/")
+	f := s.queue(name)
+	if f == nil {
+		return view{}, refuse(http.StatusNotFound, "There is no queue %q.", name)
+	}
+	b := queueBody{figures: f, Read: !f.At.IsZero(), Tabs: tabs{name, ""}, Owners: ownersOf(f.Shards), Now: f.Sum.Now}
+	b.Pager = pagerOf(v.URL, v.Query().Get("page"), len(f.Shards), shardsPerPage)
+	for i := b.Pager.From; i < b.Pager.To; i++ {
+		b.Rows = append(b.Rows, shardRow{i, f.Shards[i], nodeOf(f.Shards[i].Owner.Instance)})
+	}
+	if v.acts {
+		b.Deeds = queueButtons(f)
+	}
+	return view{Page: "queue", Title: name, Nav: "/", Queue: name, Live: liveURL(v.URL), Body: b}, nil
+}
+
+// nodeOf is the node of an instance's name, <node>/<boot>.<n>.
+func nodeOf(instance string) string {
+	if slash := strings.LastIndexByte(instance, '/'); slash > 0 {
+		return instance[:slash]
+	}
+	return instance
+}
+
+// ownersOf counts shards by owner, in order of the owners' names; "" is nobody.
+func ownersOf(shards []shardFigures) []ownerCount {
+	counts := map[string]int{}
+	for _, s := range shards {
+		counts[s.holder()]++
+	}
+	var all []ownerCount
+	for _, node := range sortedKeys(counts) {
+		all = append(all, ownerCount{node, counts[node]})
+	}
+	return all
+}
+
+// holder is the live node that has the shard.
+func (s shardFigures) holder() string {
+	if s.State == web.Owned || s.State == web.Leaving {
+		return nodeOf(s.Owner.Instance)
+	}
+	return ""
+}

@@ -1,0 +1,109 @@
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lowkiq/lowkiq/web"
+)
+
+const (
+	readToken  = "read-token-0123456789"
+	adminToken = "admin-token-0123456789"
+)
+
+// node puts the pages behind tokens, as a node does.
+func (w *world) node(tokens web.Tokens) http.Handler {
+	w.t.Helper()
+	cluster := w.cluster()
+	cluster.Shards = func(context.Context) ([]web.ShardStatus, error) { return nil, nil }
+	handler, err := web.New(web.Config{
+		Client: w.client, Status: w.status, Cluster: cluster, Metrics: prometheus.NewRegistry(), Pages: w.pages, Tokens: tokens,
+	})
+	must(w.t, err)
+	return handler
+}
+
+func by(target, token string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	return r
+}
+
+// acts reports whether a page, or a part of one, has anything that changes something.
+func acts(page string) bool {
+	for _, sign := range []string{`method="post"`, `name="do"`, `name="one"`, `name="key"`, "data-check-all", ">Do</span>"} {
+		if strings.Contains(page, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// A page offers what its visitor may do, and nothing that would be refused.
+func TestPagesOfferWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	closed, open := w.node(web.Tokens{Read: []string{readToken}, Admin: []string{adminToken}}), w.node(web.Tokens{})
+	result := "/results/" + w.sealed(result{Deed: "requeue-all", Done: "requeued", Queue: "orders", Jobs: true, Left: 9, Cursor: "abc", Back: "/"})
+	for target, offers := range map[string]bool{
+		"/": false, "/shards": false, "/plan": false, "/redis": false, "/queues/orders/in-flight": false, "/nowhere": false,
+		"/queues/orders": true, "/queues/orders/jobs": true, "/queues/orders/blocked": true, "/queues/orders/morgue": true,
+		"/queues/orders/errors": true, "/queues/orders/job?id=f1": true, "/nodes": true, result: true,
+	} {
+		t.Run(target, func(t *testing.T) {
+			for _, c := range []struct {
+				who     string
+				handler http.Handler
+				token   string
+				offers  bool
+			}{{"nobody is asked", open, "", offers}, {"admin", closed, adminToken, offers}, {"reader", closed, readToken, false}} {
+				answer := httptest.NewRecorder()
+				c.handler.ServeHTTP(answer, by(target, c.token).WithContext(t.Context()))
+				page := answer.Body.String()
+				if acts(page) != c.offers {
+					t.Errorf("%s: got buttons %t, want %t; page %s", c.who, !c.offers, c.offers, page)
+				}
+				if got := strings.Contains(page, "wants the admin token"); got != (c.who == "reader") {
+					t.Errorf("%s: got the word on the token %t", c.who, got)
+				}
+				for _, objection := range objections(page) {
+					t.Errorf("%s: %s", c.who, objection)
+				}
+			}
+		})
+	}
+}
+
+// The live parts of a page are made from what all share, and yet for their visitor.
+func TestEventsOfferWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	server := httptest.NewServer(w.node(web.Tokens{Read: []string{readToken}, Admin: []string{adminToken}}))
+	t.Cleanup(server.Close)
+	for _, of := range []string{"/queues/orders", "/nodes"} {
+		for _, c := range []struct {
+			token  string
+			offers bool
+		}{{readToken, false}, {adminToken, true}, {readToken, false}} {
+			r := by(server.URL+"/events?of="+of, c.token)
+			r.RequestURI = ""
+			answer, err := http.DefaultClient.Do(r.WithContext(t.Context()))
+			must(t, err)
+			t.Cleanup(func() { _ = answer.Body.Close() })
+			lines := bufio.NewScanner(answer.Body)
+			lines.Buffer(nil, 1<<20)
+			if name, data := nextEvent(t, lines); acts(data) != c.offers || name == "trouble" {
+				t.Errorf("%s with %s: got buttons %t, want %t; event %s", of, c.token, !c.offers, c.offers, data)
+			}
+		}
+	}
+}

@@ -1,0 +1,26 @@
+package dashboard
+
+import "net/http"
+
+// routes are all pages there are. Nothing that is read by GET changes anything.
+func (d *Dashboard) routes() {
+	get := func(path string, load func(*http.Request) (view, error)) { d.mux.Handle("GET "+path, d.page(load)) }
+	get("/{$}", d.overviewPage)
+	get("/queues/{q}", d.queuePage)
+	for _, kind := range []listKind{jobsList(), inFlightList(), blockedList(), morgueList()} {
+		get("/queues/{q}/"+kind.path, d.listPage(kind))
+	}
+	get("/queues/{q}/errors", d.errorsPage)
+	get("/queues/{q}/job", d.jobPage)
+	get("/shards", d.shardsPage)
+	get("/nodes", d.nodesPage)
+	get("/plan", d.planPage)
+	get("/redis", d.redisPage)
+	get("/results/{token}", d.resultPage)
+	get("/", d.nowhere)
+	d.mux.HandleFunc("GET /search", d.search)
+	d.mux.HandleFunc("GET /static/{file}", d.static)
+	d.mux.HandleFunc("GET /events", d.events)
+	d.mux.HandleFunc("POST /confirm", d.confirm)
+	d.mux.HandleFunc("POST /do", d.act)
+}

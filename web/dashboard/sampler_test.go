@@ -1,0 +1,267 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+// fakeSource has queues of which each read takes a while.
+type fakeSource struct {
+	mu      sync.Mutex // guards what follows
+	entries map[string]queue.Entry
+	takes   time.Duration
+	err     error
+	reads   int
+	busy    time.Duration // in reads
+	done    int64         // jobs processed, more with every read of a first shard
+}
+
+func (f *fakeSource) overview(context.Context) (overview, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return overview{Entries: f.entries, Owners: func(lowkiq.Shard, string) (string, web.ShardState) { return "n1", web.Owned }}, f.err
+}
+
+func (f *fakeSource) timings(context.Context) (map[string]queue.Timing, error) { return nil, nil }
+
+func (f *fakeSource) stats(_ context.Context, shards []lowkiq.Shard) ([]queue.Stats, error) {
+	f.mu.Lock()
+	f.reads++
+	f.busy += f.takes
+	err := f.err
+	all := make([]queue.Stats, len(shards))
+	for i, s := range shards {
+		if s.Index == 0 {
+			f.done += 10
+		}
+		all[i] = queue.Stats{Jobs: queue.Counts{Ready: 1}, Processed: f.done, Now: time.Now()}
+	}
+	f.mu.Unlock()
+	time.Sleep(f.takes) // the bubble's clock
+	return all, err
+}
+
+func (f *fakeSource) count() (reads int, busy time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reads, f.busy
+}
+
+func (f *fakeSource) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// inBubble runs a sampler over a source.
+func inBubble(t *testing.T, src *fakeSource, story func(t *testing.T, s *sampler)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := newSampler(src)
+		ended := make(chan error, 1)
+		go func() { ended <- s.run(ctx) }()
+		story(t, s)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("got %v, want no error", err)
+		}
+	})
+}
+
+func oneQueue(shards int) map[string]queue.Entry {
+	return map[string]queue.Entry{"orders": {Shards: shards, Layout: 1}}
+}
+
+func TestSamplerWorksWhileSomebodyLooks(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{entries: oneQueue(3), takes: time.Millisecond}
+	inBubble(t, src, func(t *testing.T, s *sampler) {
+		time.Sleep(time.Hour)
+		if reads, _ := src.count(); reads != 0 {
+			t.Fatalf("got %d reads before the first look, want 0", reads)
+		}
+		now := s.await(t.Context(), "", figured)
+		if got := now.totals(); got.Read != 1 || got.Jobs.Ready != 3 {
+			t.Errorf("got %+v at the first look, want all 3 shards", got)
+		}
+		time.Sleep(attention + 2*interval)
+		last, _ := src.count()
+		if last < 25 || last > 35 {
+			t.Errorf("got %d reads in %s, want about one a second", last, attention)
+		}
+		time.Sleep(time.Hour)
+		if reads, _ := src.count(); reads != last {
+			t.Errorf("got %d reads after the last look was over, want %d", reads, last)
+		}
+		if now := s.await(t.Context(), "", figured); time.Since(now.At) > interval {
+			t.Errorf("got figures that are %s old at the next look, want fresh ones", time.Since(now.At))
+		}
+	})
+}
+
+func TestSamplerLeavesRedisToTheJobs(t *testing.T) {
+	t.Parallel()
+	entries := map[string]queue.Entry{}
+	for i := range 1000 {
+		entries["q"+string(rune('a'+i/100))+string(rune('a'+i/10%10))+string(rune('a'+i%10))] = queue.Entry{Shards: 50}
+	}
+	src := &fakeSource{entries: entries, takes: 6 * time.Millisecond}
+	inBubble(t, src, func(t *testing.T, s *sampler) {
+		began := time.Now()
+		now := s.await(t.Context(), "", figured)
+		if took := time.Since(began); took > firstWait {
+			t.Errorf("got %s for the first look, want at most %s", took, firstWait)
+		}
+		if got := now.totals(); got.Queues != 1000 || !now.Early {
+			t.Errorf("got %d queues, early %t, at the first look; want their names, and no figures", got.Queues, now.Early)
+		}
+		_, change := s.look("")
+		<-change
+		partial, _ := s.look("qjjj")
+		if got := partial.totals(); got.Read == 0 || got.Complete() {
+			t.Errorf("got %d of %d queues in the first snapshot, want some", got.Read, got.Queues)
+		}
+		time.Sleep(3 * interval)
+		if now, _ := s.look("qjjj"); now.queue("qjjj").At.IsZero() {
+			t.Error("got no figures of the queue that somebody looks at, want it read out of turn")
+		}
+		for range 20 {
+			time.Sleep(interval)
+			s.look("")
+		}
+		if now, _ := s.look(""); !now.totals().Complete() || now.totals().Jobs.Ready != 50_000 {
+			t.Errorf("got %+v after 24 s, want all 50,000 shards", now.totals())
+		}
+		_, busy := src.count()
+		if share := float64(busy) / float64(time.Since(began)); share > .11 {
+			t.Errorf("got %.0f%% of Redis's time, want a tenth", 100*share)
+		}
+	})
+}
+
+func TestSamplerSaysWhenItCannotRead(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{entries: oneQueue(2), takes: time.Millisecond}
+	inBubble(t, src, func(t *testing.T, s *sampler) {
+		s.await(t.Context(), "", figured)
+		src.fail(errors.New("away"))
+		time.Sleep(2 * interval)
+		now, _ := s.look("")
+		if now.Err == nil || now.totals().Jobs.Ready != 2 {
+			t.Errorf("got error %v and %d jobs, want the error and what was known", now.Err, now.totals().Jobs.Ready)
+		}
+		src.fail(nil)
+		time.Sleep(2 * interval)
+		if now, _ := s.look(""); now.Err != nil {
+			t.Errorf("got %v after Redis was back, want no error", now.Err)
+		}
+	})
+}
+
+func TestSamplerReckonsRates(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{entries: oneQueue(1), takes: time.Millisecond}
+	inBubble(t, src, func(t *testing.T, s *sampler) {
+		s.await(t.Context(), "", figured)
+		time.Sleep(5*interval + interval/2)
+		now, _ := s.look("")
+		if got := now.totals().Rate.Processed; got < 9 || got > 11 {
+			t.Errorf("got %.1f per second, want about 10", got)
+		}
+		if n := len(now.Samples); n < 4 || n > 7 {
+			t.Errorf("got %d points, want about one a second", n)
+		}
+		if c := chartOf(now.Samples, now.At); c.Processed == "" || c.Area == "" || c.Top != 10 && c.Top != 20 {
+			t.Errorf("got chart %+v, want lines", c)
+		}
+	})
+}
+
+func TestSamplerForgetsQueuesThatAreGone(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{entries: oneQueue(1), takes: time.Millisecond}
+	inBubble(t, src, func(t *testing.T, s *sampler) {
+		s.await(t.Context(), "", figured)
+		src.mu.Lock()
+		src.entries = map[string]queue.Entry{"mail": {Shards: 2}}
+		src.mu.Unlock()
+		time.Sleep(3 * interval)
+		now, _ := s.look("")
+		if now.queue("orders") != nil || now.queue("mail") == nil {
+			t.Errorf("got %+v, want mail alone", now.Queues)
+		}
+	})
+}
+
+func TestSamplerNeverGoesBackBehindAPage(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{entries: oneQueue(3), takes: interval / 50}
+	inBubble(t, src, func(t *testing.T, s *sampler) {
+		began := time.Now()
+		known := s.await(t.Context(), "", figured)
+		time.Sleep(interval + interval/10 - time.Since(began)) // the second sweep is under way
+		page := *known.queue("orders")
+		page.Entry.Paused, page.At, page.Sum = true, time.Now(), queue.Stats{Jobs: queue.Counts{Ready: 7}}
+		s.learn(&page)
+		now, change := s.look("")
+		for sight := range 2 {
+			if f := now.queue("orders"); !f.Entry.Paused || f.Sum.Jobs.Ready != 7 {
+				t.Errorf("got paused %t and %d jobs in sight %d, want what the page has shown", f.Entry.Paused, f.Sum.Jobs.Ready, sight)
+			}
+			<-change
+			now, change = s.look("")
+		}
+		time.Sleep(2 * interval)
+		now, _ = s.look("")
+		if f := now.queue("orders"); f.Entry.Paused || f.Sum.Jobs.Ready != 3 {
+			t.Errorf("got paused %t and %d jobs at last, want what was read since", f.Entry.Paused, f.Sum.Jobs.Ready)
+		}
+	})
+}
+
+func TestSnapshotNotBeforeAPage(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	figure := func(paused bool, ready int, at time.Time) *figures {
+		return &figures{Name: "orders", Entry: queue.Entry{Paused: paused}, Sum: queue.Stats{Jobs: queue.Counts{Ready: ready}}, At: at}
+	}
+	before, after := at.Add(-time.Second), at.Add(time.Second)
+	for _, c := range []struct {
+		name   string
+		seen   time.Time
+		known  *figures
+		paused bool
+		ready  int // -1: the queue is not there
+		needed bool
+	}{
+		{"all older", before, figure(false, 1, before), true, 7, true},
+		{"figures newer", before, figure(false, 1, after), true, 1, true},
+		{"entry newer", after, figure(false, 1, before), false, 7, true},
+		{"all newer", after, figure(false, 1, after), false, 1, false},
+		{"not registered yet", before, nil, true, 7, true},
+		{"gone since", after, nil, false, -1, false},
+	} {
+		s := &snapshot{Seen: c.seen}
+		if c.known != nil {
+			s = s.with(c.known)
+		}
+		next, needed := s.notBefore(figure(true, 7, at))
+		f := next.queue("orders")
+		if needed != c.needed || (f == nil) != (c.ready < 0) {
+			t.Errorf("%s: got needed %t, %+v", c.name, needed, f)
+			continue
+		}
+		if f != nil && (f.Entry.Paused != c.paused || f.Sum.Jobs.Ready != c.ready) {
+			t.Errorf("%s: got paused %t with %d jobs, want %t with %d", c.name, f.Entry.Paused, f.Sum.Jobs.Ready, c.paused, c.ready)
+		}
+	}
+}

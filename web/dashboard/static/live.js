@@ -1,0 +1,109 @@
+// Keeps the parts of a page live that the server makes anew: [data-region] elements take
+// the HTML of the events of their name. Elements are changed in place, so that focus,
+// selection and scrolling stay where they are.
+'use strict';
+
+(() => {
+  const source = document.body.dataset.live;
+  const bar = document.querySelector('[data-live-state]');
+  const text = document.querySelector('[data-live-text]');
+  const toggle = document.querySelector('[data-live-toggle]');
+
+  document.querySelectorAll('[data-check-all]').forEach((box) => {
+    box.closest('label').hidden = false;
+    box.addEventListener('change', () => {
+      box.closest('form').querySelectorAll('input[name=key]').forEach((one) => { one.checked = box.checked; });
+    });
+  });
+
+  if (!source || !bar) return;
+
+  const say = (words) => { if (text.textContent !== words) text.textContent = words; };
+
+  function sync(from, to) {
+    for (const { name } of [...from.attributes]) {
+      if (!to.hasAttribute(name)) from.removeAttribute(name);
+    }
+    for (const { name, value } of to.attributes) {
+      if (from.getAttribute(name) !== value) from.setAttribute(name, value);
+    }
+    syncChildren(from, to);
+  }
+
+  function syncChildren(from, to) {
+    const next = [...to.childNodes];
+    next.forEach((node, i) => {
+      const old = from.childNodes[i];
+      if (!old) {
+        from.append(node);
+      } else if (old.nodeType !== node.nodeType || old.nodeName !== node.nodeName) {
+        old.replaceWith(node);
+      } else if (node.nodeType === Node.ELEMENT_NODE) {
+        sync(old, node);
+      } else if (old.nodeValue !== node.nodeValue) {
+        old.nodeValue = node.nodeValue;
+      }
+    });
+    while (from.childNodes.length > next.length) from.lastChild.remove();
+  }
+
+  function show(region, html) {
+    const made = document.createElement('template');
+    made.innerHTML = html;
+    syncChildren(region, made.content);
+  }
+
+  // A screen reader hears the figures now and then, not every second.
+  const speaker = document.querySelector('[data-say]');
+  const sayEvery = 30000;
+  let spoken = Date.now();
+
+  function speak() {
+    const figures = document.querySelectorAll('[data-figures] > div');
+    if (!speaker || figures.length === 0 || Date.now() - spoken < sayEvery) return;
+    spoken = Date.now();
+    speaker.textContent = [...figures].map((one) => [...one.children].map((part) => part.textContent).join(' ')).join(', ');
+  }
+
+  let stream = null;
+
+  function open() {
+    stream = new EventSource(source);
+    stream.onopen = () => say('live');
+    stream.onerror = () => say(stream && stream.readyState === EventSource.CLOSED
+      ? 'not live: reload the page' : 'the connection is lost, trying again');
+    document.querySelectorAll('[data-region]').forEach((region) => {
+      stream.addEventListener(region.dataset.region, (event) => {
+        show(region, event.data);
+        speak();
+      });
+    });
+    stream.addEventListener('trouble', (event) => {
+      const banner = document.getElementById('trouble');
+      banner.querySelector('[data-trouble]').textContent = event.data;
+      banner.hidden = event.data === '';
+    });
+    toggle.textContent = 'Hold still';
+  }
+
+  function close(words) {
+    if (stream) stream.close();
+    stream = null;
+    say(words);
+    toggle.textContent = 'Go live';
+  }
+
+  let held = false;
+  toggle.addEventListener('click', () => {
+    held = stream !== null;
+    if (held) close('held still'); else open();
+  });
+  // A page that nobody sees needs no figures.
+  document.addEventListener('visibilitychange', () => {
+    if (held) return;
+    if (document.hidden) close('paused in the background'); else if (!stream) open();
+  });
+
+  bar.hidden = false;
+  open();
+})();

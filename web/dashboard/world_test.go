@@ -1,0 +1,239 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+// world is the pages of a node, with a cluster of its own in Redis.
+type world struct {
+	t      testing.TB
+	redis  *redistest.Server
+	client *queue.Client
+	pages  *Dashboard
+	orders *queue.Queue
+	drains atomic.Int64 // how often a drain was asked for
+}
+
+// hostile is an id that would break a page that does not escape it.
+const hostile = `x"'><script>alert(1)</script>`
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{t: t, redis: redistest.Start(t)}
+	var err error
+	w.client, err = queue.Open(queue.Config{Redis: w.redis.URL(), Cluster: "shop", Timeout: 10 * time.Second})
+	must(t, err)
+	t.Cleanup(func() { must(t, w.client.Close()) })
+	w.pages, err = New(Config{Client: w.client, Version: "v1.2.3", Status: w.status, Owners: owners, Cluster: w.cluster()})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.pages.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-ended)
+	})
+	return w
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) status(ctx context.Context) (web.Status, error) {
+	_, err := w.client.Time(ctx)
+	return web.Status{
+		Cluster: "shop", Generation: web.Generation{Record: "1763600000000", Index: 42}, Leader: "n1",
+		Warnings: []string{"node n4 of another <host> cannot be reached"},
+		Nodes: []web.NodeStatus{
+			{Name: "n1", Instance: "n1/01J.1", State: web.Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "http://127.0.0.1:7948"},
+			{Name: "n2", Instance: "n2/01K.1", State: web.Draining, LeaseAge: 0.5, Shards: 1, HTTP: "javascript:alert(1)"},
+			{Name: "n3", Instance: "n3/01L.1", State: web.Gone},
+		},
+	}, err
+}
+
+// owners gives all shards to n1.
+func owners(context.Context) (Owners, error) {
+	return func(s lowkiq.Shard, holder string) (string, web.ShardState) {
+		switch {
+		case nodeOf(holder) == "n1":
+			return "n1", web.Owned
+		case holder != "":
+			return "n1", web.Leaving
+		case s.Index == 2:
+			return "n1", web.Claiming
+		}
+		return "", web.NobodyOwns
+	}, nil
+}
+
+func (w *world) cluster() web.Cluster {
+	return web.Cluster{
+		Members: func() ([]web.MemberStatus, error) {
+			return []web.MemberStatus{
+				{Node: "n1", Instance: "n1/01J.1", Boot: "01J", State: "alive", Address: "127.0.0.1:7946", Since: 1763600000},
+				{Node: "n9", Instance: "n9/01M.1", Boot: "01M", State: "dead", Address: "127.0.0.1:7996", Since: 1763600000},
+			}, nil
+		},
+		Plan: func(_ context.Context, add, remove []string) ([]web.Move, error) {
+			if len(remove) > 0 {
+				return nil, fmt.Errorf("%w %q (known: n1)", web.ErrUnknownNode, remove[0])
+			}
+			var moves []web.Move
+			for i, name := range add {
+				moves = append(moves, web.Move{Queue: "orders", Index: i, From: "n1", To: name, Reason: "owner above its share"})
+			}
+			return moves, nil
+		},
+		Why: func(_ context.Context, _ *queue.Queue, id string) (web.Reason, error) {
+			due := 12.5
+			return web.Reason{State: "scheduled", Reason: "the reason of " + id, Due: &due}, nil
+		},
+		Drain: func(_ context.Context, node string, _ bool) (string, error) {
+			w.drains.Add(1)
+			if node == "n1" {
+				return "n1/01J.1", nil
+			}
+			return "", fmt.Errorf("drain %s: %w", node, web.ErrNotHeard)
+		},
+	}
+}
+
+// fill puts jobs of queue orders into every state; queue mail has none, but owners.
+func (w *world) fill() *world {
+	w.t.Helper()
+	ctx := w.t.Context()
+	w.fillQueueOnly()
+	mail, err := w.client.Register(ctx, lowkiq.Queue{Name: "mail", Shards: 5})
+	must(w.t, err)
+	for i, instance := range []string{"n1/01J.1", "n2/01K.1"} {
+		_, err = mail.Shard(i).Claim(ctx, instance, queue.Fresh, queue.Owner{})
+		must(w.t, err)
+	}
+	w.push(job("f1"), job("f2"), job("b1"), job("d1"), job("d3"), job("w1"))
+	claim, err := w.orders.Shard(0).Claim(ctx, "n1/01J.1", queue.Fresh, queue.Owner{})
+	must(w.t, err)
+	popped, err := claim.Pop(ctx, queue.PopRequest{IDs: 6, Bytes: 1 << 20})
+	must(w.t, err)
+	_, err = claim.Nack(ctx,
+		queue.Nack{Flight: popped.Flight, ID: "f1", Kind: queue.Retry, RetryCount: 3, Delay: time.Hour, Error: "no stock for 17\nsecond <line>"},
+		queue.Nack{Flight: popped.Flight, ID: "f2", Kind: queue.Retry, RetryCount: 0, Delay: 2 * time.Hour, Error: "no price"})
+	must(w.t, err)
+	_, err = claim.Bury(ctx,
+		queue.Burial{Flight: popped.Flight, ID: "b1", Policy: queue.Block, RetryCount: 25, Error: "stuck"},
+		queue.Burial{Flight: popped.Flight, ID: "d1", Policy: queue.Bury, RetryCount: 25, Error: "no <b>stock</b> for 18"},
+		queue.Burial{Flight: popped.Flight, ID: "d3", Policy: queue.Bury, RetryCount: 25, Error: "no <b>stock</b> for 19"})
+	must(w.t, err)
+	w.push(job("d2"))
+	_, err = w.orders.Kill(ctx, queue.Anywhere, "d2")
+	must(w.t, err)
+	scheduled := job("s1")
+	scheduled.PerformAt = time.Unix(4102444800, 0)
+	binary, long := job("\xff\n"), job("long")
+	binary.Payload, long.Payload = []byte{0, 1, 2, 255}, []byte(`"`+strings.Repeat("ä", 20_000)+`"`)
+	evil := job(hostile)
+	evil.Payload = []byte(`</pre><img src=x onerror=alert(1)>`)
+	w.push(job("r1"), job("r2"), scheduled, job("a/b"), binary, long, evil)
+	w.settle("orders", "mail")
+	return w
+}
+
+// settle waits until the pages have figures of the queues, for a machine that is busy.
+func (w *world) settle(queues ...string) {
+	w.t.Helper()
+	for {
+		now, change := w.pages.sampler.look("")
+		missing := slices.ContainsFunc(queues, func(name string) bool { f := now.queue(name); return f == nil || f.At.IsZero() })
+		if figured(now) && !missing {
+			return
+		}
+		select {
+		case <-change:
+		case <-w.t.Context().Done():
+			w.t.Fatal("the figures never came")
+		}
+	}
+}
+
+// fillQueueOnly registers queue orders, with one shard.
+func (w *world) fillQueueOnly() {
+	w.t.Helper()
+	var err error
+	w.orders, err = w.client.Register(w.t.Context(), lowkiq.Queue{Name: "orders", Shards: 1})
+	must(w.t, err)
+}
+
+func job(id string) lowkiq.Push { return lowkiq.Push{ID: id, Payload: []byte(`{"n":1}`)} }
+
+func (w *world) push(jobs ...lowkiq.Push) {
+	w.t.Helper()
+	results, err := w.orders.Push(w.t.Context(), jobs...)
+	must(w.t, err)
+	for _, r := range results {
+		must(w.t, r.Err)
+	}
+}
+
+func (w *world) do(r *http.Request) *httptest.ResponseRecorder {
+	answer := httptest.NewRecorder()
+	w.pages.ServeHTTP(answer, r.WithContext(w.t.Context()))
+	return answer
+}
+
+func (w *world) get(target string) *httptest.ResponseRecorder {
+	return w.do(httptest.NewRequest(http.MethodGet, target, nil))
+}
+
+// post sends a form; fields are pairs.
+func (w *world) post(target string, fields ...string) *httptest.ResponseRecorder {
+	form := url.Values{}
+	for i := 0; i+1 < len(fields); i += 2 {
+		form.Add(fields[i], fields[i+1])
+	}
+	r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return w.do(r)
+}
+
+// expect checks a page: its status, that it is sound, and that it has all parts.
+func expect(t *testing.T, answer *httptest.ResponseRecorder, status int, parts ...string) {
+	t.Helper()
+	body := answer.Body.String()
+	if answer.Code != status {
+		t.Fatalf("got status %d, want %d; body %s", answer.Code, status, body)
+	}
+	for _, objection := range objections(body) {
+		t.Errorf("page: %s", objection)
+	}
+	for _, part := range parts {
+		if !strings.Contains(body, part) {
+			t.Errorf("got page %s, want %q in it", body, part)
+		}
+	}
+}
+
+func mustURL(text string) *url.URL {
+	u, err := url.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return u
+}

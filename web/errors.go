@@ -1,0 +1,46 @@
+package web
+
+import (
+	"net/http"
+
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// errorGroup is the jobs whose last errors are of one kind.
+type errorGroup struct {
+	Kind     string  `json:"kind"` // what lists and actions take as their kind
+	Jobs     int     `json:"jobs"`
+	Payloads int     `json:"payloads"`
+	Newest   float64 `json:"newest"` // unix seconds: of blocked and buried jobs the time of the newest, of failed ones the latest due time
+	Example  jobID   `json:"example"`
+	Error    string  `json:"error"` // of the example
+}
+
+// errorGroups groups the errors of a state. One call looks at the newest 5,000 jobs at most.
+func (a *api) errorGroups(w http.ResponseWriter, r *http.Request) error {
+	q, err := a.queue(r)
+	if err != nil {
+		return err
+	}
+	query := queue.Query{}
+	if err := readShape(&query, r.URL.Query(), failing); err != nil {
+		return err
+	}
+	found, err := q.Errors(r.Context(), query.State)
+	if err != nil {
+		return err
+	}
+	groups := make([]errorGroup, len(found.Groups))
+	for i, g := range found.Groups {
+		groups[i] = errorGroup{g.Kind, g.Jobs, g.Payloads, float64(g.Newest.UnixMicro()) / 1e6, jobIDOf(g.Example), g.Error}
+	}
+	return writeJSON(w, struct {
+		State    queue.State  `json:"state"`
+		Groups   []errorGroup `json:"groups"`
+		Examined int          `json:"examined"`
+		All      bool         `json:"all"`
+	}{query.State, groups, found.Examined, found.All})
+}
+
+// failing are the states whose jobs have an error.
+var failing = kind{[]queue.State{queue.Retrying, queue.Waiting, queue.Dead}, []queue.Order{queue.ByDue}}

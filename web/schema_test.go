@@ -1,0 +1,216 @@
+package web
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// schemas checks values against the part of JSON Schema that openapi.yaml uses. A word it
+// does not know is a fault of the schema, so that none is passed over.
+type schemas struct{ root map[string]any }
+
+// annotations say nothing of what is valid.
+var annotations = []string{"description", "default", "example"}
+
+// at follows a reference like #/components/schemas/Job.
+func (s schemas) at(ref string) (any, error) {
+	var node any = s.root
+	for _, word := range strings.Split(strings.TrimPrefix(ref, "#/"), "/") {
+		object, ok := node.(map[string]any)
+		if !ok || object[word] == nil {
+			return nil, fmt.Errorf("%s: nothing is there", ref)
+		}
+		node = object[word]
+	}
+	return node, nil
+}
+
+// resolve replaces a reference by what it refers to.
+func (s schemas) resolve(node any) (map[string]any, error) {
+	object, ok := node.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("got %T, want an object", node)
+	}
+	ref, ok := object["$ref"].(string)
+	if !ok {
+		return object, nil
+	}
+	target, err := s.at(ref)
+	if err != nil {
+		return nil, err
+	}
+	return s.resolve(target)
+}
+
+// check says what is wrong with a value; where is its place.
+func (s schemas) check(node, value any, where string) error {
+	schema, err := s.resolve(node)
+	if err != nil {
+		return fmt.Errorf("%s: schema: %w", where, err)
+	}
+	for _, word := range slices.Sorted(maps.Keys(schema)) {
+		if slices.Contains(annotations, word) {
+			continue
+		}
+		rule := rulesOf()[word]
+		if rule == nil {
+			return fmt.Errorf("%s: schema: unknown word %q", where, word)
+		}
+		if err := rule(s, schema, schema[word], value, where); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type rule = func(s schemas, schema map[string]any, limit, value any, where string) error
+
+// rulesOf are the words that are understood.
+func rulesOf() map[string]rule {
+	return map[string]rule{
+		"type": ruleType, "enum": ruleEnum, "const": ruleConst, "minimum": ruleMinimum, "maximum": ruleMaximum,
+		"required": ruleRequired, "properties": ruleProperties, "additionalProperties": ruleAdditional,
+		"items": ruleItems, "anyOf": ruleAnyOf,
+	}
+}
+
+func ruleType(_ schemas, _ map[string]any, limit, value any, where string) error {
+	allowed, ok := limit.([]any)
+	if !ok {
+		allowed = []any{limit}
+	}
+	got := typeOf(value)
+	for _, one := range allowed {
+		if one == got || one == "number" && got == "integer" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: got %s, want %v", where, got, limit)
+}
+
+func typeOf(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "boolean"
+	case string:
+		return "string"
+	case []any:
+		return "array"
+	case map[string]any:
+		return "object"
+	default:
+		if f := number(v); f == float64(int64(f)) {
+			return "integer"
+		}
+		return "number"
+	}
+}
+
+func number(value any) float64 {
+	v := reflect.ValueOf(value)
+	switch {
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanUint():
+		return float64(v.Uint())
+	case v.CanFloat():
+		return v.Float()
+	}
+	return 0
+}
+
+func same(x, y any) bool { return fmt.Sprint(x) == fmt.Sprint(y) && typeOf(x) == typeOf(y) }
+
+func ruleEnum(_ schemas, _ map[string]any, limit, value any, where string) error {
+	for _, one := range limit.([]any) {
+		if same(one, value) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: got %v, want one of %v", where, value, limit)
+}
+
+func ruleConst(_ schemas, _ map[string]any, limit, value any, where string) error {
+	if !same(limit, value) {
+		return fmt.Errorf("%s: got %v, want %v", where, value, limit)
+	}
+	return nil
+}
+
+func ruleMinimum(_ schemas, _ map[string]any, limit, value any, where string) error {
+	if number(value) < number(limit) {
+		return fmt.Errorf("%s: got %v, want at least %v", where, value, limit)
+	}
+	return nil
+}
+
+func ruleMaximum(_ schemas, _ map[string]any, limit, value any, where string) error {
+	if number(value) > number(limit) {
+		return fmt.Errorf("%s: got %v, want at most %v", where, value, limit)
+	}
+	return nil
+}
+
+func ruleRequired(_ schemas, _ map[string]any, limit, value any, where string) error {
+	object, _ := value.(map[string]any)
+	for _, name := range limit.([]any) {
+		if _, ok := object[name.(string)]; !ok {
+			return fmt.Errorf("%s: %v is missing", where, name)
+		}
+	}
+	return nil
+}
+
+func ruleProperties(s schemas, _ map[string]any, limit, value any, where string) error {
+	object, _ := value.(map[string]any)
+	properties := limit.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if schema, ok := properties[name]; ok {
+			if err := s.check(schema, object[name], where+"."+name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func ruleAdditional(s schemas, schema map[string]any, limit, value any, where string) error {
+	object, _ := value.(map[string]any)
+	known, _ := schema["properties"].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if _, ok := known[name]; ok {
+			continue
+		}
+		if limit == false {
+			return fmt.Errorf("%s: %s is not described", where, name)
+		}
+		if err := s.check(limit, object[name], where+"."+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ruleItems(s schemas, _ map[string]any, limit, value any, where string) error {
+	list, _ := value.([]any)
+	for i, item := range list {
+		if err := s.check(limit, item, fmt.Sprintf("%s[%d]", where, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ruleAnyOf(s schemas, _ map[string]any, limit, value any, where string) (err error) {
+	for _, one := range limit.([]any) {
+		if err = s.check(one, value, where); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: none of the possible forms: %w", where, err)
+}

@@ -1,0 +1,201 @@
+package web
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	_ "embed" // the login page
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A browser cannot send a token with every request, so it gets a session for one. A
+// session is stateless: role and expiry, sealed with a key made of the token. Any node
+// with the same token knows it, and it ends with the token.
+
+const (
+	loginPath     = "/login"
+	logoutPath    = "/logout"
+	staticPath    = "/static/"
+	sessionCookie = "lowkiq_session"
+	sessionLife   = 12 * time.Hour
+	loginLimit    = 4 << 10 // bytes of the form
+	nextLimit     = 2 << 10 // bytes of the path to go on to
+	loginsASecond = 3       // attempts, whoever makes them; as many may come at once
+)
+
+//go:embed login.html
+var loginText string
+
+// sessions makes sessions and knows them again.
+type sessions struct {
+	tokens []hashed
+	now    func() time.Time
+}
+
+// seal is the cookie's value for the owner of a token.
+func (s sessions) seal(of hashed) string {
+	text := of.role.String() + "." + strconv.FormatInt(s.now().Add(sessionLife).Unix(), 10)
+	return text + "." + signature(of, text)
+}
+
+func signature(of hashed, text string) string {
+	mac := hmac.New(sha256.New, of.sum[:])
+	mac.Write([]byte("lowkiq session " + text))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// role is what the request's session allows; visitor if it has none that is valid.
+func (s sessions) role(r *http.Request) role {
+	for _, cookie := range r.CookiesNamed(sessionCookie) {
+		if have := s.open(cookie.Value); have > visitor {
+			return have
+		}
+	}
+	return visitor
+}
+
+func (s sessions) open(value string) role {
+	cut := strings.LastIndexByte(value, '.')
+	if cut < 0 {
+		return visitor
+	}
+	text, sealed := value[:cut], value[cut+1:]
+	name, expiry, _ := strings.Cut(text, ".")
+	have, known := roleNamed(name)
+	until, err := strconv.ParseInt(expiry, 10, 64)
+	if !known || err != nil || s.now().Unix() >= until {
+		return visitor
+	}
+	for _, of := range s.tokens {
+		if of.role == have && hmac.Equal([]byte(signature(of, text)), []byte(sealed)) {
+			return have
+		}
+	}
+	return visitor
+}
+
+// doors are the pages through which people come and go.
+type doors struct {
+	sessions sessions
+	attempts *attempts
+	page     *template.Template
+	next     http.Handler // everything behind them
+}
+
+func newDoors(s sessions, next http.Handler) (*doors, error) {
+	page, err := template.New("login").Parse(loginText)
+	if err != nil {
+		return nil, fmt.Errorf("web: login page: %w", err)
+	}
+	return &doors{sessions: s, attempts: &attempts{now: s.now, left: loginsASecond}, page: page, next: next}, nil
+}
+
+// ServeHTTP serves the doors and passes the rest on.
+func (d *doors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	post := r.Method == http.MethodPost
+	switch {
+	case r.URL.Path != loginPath && r.URL.Path != logoutPath:
+		d.next.ServeHTTP(w, r)
+	case len(d.sessions.tokens) == 0:
+		http.Redirect(w, r, "/", http.StatusSeeOther) // nobody is asked for anything
+	case r.URL.Path == loginPath && post:
+		d.login(w, r)
+	case r.URL.Path == logoutPath && post:
+		http.SetCookie(w, cookie(r, "", -1))
+		http.Redirect(w, r, loginPath, http.StatusSeeOther)
+	case r.URL.Path == loginPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+		d.show(w, http.StatusOK, local(r.URL.Query().Get("next")), "")
+	default:
+		allow := map[string]string{loginPath: "GET, HEAD, POST", logoutPath: "POST"}[r.URL.Path]
+		w.Header().Set("Allow", allow)
+		newProblem(http.StatusMethodNotAllowed, "%s is not possible here: %s is", r.Method, allow).write(w)
+	}
+}
+
+// login gives a session for a token. Whatever is wrong with one, the answer is the same.
+func (d *doors) login(w http.ResponseWriter, r *http.Request) {
+	if !d.attempts.take() {
+		w.Header().Set("Retry-After", "1")
+		d.show(w, http.StatusTooManyRequests, "/", "Too many attempts at once. Wait a second and try again.")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, loginLimit)
+	next := local(r.PostFormValue("next"))
+	of, ok := owner(d.sessions.tokens, strings.TrimSpace(r.PostFormValue("token")))
+	if !ok || !of.role.may(read) {
+		d.show(w, http.StatusForbidden, next, "That is neither the read nor the admin token of this node.")
+		return
+	}
+	http.SetCookie(w, cookie(r, d.sessions.seal(of), int(sessionLife.Seconds())))
+	http.Redirect(w, r, next, http.StatusSeeOther)
+}
+
+// cookie is for this host alone, out of reach of scripts, and never sent from elsewhere.
+// A proxy that ends TLS says so; believing it can only keep the cookie from plain HTTP.
+func cookie(r *http.Request, value string, seconds int) *http.Cookie {
+	return &http.Cookie{
+		Name: sessionCookie, Value: value, Path: "/", MaxAge: seconds, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Secure: r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"),
+	}
+}
+
+func (d *doors) show(w http.ResponseWriter, status int, next, problem string) {
+	var out bytes.Buffer
+	if err := d.page.Execute(&out, struct{ Next, Problem string }{next, problem}); err != nil {
+		newProblem(http.StatusInternalServerError, "login page: %v", err).write(w)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(out.Bytes())
+}
+
+// loginFor is the login page that leads on to where somebody wanted to go.
+func loginFor(to *url.URL) string {
+	if next := local(to.RequestURI()); next != "/" {
+		return loginPath + "?next=" + url.QueryEscape(next)
+	}
+	return loginPath
+}
+
+// local is a path of this node, as it is; "/" for whatever else it may be, so that
+// nobody can make the login page lead elsewhere.
+func local(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || len(next) > nextLimit || u.Scheme != "" || u.Host != "" || u.User != nil ||
+		!strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\t\r\n") {
+		return "/"
+	}
+	return next
+}
+
+// attempts bounds how often a login may be tried.
+type attempts struct {
+	now func() time.Time
+
+	mu   sync.Mutex // guards the following
+	left float64
+	last time.Time
+}
+
+// take reports whether one more may be made now.
+func (a *attempts) take() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	a.left = min(loginsASecond, a.left+now.Sub(a.last).Seconds()*loginsASecond)
+	a.last = now
+	if a.left < 1 {
+		return false
+	}
+	a.left--
+	return true
+}

@@ -1,0 +1,263 @@
+package web
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// login posts the form and returns the answer and the session's cookie.
+func (w *world) login(token, next string, headers ...string) (*httptest.ResponseRecorder, *http.Cookie) {
+	form := url.Values{"token": {token}, "next": {next}}.Encode()
+	answer := w.do("POST", "/login", form, append([]string{"Content-Type", "application/x-www-form-urlencoded"}, headers...)...)
+	for _, c := range answer.Result().Cookies() {
+		if c.Name == sessionCookie {
+			return answer, c
+		}
+	}
+	return answer, nil
+}
+
+func expectPage(t *testing.T, answer *httptest.ResponseRecorder, status int, words ...string) {
+	t.Helper()
+	if answer.Code != status || answer.Header().Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Errorf("got %d %s, want a page with %d", answer.Code, answer.Header().Get("Content-Type"), status)
+	}
+	for _, word := range words {
+		if !strings.Contains(answer.Body.String(), word) {
+			t.Errorf("the page lacks %q: %s", word, answer.Body)
+		}
+	}
+}
+
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, token string
+		status      int
+		reads, acts bool
+	}{
+		{"admin", adminToken, 303, true, true},
+		{"old admin", oldToken, 303, true, true},
+		{"pasted with a newline", adminToken + "\n", 303, true, true},
+		{"read", readToken, 303, true, false},
+		{"push", pushToken, 403, false, false},
+		{"wrong", "wrong-token-0123456789", 403, false, false},
+		{"none", "", 403, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := guarded(t)
+			answer, session := w.login(c.token, "/queues/orders?page=2")
+			if c.status != 303 {
+				if session != nil {
+					t.Errorf("got the session %v", session)
+				}
+				expectPage(t, answer, c.status, `role="alert"`, "neither the read nor the admin token", `value="/queues/orders?page=2"`)
+				return
+			}
+			expect(t, answer, c.status)
+			if got, want := answer.Header().Get("Location"), "/queues/orders?page=2"; got != want {
+				t.Errorf("got location %q, want %q", got, want)
+			}
+			if !session.HttpOnly || session.SameSite != http.SameSiteStrictMode || session.Path != "/" || session.Secure || session.MaxAge != 12*60*60 {
+				t.Errorf("got cookie %s", session)
+			}
+			if strings.Contains(session.Value, "token") {
+				t.Errorf("the cookie tells the token: %s", session)
+			}
+			cookie := session.Name + "=" + session.Value
+			allowed := func(method, target string) bool {
+				code := w.do(method, target, "", "Cookie", cookie).Code
+				return code != 401 && code != 403
+			}
+			if got := allowed("GET", "/metrics"); got != c.reads {
+				t.Errorf("reads: got %t, want %t", got, c.reads)
+			}
+			if got := allowed("POST", ordersPath+"pause"); got != c.acts {
+				t.Errorf("acts: got %t, want %t", got, c.acts)
+			}
+			expect(t, w.do("GET", "/metrics", "", "Cookie", cookie, "Authorization", "Bearer wrong"), 401)
+		})
+	}
+}
+
+func TestSecureCookie(t *testing.T) {
+	t.Parallel()
+	w := guarded(t)
+	if _, session := w.login(readToken, "/", "X-Forwarded-Proto", "https"); !session.Secure {
+		t.Errorf("behind a proxy with TLS: got %s, want it secure", session)
+	}
+	r := httptest.NewRequest("POST", "https://example.com/login", strings.NewReader("token="+readToken))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer := httptest.NewRecorder()
+	w.handler.ServeHTTP(answer, r)
+	if got := answer.Header().Get("Set-Cookie"); !strings.Contains(got, "; Secure") {
+		t.Errorf("with TLS: got %q, want it secure", got)
+	}
+}
+
+// The session's cookie is no licence for the pages of other sites.
+func TestSessionIsSafeFromOtherSites(t *testing.T) {
+	t.Parallel()
+	w := guarded(t)
+	_, session := w.login(adminToken, "/")
+	cookie := session.Name + "=" + session.Value
+	for _, target := range []string{"/login", "/logout", "/queues/orders/pause", ordersPath + "pause", ordersPath + "jobs"} {
+		expect(t, w.do("POST", target, "", "Cookie", cookie, "Sec-Fetch-Site", "cross-site"), 403, "another site")
+		expect(t, w.do("POST", target, "", "Cookie", cookie, "Origin", "https://evil.example"), 403, "another site")
+		if got := w.do("POST", target, "", "Cookie", cookie, "Sec-Fetch-Site", "same-origin").Body.String(); strings.Contains(got, "another site") {
+			t.Errorf("%s from this site: got %s", target, got)
+		}
+	}
+}
+
+func TestLogout(t *testing.T) {
+	t.Parallel()
+	w := guarded(t)
+	answer := w.do("POST", "/logout", "")
+	expect(t, answer, 303)
+	if got := answer.Header().Get("Set-Cookie"); !strings.Contains(got, sessionCookie+"=;") || !strings.Contains(got, "Max-Age=0") {
+		t.Errorf("got cookie %q, want it cleared", got)
+	}
+	if got := answer.Header().Get("Location"); got != "/login" {
+		t.Errorf("got location %q, want /login", got)
+	}
+	expect(t, w.do("GET", "/logout", ""), 405)
+}
+
+func TestLoginPage(t *testing.T) {
+	t.Parallel()
+	w := guarded(t)
+	const html = "text/html,application/xhtml+xml"
+	for target, want := range map[string]string{
+		"/":                    "/login",
+		"/queues/orders?a=b&c": "/login?next=%2Fqueues%2Forders%3Fa%3Db%26c",
+		"/debug/pprof/":        "/login?next=%2Fdebug%2Fpprof%2F",
+	} {
+		answer := w.do("GET", target, "", "Accept", html)
+		expect(t, answer, 303)
+		if got := answer.Header().Get("Location"); got != want {
+			t.Errorf("%s: got location %q, want %q", target, got, want)
+		}
+	}
+	expect(t, w.do("GET", "/api/v1/status", "", "Accept", html), 401)
+	expect(t, w.do("GET", "/", "", "Accept", "*/*"), 401)
+	expect(t, w.do("POST", "/", "", "Accept", html), 401)
+	page := w.do("GET", "/login?next=/queues", "")
+	expect(t, page, 200, `method="post"`, `type="password"`, `value="/queues"`, "/static/style.css")
+	if strings.Contains(page.Body.String(), "<script") || strings.Contains(page.Body.String(), "style=") {
+		t.Error("the page has a script or a style of its own")
+	}
+	expect(t, w.do("GET", "/login?next=%22%3E%3Cscript%3E", ""), 200, `value="/"`)
+	expect(t, w.do("PUT", "/login", ""), 405)
+}
+
+// Without tokens nobody is asked for one.
+func TestNoLoginWithoutTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, unreachable)
+	expect(t, w.do("GET", "/login", ""), 303)
+	expect(t, w.do("POST", "/login", "token=x", "Content-Type", "application/x-www-form-urlencoded"), 303)
+	expect(t, w.do("GET", "/metrics", ""), 200)
+}
+
+func TestNextIsLocal(t *testing.T) {
+	t.Parallel()
+	for next, want := range map[string]string{
+		"": "/", "/": "/", "/queues/a%2Fb?x=1": "/queues/a%2Fb?x=1", "queues": "/",
+		"//evil.example": "/", "///evil.example": "/", `/\evil.example`: "/", `\\evil.example`: "/", "https://evil.example": "/",
+		"https:/evil.example": "/", "javascript:alert(1)": "/", "/\t/evil.example": "/", "/a\r\nSet-Cookie: x=y": "/", "/%zz": "/",
+		"/" + strings.Repeat("a", nextLimit): "/",
+	} {
+		if got := local(next); got != want {
+			t.Errorf("%q: got %q, want %q", next, got, want)
+		}
+	}
+}
+
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	at := func(tokens Tokens, d time.Duration) sessions {
+		return sessions{tokens.hashed(), func() time.Time { return now.Add(d) }}
+	}
+	here := at(someTokens, 0)
+	admins, _ := owner(here.tokens, oldToken)
+	readers, _ := owner(here.tokens, readToken)
+	value, reading := here.seal(admins), here.seal(readers)
+	until := strconv.FormatInt(now.Add(sessionLife).Unix(), 10)
+	for _, c := range []struct {
+		name  string
+		s     sessions
+		value string
+		want  role
+	}{
+		{"here", here, value, admin},
+		{"another node with the token", at(Tokens{Admin: []string{oldToken}}, 0), value, admin},
+		{"a node where the token was rotated away", at(Tokens{Admin: []string{adminToken}, Read: []string{readToken}}, 0), value, visitor},
+		{"just before its end", at(someTokens, sessionLife-time.Second), value, admin},
+		{"at its end", at(someTokens, sessionLife), value, visitor},
+		{"read", here, reading, read},
+		{"read made admin", here, strings.Replace(reading, "read", "admin", 1), visitor},
+		{"prolonged", here, strings.Replace(value, until, "9"+until, 1), visitor},
+		{"cut", here, value[:len(value)-1], visitor},
+		{"no seal", here, "admin." + until + ".", visitor},
+		{"no role", here, "." + until + ".x", visitor},
+		{"a role of routes", here, "visitor." + until + ".x", visitor},
+		{"no expiry", here, "admin.x", visitor},
+		{"empty", here, "", visitor},
+	} {
+		if got := c.s.open(c.value); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestLoginAttemptsAreBounded(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	a := &attempts{now: func() time.Time { return now }}
+	count := func() (n int) {
+		for range 100 {
+			if a.take() {
+				n++
+			}
+		}
+		return n
+	}
+	if got := count(); got != loginsASecond {
+		t.Errorf("at once: got %d, want %d", got, loginsASecond)
+	}
+	now = now.Add(time.Second)
+	if got := count(); got != loginsASecond {
+		t.Errorf("a second later: got %d, want %d", got, loginsASecond)
+	}
+	now = now.Add(time.Hour)
+	if got := count(); got != loginsASecond {
+		t.Errorf("after an hour: got %d, want %d", got, loginsASecond)
+	}
+	w := guarded(t)
+	limited := 0
+	for range 50 {
+		if answer, session := w.login(adminToken, "/"); answer.Code == http.StatusTooManyRequests && session == nil {
+			limited++
+		}
+	}
+	if limited < 40 {
+		t.Errorf("got %d of 50 attempts refused, want most", limited)
+	}
+}
+
+// A form of any size does no harm.
+func TestLoginFormIsBounded(t *testing.T) {
+	t.Parallel()
+	answer, session := guarded(t).login(strings.Repeat("x", 10<<10), "/")
+	expectPage(t, answer, 403)
+	if session != nil {
+		t.Errorf("got the session %v", session)
+	}
+}

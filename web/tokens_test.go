@@ -1,0 +1,174 @@
+package web
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+const (
+	readToken  = "read-token-0123456789"
+	pushToken  = "push-token-0123456789"
+	adminToken = "admin-token-0123456789"
+	oldToken   = "admin-token-of-yesterday"
+)
+
+var someTokens = Tokens{Read: []string{readToken}, Push: []string{pushToken}, Admin: []string{adminToken, oldToken}}
+
+func guarded(t *testing.T, change ...func(*Config)) *world {
+	t.Helper()
+	set := func(cfg *Config) { cfg.Tokens = someTokens }
+	return newWorld(t, unreachable, append([]func(*Config){set}, change...)...)
+}
+
+// example puts examples in place of the wildcards of a pattern.
+var example = strings.NewReplacer("{q}", "orders", "{n}", "n1", "{id}", "a", "{name...}", "cmdline", "{$}", "")
+
+// What a token may do is said once more here, by hand: a route whose role is forgotten
+// in the table shows.
+func TestEveryRouteAsksForItsRole(t *testing.T) {
+	w := newWorld(t, shared(t), func(cfg *Config) { cfg.Tokens = someTokens })
+	tokens := map[string]string{"": "", "read": readToken, "push": pushToken, "admin": adminToken, "old admin": oldToken, "wrong": "wrong-token-0123456789"}
+	for _, rt := range (&api{}).routes() {
+		method, path, _ := strings.Cut(rt.pattern, " ")
+		may := map[string]bool{"admin": true, "old admin": true, "read": method == "GET"}
+		switch {
+		case path == "/healthz" || path == "/readyz":
+			may = map[string]bool{"": true, "read": true, "push": true, "admin": true, "old admin": true, "wrong": true}
+		case strings.HasPrefix(path, "/debug/pprof/"):
+			may["read"] = false
+		case rt.pattern == "POST /api/v1/queues/{q}/jobs":
+			may["push"] = true
+		}
+		for name, token := range tokens {
+			header := "Bearer " + token
+			if token == "" {
+				header = ""
+			}
+			answer := w.do(method, example.Replace(path), "{", "Authorization", header)
+			want, refused := http.StatusForbidden, answer.Code == http.StatusUnauthorized || answer.Code == http.StatusForbidden
+			if name == "" || name == "wrong" {
+				want = http.StatusUnauthorized
+			}
+			if refused == may[name] || refused && answer.Code != want {
+				t.Errorf("%s with token %q: got %d, want allowed: %t, or else %d", rt.pattern, name, answer.Code, may[name], want)
+			}
+		}
+	}
+}
+
+func TestToken(t *testing.T) {
+	t.Parallel()
+	w := guarded(t)
+	for _, c := range []struct {
+		name, method, target, header string
+		status                       int
+		says                         string
+	}{
+		{"none", "GET", "/api/v1/", "", 401, "Authorization: Bearer TOKEN, with the read or the admin token"},
+		{"none, unknown path", "GET", "/nowhere", "", 401, ""},
+		{"none, page that changes", "POST", "/queues/orders/pause", "", 401, "with the admin token"},
+		{"none, wrong method", "PUT", "/metrics", "", 401, ""},
+		{"none, push", "POST", ordersPath + "jobs", "", 401, "the push or the admin token"},
+		{"none, health", "GET", "/healthz", "", 200, ""},
+		{"none, unclean path", "GET", "/healthz/../metrics", "", 401, ""},
+		{"none, style", "GET", "/static/style.css", "", 404, ""},
+		{"none, unclean style", "GET", "/static/../metrics", "", 401, ""},
+		{"none, page below style", "GET", "/static/../queues", "", 401, ""},
+		{"none, writing a style", "POST", "/static/style.css", "", 401, ""},
+		{"empty", "GET", "/metrics", "Bearer ", 401, ""},
+		{"prefix", "GET", "/metrics", "Bearer " + adminToken[:20], 401, ""},
+		{"another scheme", "GET", "/metrics", "Basic " + adminToken, 401, ""},
+		{"bare", "GET", "/metrics", adminToken, 401, ""},
+		{"right", "GET", "/metrics", "Bearer " + adminToken, 200, ""},
+		{"right, any case of the scheme", "GET", "/metrics", "bearer " + readToken, 200, ""},
+		{"right, unknown path", "GET", "/nowhere", "Bearer " + readToken, 404, ""},
+		{"read, page", "GET", "/queues/orders", "Bearer " + readToken, 404, ""},
+		{"read, page that changes", "POST", "/queues/orders/pause", "Bearer " + readToken, 403, "POST with the read token: this wants the admin token"},
+		{"push, page", "GET", "/", "Bearer " + pushToken, 403, "GET with the push token: this wants the read or the admin token"},
+		{"push, head", "HEAD", ordersPath + "jobs", "Bearer " + pushToken, 403, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			answer := w.do(c.method, c.target, "", "Authorization", c.header)
+			expect(t, answer, c.status, c.says)
+			challenge := answer.Header().Get("WWW-Authenticate")
+			if got, want := challenge != "", c.status == 401; got != want {
+				t.Errorf("got WWW-Authenticate %q with status %d", challenge, c.status)
+			}
+			if body := answer.Body.String(); strings.Contains(body, "-token-0") {
+				t.Errorf("the body tells a token: %s", body)
+			}
+		})
+	}
+}
+
+func TestTokensValidate(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		tokens Tokens
+		want   string
+	}{
+		{"none", Tokens{}, ""},
+		{"all", someTokens, ""},
+		{"short", Tokens{Push: []string{"0123456789abcde"}}, "push token: it has 15 bytes, want at least 16"},
+		{"second one short", Tokens{Admin: []string{adminToken, ""}}, "admin token 2: it has 0 bytes"},
+		{"space", Tokens{Read: []string{"0123456789 abcdef"}}, "read token: it has a space"},
+		{"not ascii", Tokens{Read: []string{"0123456789äbcdef"}}, "read token: it has a space or a character beyond ASCII"},
+		{"one for two", Tokens{Read: []string{readToken}, Admin: []string{readToken}}, "admin token is the same as one for read"},
+	} {
+		err := c.tokens.Validate()
+		switch {
+		case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)):
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		case err != nil && strings.Contains(err.Error(), "0123456789"):
+			t.Errorf("%s: the error tells the token: %v", c.name, err)
+		}
+	}
+}
+
+func TestPrintedTokensAreCounted(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		if got := fmt.Sprintf(format, Config{Tokens: someTokens}); strings.Contains(got, "token-0") || !strings.Contains(got, "1 read, 1 push, 2 admin") {
+			t.Errorf("%s: got %s", format, got)
+		}
+	}
+}
+
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	shown := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
+	for _, c := range []struct {
+		name, target, header string
+		tokens               Tokens
+		tls                  *tls.ConnectionState
+		status               int
+	}{
+		{"none", "/metrics", "", Tokens{}, &tls.ConnectionState{}, 403},
+		{"none, plain", "/metrics", "", Tokens{}, nil, 403},
+		{"none, not verified", "/metrics", "", Tokens{}, &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}, 403},
+		{"none, style", "/static/x", "", Tokens{}, nil, 403},
+		{"none, login", "/login", "", someTokens, nil, 403},
+		{"none, token", "/metrics", "Bearer " + adminToken, someTokens, nil, 403},
+		{"none, health", "/healthz", "", someTokens, nil, 200},
+		{"none, readiness", "/readyz", "", someTokens, nil, 200},
+		{"shown", "/metrics", "", Tokens{}, shown, 200},
+		{"shown, token wanted", "/metrics", "", someTokens, shown, 401},
+		{"shown, token", "/metrics", "Bearer " + readToken, someTokens, shown, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, unreachable, func(cfg *Config) { cfg.Tokens, cfg.Certificates = c.tokens, true })
+			r := httptest.NewRequest("GET", c.target, nil)
+			r.TLS = c.tls
+			r.Header.Set("Authorization", c.header)
+			answer := httptest.NewRecorder()
+			w.handler.ServeHTTP(answer, r)
+			expect(t, answer, c.status)
+		})
+	}
+}
