@@ -202,6 +202,7 @@ func TestStrangerInATLSCluster(t *testing.T) {
 		cert, key := ca.Server(name)
 		return TLS{cert, key, ca.File, ""}
 	}
+	first, second := ours("n1"), ours("n2") // written once: the clusters below run side by side
 	cert, key := other.Server("stranger")
 	client, clientKey := ca.Client("stranger")
 	for name, tls := range map[string]TLS{
@@ -216,11 +217,11 @@ func TestStrangerInATLSCluster(t *testing.T) {
 			start := func(name string, tls TLS) *member {
 				return startMemberWith(t, Config{Name: name, Redis: url, TTL: 3 * time.Second, TLS: tls}, 40)
 			}
-			n1 := start("n1", ours("n1"))
+			n1 := start("n1", first)
 			awaitSpread(t, []int{40}, n1)
 			stranger := start("stranger", tls)
 			await(t, "the leader counts with the stranger", func() bool { return seats(n1, stranger) })
-			n2 := start("n2", ours("n2"))
+			n2 := start("n2", second)
 			awaitSpread(t, []int{20, 20}, n1, n2)
 			if got := stranger.owns(); got != 0 || stranger.Ready() == nil {
 				t.Errorf("the stranger has %d shards, ready: %v; want none", got, stranger.Ready())

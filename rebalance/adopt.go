@@ -23,6 +23,7 @@ type outlook struct {
 	leading      bool          // its Raft server leads
 	leader       bool          // its Raft server knows a leader
 	peerLeader   bool          // another process says that it knows a leader
+	shy          bool          // nobody heard it when it led: it lets another process found
 	leased       bool          // it has a live lease; without one it changes nothing
 	marked       bool          // the leader's mark is there
 	recordGone   time.Duration // how long there has been no record
@@ -44,7 +45,7 @@ func decide(o outlook) action {
 		return join
 	}
 	switch {
-	case o.marked || o.leading || !o.leased:
+	case o.marked || o.leading || o.shy || !o.leased:
 		return stay
 	case o.livingVoters < len(o.record.Voters)/2+1:
 		return rebear
@@ -67,7 +68,7 @@ func decideWithout(o outlook) action {
 	case o.peerLeader:
 		wait = o.ttl
 	}
-	if !o.leased || o.recordGone < wait {
+	if !o.leased || o.shy || o.recordGone < wait {
 		return stay
 	}
 	return found

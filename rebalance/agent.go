@@ -61,6 +61,7 @@ type Agent struct {
 	recordGone time.Time // since when there has been no record, zero while there is one
 	markGone   time.Time // since when there has been no mark, zero while there is one
 	patience   time.Duration
+	shy        time.Time // founds no group before, unless it is alone
 	hold       time.Time // nothing moves before, unless every owner is there
 	steady     steady    // watched all the time, so that a new leader knows the set already
 	term       *term     // not nil while this process leads and works

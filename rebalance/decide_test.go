@@ -31,6 +31,8 @@ func TestDecide(t *testing.T) {
 		{"mark missing for long, no lease", func(o *outlook) { o.markGone, o.leased = 2*ttl, false }, stay},
 		{"mark missing, voters dead", func(o *outlook) { o.livingVoters = 1 }, rebear},
 		{"mark there, voters dead", func(o *outlook) { o.livingVoters, o.marked = 1, true }, stay},
+		{"mark missing, voters dead, unheard before", func(o *outlook) { o.livingVoters, o.shy = 1, true }, stay},
+		{"no record, unheard before", func(o *outlook) { o.record, o.server, o.shy = nil, "", true }, stay},
 		{"no record, alone", func(o *outlook) { o.record, o.server = nil, "" }, found},
 		{"no record, no lease", func(o *outlook) { o.record, o.server, o.leased = nil, "", false }, stay},
 		{"no record, leading", func(o *outlook) { o.record, o.leading = nil, true }, restore},

@@ -11,14 +11,15 @@ import (
 // term is the working state of a leader. It begins when the leader has applied
 // everything its predecessors committed, and is dropped with the leadership.
 type term struct {
-	number uint64
-	lobby  lobby
-	lag    lag
+	number   uint64
+	lobby    lobby
+	lag      lag
+	audience audience
 	// planned: this leader has planned before.
 	planned bool
 }
 
-// lead is a leader's turn: prepare, show the mark, change the configuration by one
+// lead is a leader's turn: prepare, see that it is heard, show the mark, change the configuration by one
 // step, plan. It runs in the agent's goroutine, never in a callback of Raft. It
 // returns after how long it wants the next turn at the latest.
 func (a *Agent) lead(ctx context.Context, view View, viewErr error) (time.Duration, error) {
@@ -30,6 +31,9 @@ func (a *Agent) lead(ctx context.Context, view View, viewErr error) (time.Durati
 	}
 	if err := a.gain(ctx); err != nil {
 		return a.cfg.TTL, err
+	}
+	if now := time.Now(); a.term.audience.lost(now, view.Peers, a.server.id) {
+		return a.cfg.TTL, a.abdicate(now)
 	}
 	renewed, err := a.cfg.Mark.Renew(ctx, a.raw, []byte(a.server.id))
 	if err != nil {
@@ -70,9 +74,10 @@ func (a *Agent) gain(ctx context.Context) error {
 	}
 	ttl := a.cfg.TTL
 	a.term = &term{
-		number: number,
-		lobby:  lobby{settle: a.cfg.Settle},
-		lag:    lag{patience: 2 * ttl},
+		number:   number,
+		lobby:    lobby{settle: a.cfg.Settle},
+		lag:      lag{patience: 2 * ttl},
+		audience: audience{patience: 4 * ttl},
 	}
 	a.log.Info("leading", "server", a.server.id, "generation", a.server.machine.state.Load().assignment.Generation)
 	return nil

@@ -64,6 +64,7 @@ func (a *Agent) outlook(now time.Time, view View, marked bool) outlook {
 		o.server, o.leader, o.leading = a.server.id, leader != "", string(leader) == a.server.id
 	}
 	for _, p := range view.Peers {
+		o.shy = o.shy || a.other(p) && p.Leased && now.Before(a.shy)
 		o.peerLeader = o.peerLeader || p.Boot != a.cfg.Boot && p.Seat.Leader != ""
 	}
 	if a.rec != nil {
