@@ -225,6 +225,11 @@ func everyKindOfPush(t *testing.T, q *Queue, owner *rig) {
 		}
 	}
 	push(job("a", "1"))
+	push(job("deleted", "1"))
+	if _, err := owner.q.Delete(t.Context(), Anywhere, "deleted"); err != nil {
+		t.Fatal(err)
+	}
+	push(job("deleted", "1", in(1e12)))
 	push(job("a", "1"))
 	push(job("a", "2", score(1)))
 	push(job("b", "1", in(1e12)), job("c", "1"))
