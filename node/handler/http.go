@@ -19,6 +19,7 @@ import (
 const (
 	maxBody       = 1 << 20        // longest response read, bytes
 	quoted        = 512            // bytes of a response that an error quotes
+	minRetryAfter = time.Second    // an endpoint that says 0 is not asked again without a pause
 	maxRetryAfter = 24 * time.Hour // an endpoint cannot put a job off for longer
 )
 
@@ -38,7 +39,7 @@ func (c HTTPConfig) Validate() error {
 		return errors.New("url: not a URL")
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("url: %q, want http://host/path or https://host/path", u.Redacted())
+		return fmt.Errorf("url: %q, want http://host/path or https://host/path", shown(u))
 	}
 	if c.Timeout < 0 {
 		return fmt.Errorf("timeout: %s, want 0 or more", c.Timeout)
@@ -49,11 +50,11 @@ func (c HTTPConfig) Validate() error {
 // HTTP is a handler that posts each batch to an endpoint, with the headers
 // Lowkiq-Queue, Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. A 2xx response means
 // done; its body may be an answer of package wire, and is read as one if it looks
-// like JSON. 429 and 503 with Retry-After postpone the batch. Anything else is a
-// failure.
+// like JSON. 429 and 503 with Retry-After postpone the batch, by a second at least
+// and a day at most. Anything else is a failure.
 type HTTP struct {
 	cfg HTTPConfig
-	url string // without user and password, for errors
+	url string // as errors show it
 }
 
 // NewHTTP validates cfg. Nothing is sent yet.
@@ -65,8 +66,13 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 		cfg.Client = newClient()
 	}
 	u, _ := url.Parse(cfg.URL)
-	u.User = nil
-	return &HTTP{cfg: cfg, url: u.String()}, nil
+	return &HTTP{cfg: cfg, url: shown(u)}, nil
+}
+
+// shown is a URL as errors show it, which are stored with jobs, logged, and seen by whoever may
+// read: without user, password and query, any of which may be a secret.
+func shown(u *url.URL) string {
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
 // newClient keeps a connection per batch that may run at once. It follows no
@@ -180,8 +186,9 @@ func looksLikeJSON(header http.Header, body []byte) bool {
 // a date, which is compared with the endpoint's own clock if it sent its date.
 func retryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	text := header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, maxRetryAfter), true
+	seconds, err := strconv.ParseUint(text, 10, 64)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the largest there is
+		return bounded(time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second), true
 	}
 	date, err := http.ParseTime(text)
 	if err != nil {
@@ -190,7 +197,11 @@ func retryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	if theirs, err := http.ParseTime(header.Get("Date")); err == nil {
 		now = theirs
 	}
-	return min(max(date.Sub(now), 0), maxRetryAfter), true
+	return bounded(date.Sub(now)), true
+}
+
+func bounded(after time.Duration) time.Duration {
+	return min(max(after, minRetryAfter), maxRetryAfter)
 }
 
 // excerpt quotes the first n bytes of text for an error.

@@ -18,7 +18,7 @@ func endpoint(t *testing.T, cfg HTTPConfig, f http.HandlerFunc) *HTTP {
 	t.Helper()
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
-	cfg.URL = strings.Replace(server.URL, "://", "://user:secret@", 1) + "/orders"
+	cfg.URL = strings.Replace(server.URL, "://", "://secret:secret@", 1) + "/orders?key=secret#secret"
 	h, err := NewHTTP(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestHTTPResponses(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
-				t.Errorf("got %v, want no password in it", err)
+				t.Errorf("got %v, want neither user, password nor query in it", err)
 			}
 		})
 	}
@@ -104,10 +104,17 @@ func TestHTTPPostpones(t *testing.T) {
 		want   time.Duration
 	}{
 		"429, seconds": {429, "7", 7 * time.Second},
-		"503, zero":    {503, "0", 0},
+		"503, zero":    {503, "0", time.Second},
 		"503, date":    {503, "Wed, 19 Nov 2025 10:00:30 GMT", 30 * time.Second},
-		"503, past":    {503, "Wed, 19 Nov 2025 09:00:00 GMT", 0},
+		"503, RFC 850": {503, "Wednesday, 19-Nov-25 10:00:30 GMT", 30 * time.Second},
+		"503, asctime": {503, "Wed Nov 19 10:00:30 2025", 30 * time.Second},
+		"503, now":     {503, "Wed, 19 Nov 2025 10:00:00 GMT", time.Second},
+		"503, past":    {503, "Wed, 19 Nov 2025 09:00:00 GMT", time.Second},
+		"503, years":   {503, "Wed, 19 Nov 2325 10:00:00 GMT", 24 * time.Hour},
 		"503, forever": {503, "4000000000", 24 * time.Hour},
+		"429, 33 bits": {429, "4294967296", 24 * time.Hour},
+		"429, 64 bits": {429, "18446744073709551615", 24 * time.Hour},
+		"429, more":    {429, "99999999999999999999999", 24 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -119,6 +126,9 @@ func TestHTTPPostpones(t *testing.T) {
 			var got lowkiq.Postpone
 			if err := h.Handle(t.Context(), batch()); !errors.As(err, &got) || got.After != c.want {
 				t.Errorf("got %v, want to be postponed by %s", err, c.want)
+			}
+			if strings.Contains(got.Reason, "secret") || !strings.Contains(got.Reason, "/orders answered") {
+				t.Errorf("got %q, want the endpoint without user, password and query", got.Reason)
 			}
 		})
 	}
@@ -173,6 +183,9 @@ func TestHTTPConfigErrors(t *testing.T) {
 		if _, err := NewHTTP(HTTPConfig{URL: url}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want an error that names %s", url, err, want)
 		}
+	}
+	if _, err := NewHTTP(HTTPConfig{URL: "ftp://secret:secret@x/?key=secret"}); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v, want an error without secrets", err)
 	}
 	if _, err := NewHTTP(HTTPConfig{URL: "http://x/", Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("got %v, want an error that names timeout", err)
