@@ -66,7 +66,7 @@ func TestACL(t *testing.T) {
 			t.Errorf("%s is for the tests only, but in the rule", word)
 		}
 	}
-	runSuite(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...)})
+	runCases(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...)}, suite())
 }
 
 // The check at the start passes with the whole rule, and names whatever is missing.

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,12 +13,7 @@ import (
 
 func runAudit(t *testing.T, b *backend) {
 	t.Helper()
-	for _, c := range append(auditTests, repairTests...) {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.run(t, b)
-		})
-	}
+	runCases(t, b, slices.Concat(auditTests, repairTests))
 }
 
 func TestAudit(t *testing.T) {

@@ -36,9 +36,10 @@ func suite() []testCase {
 	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, staleTests, repeatTests, namedTests, leaseTests, damageTests)
 }
 
-func runSuite(t *testing.T, b *backend) {
+// runCases runs tests side by side on one Redis.
+func runCases(t *testing.T, b *backend, cases []testCase) {
 	t.Helper()
-	for _, c := range suite() {
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, b)
@@ -49,14 +50,14 @@ func runSuite(t *testing.T, b *backend) {
 // TestSingle is the suite on one Redis server: the judge of what is right.
 func TestSingle(t *testing.T) {
 	t.Parallel()
-	runSuite(t, &backend{url: redistest.Start(t).URL()})
+	runCases(t, &backend{url: redistest.Start(t).URL()}, suite())
 }
 
 // TestCluster is the suite on a Redis Cluster: every key declared, every script's keys
 // in one slot.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	runSuite(t, &backend{url: redistest.StartCluster(t, 3).URL()})
+	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL()}, suite())
 }
 
 // TestEmbedded is the suite on the Redis inside the process.
