@@ -317,8 +317,7 @@ func (f *fleet) finish(cfg history.Config, histories ...string) history.Verdict 
 	return v
 }
 
-// sound audits what Redis holds in the end. Nodes forget an instance that is not proven dead
-// an hour after its lease.
+// sound audits what Redis holds in the end.
 func (f *fleet) sound() {
 	f.t.Helper()
 	audit, err := f.client.Audit(f.t.Context(), queue.AuditConfig{Orphans: true})
@@ -326,9 +325,6 @@ func (f *fleet) sound() {
 		f.t.Fatal(err)
 	}
 	for _, fault := range audit.Faults {
-		if fault.Kind == queue.InstanceLeft {
-			continue
-		}
 		f.t.Errorf("check: %s", fault)
 	}
 }

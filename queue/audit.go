@@ -22,6 +22,7 @@ const (
 	NoEntry          FaultKind = "no-entry"          // it has a record and is in no list: it would never run
 	TwoPlaces        FaultKind = "two-places"        // it is listed twice
 	LoneTomb         FaultKind = "lone-tomb"         // the mark of a deleted job is left over
+	StaleMark        FaultKind = "stale-mark"        // a mark lets its entry in ready be passed over, wrongly
 	WrongTime        FaultKind = "wrong-time"        // it is listed for another time than its record says
 	ParkedAlone      FaultKind = "parked-alone"      // what was pushed during its flight was left behind
 	SuspectUncounted FaultKind = "suspect-uncounted" // it is on probation, its crashes are not known
@@ -47,7 +48,6 @@ const (
 const (
 	RegistryDamaged FaultKind = "registry-damaged" // a queue's entry cannot be read
 	RecordDamaged   FaultKind = "record-damaged"   // the cluster record or the leader's mark cannot be read
-	InstanceLeft    FaultKind = "instance-left"    // the index names an instance that nothing needs
 	OrphanKey       FaultKind = "orphan-key"       // a key belongs to nothing that is registered
 )
 
@@ -58,6 +58,7 @@ var repairs = map[FaultKind]string{
 	NoEntry:          "let the job wait for the time its record says",
 	TwoPlaces:        "keep one place: flight, probation, blocked, else what the record says",
 	LoneTomb:         "remove the mark",
+	StaleMark:        "remove the mark",
 	WrongTime:        "list it for the time its record says",
 	ParkedAlone:      "let the payloads wait, merged with what waits already",
 	SuspectUncounted: "count no crash",
@@ -68,7 +69,6 @@ var repairs = map[FaultKind]string{
 	FlightUnowned:    "put the ids back to the head of the queue",
 	TombCount:        "count again",
 	MorgueCount:      "count again",
-	InstanceLeft:     "forget the instance",
 }
 
 // Fault is one thing that is wrong.
@@ -112,9 +112,12 @@ type Audit struct {
 	Queues, Shards int
 	Jobs           int64 // ids that wait or are in flight
 	Aside          int64 // records that repairs have moved aside
-	Faults         []Fault
-	More           int      // faults beyond the most to list
-	Unsettled      []string // sums that could not be checked: they moved all the while
+	// Gone are instances of the index whose leases are gone. They are no faults: nodes need them to know
+	// for how long, and forget each an hour or two after its death, as long as any node is up.
+	Gone      []string
+	Faults    []Fault
+	More      int      // faults beyond the most to list
+	Unsettled []string // sums that could not be checked: they moved all the while
 }
 
 // auditor is one run.

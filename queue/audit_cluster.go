@@ -9,9 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
@@ -51,8 +49,7 @@ func (a *auditor) registry(ctx context.Context) (queues []*Queue, err error) {
 	return queues, nil
 }
 
-// cluster looks at what all shards share. Whether the index holds too much can be said only
-// when all claims were seen.
+// cluster looks at what all shards share.
 func (a *auditor) cluster(ctx context.Context, queues []*Queue) error {
 	if err := a.records(ctx); err != nil {
 		return err
@@ -81,24 +78,18 @@ func (a *auditor) records(ctx context.Context) error {
 	return nil
 }
 
-// leftAfter is the least age of an instance that is called left over: nodes forget theirs.
-const leftAfter = time.Hour
-
-// instances compares the index, the leases and the claims.
+// instances compares the index, the leases and the claims. Nothing in Redis says when a lease ended, so
+// whether nodes should have forgotten an instance by now cannot be judged.
 func (a *auditor) instances(ctx context.Context) error {
 	index, err := a.c.Instances(ctx)
-	if err != nil {
-		return err
-	}
-	now, err := a.c.Time(ctx)
 	if err != nil {
 		return err
 	}
 	known := map[string]bool{}
 	for _, i := range index {
 		known[i.Name] = true
-		if i.Lease == nil && len(a.cfg.Queues) == 0 && a.holders[i.Name] == nil && now.Sub(bootOf(i.Name)) > leftAfter {
-			a.add(Fault{Kind: InstanceLeft, Shard: -1, ID: i.Name, What: "it has no lease, and no claim names it"})
+		if i.Lease == nil {
+			a.out.Gone = append(a.out.Gone, i.Name)
 		}
 	}
 	for _, holder := range slices.Sorted(maps.Keys(a.holders)) {
@@ -130,18 +121,6 @@ func (a *auditor) unknown(ctx context.Context, holder string) error {
 		}
 	}
 	return nil
-}
-
-// bootOf is when an instance's process was started, by its name <node>/<ulid>.<n>; the zero
-// time if it does not say.
-func bootOf(instance string) time.Time {
-	_, boot, _ := strings.Cut(instance, "/")
-	boot, _, _ = strings.Cut(boot, ".")
-	id, err := ulid.ParseStrict(boot)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(int64(id.Time()))
 }
 
 // orphans walks through all keys of the cluster, on each master.

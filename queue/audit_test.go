@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oklog/ulid/v2"
 )
 
 // auditTests corrupt Redis by hand; the audit must say so, and nothing else.
@@ -48,7 +50,8 @@ func (r *rig) crowd(id string, n int) {
 }
 
 // everyState makes ids in every state there is: r ready, d due, t retry, b blocked, f in
-// flight with something parked, m in the morgue, s crowded, x deleted, u on probation.
+// flight with something parked, m in the morgue, s crowded, x deleted, l deleted and pushed
+// for later, u on probation.
 func (r *rig) everyState() {
 	r.t.Helper()
 	for _, id := range []string{"t", "b", "m", "u"} {
@@ -67,9 +70,10 @@ func (r *rig) everyState() {
 	r.own(Seize)
 	r.push(job("d", "d", in(time.Hour)))
 	r.crowd("s", 40)
-	r.push(job("r", "r"), job("x", "x"))
-	_, err := r.q.Delete(r.ctx, Anywhere, "x")
+	r.push(job("r", "r"), job("x", "x"), job("l", "l"))
+	_, err := r.q.Delete(r.ctx, Anywhere, "x", "l")
 	r.no(err)
+	r.push(job("l", "l", in(time.Hour)))
 }
 
 // flying adds an id in flight, with something parked, where nobody is on probation.
@@ -99,7 +103,7 @@ func auditClean(t *testing.T, b *backend) {
 	}
 	eq(t, "queues, shards", fmt.Sprint(got.Queues, got.Shards), "1 1")
 	eq(t, "jobs of an empty shard that is claimed", empty, 0)
-	eq(t, "jobs that wait: not the buried, not the deleted one", got.Jobs, 6)
+	eq(t, "jobs that wait: not the buried, not the deleted one", got.Jobs, 7)
 }
 
 func (r *rig) no2(_ int, err error) {
@@ -150,19 +154,24 @@ func auditCluster(t *testing.T, b *backend) {
 		return strings.Join(list, ", ")
 	}
 	eq(t, "a claim of nobody", kinds(), "claim-unknown "+r.q.Name)
-	lease(t, c, "n/1", "old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1")
+	// A process that ran for years, and one that was started just now: with both, nodes need some time.
+	old, young := "old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1", "young/"+ulid.Make().String()+".1"
+	lease(t, c, "n/1", old, young)
 	eq(t, "leased", kinds(), "")
-	r.no(c.EndLease(r.ctx, "old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1"))
-	r.no(c.EndLease(r.ctx, "n/1")) // its claim still needs what identifies it
-	eq(t, "an instance of long ago", kinds(), "instance-left old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1")
-	mended, err := c.Repair(r.ctx, r.audit().Faults[0])
-	eq(t, "mended", fmt.Sprint(mended, err), "true <nil>")
-	eq(t, "forgotten", kinds(), "")
+	eq(t, "gone", r.audit().Gone, nil)
+	for _, dead := range []string{"n/1", old, young} {
+		r.no(c.EndLease(r.ctx, dead))
+	}
+	eq(t, "dead", kinds(), "")
+	eq(t, "gone", r.audit().Gone, []string{"n/1", old, young})
+	eq(t, "gone, by an audit of one queue", r.audit(func(cfg *AuditConfig) { cfg.Queues = []string{r.q.Name} }).Gone, r.audit().Gone)
+	r.no(c.DropLease(r.ctx, old)) // as nodes forget
+	eq(t, "gone, but for one", r.audit().Gone, []string{"n/1", young})
 	r.no(c.rdb.HSet(r.ctx, c.queuesKey(), "bad", "{").Err())
 	r.no(c.rdb.Set(r.ctx, c.recordKey(), "{", 0).Err())
 	r.no(c.rdb.RPush(r.ctx, c.markKey(), "x").Err())
 	eq(t, "registry and record", kinds(), "record-damaged , record-damaged , registry-damaged bad")
-	_, err = c.Audit(r.ctx, AuditConfig{Queues: []string{"nothing"}})
+	_, err := c.Audit(r.ctx, AuditConfig{Queues: []string{"nothing"}})
 	if err == nil || !strings.Contains(err.Error(), `unknown queue "nothing"`) {
 		t.Errorf("audit of an unknown queue: got %v", err)
 	}

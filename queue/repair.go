@@ -12,9 +12,6 @@ func (c *Client) Repair(ctx context.Context, f Fault) (bool, error) {
 	if repairs[f.Kind] == "" {
 		return false, nil
 	}
-	if f.Kind == InstanceLeft {
-		return c.repairInstance(ctx, f.ID)
-	}
 	q, err := c.Queue(ctx, f.Queue)
 	if err != nil {
 		return false, err
@@ -62,26 +59,4 @@ func (s *Shard) repairClaim(ctx context.Context) (bool, error) {
 	}
 	n, err := s.count(ctx, s.c.scripts.repairClaim, s.keys.forRelease(), []any{s.keys.wake, claim["instance"], claim["fence"]})
 	return n > 0, err
-}
-
-// repairInstance forgets an instance without a lease, unless a claim names it: its holder
-// is looked up by what identifies it.
-func (c *Client) repairInstance(ctx context.Context, instance string) (bool, error) {
-	entries, err := c.Registry(ctx)
-	if err != nil {
-		return false, err
-	}
-	for name, entry := range entries {
-		owners, err := c.Owners(ctx, c.remember(name, entry).shards)
-		if err != nil {
-			return false, err
-		}
-		for _, o := range owners {
-			if o.Instance == instance {
-				return false, nil
-			}
-		}
-	}
-	reply, err := c.run(ctx, c.scripts.repairInstance, []string{c.leaseKey(instance), c.instancesKey()}, instance)
-	return reply == int64(1), err
 }

@@ -30,7 +30,7 @@ type scripts struct {
 	clusterSwap, mark, pushEach                *script
 	slice, line, scan, show                    *script
 	audit, auditSpill, repair                  *script
-	repairFlight, repairClaim, repairInstance  *script
+	repairFlight, repairClaim                  *script
 }
 
 func newScripts() *scripts {
@@ -45,7 +45,7 @@ func newScripts() *scripts {
 		clusterSwap: newScript("cluster_swap"), mark: newScript("mark"), pushEach: newScript("push_each"),
 		slice: newScript("slice"), line: newScript("line"), scan: newScript("scan"), show: newScript("show"),
 		audit: newScript("audit"), auditSpill: newScript("audit_spill"), repair: newScript("repair"),
-		repairFlight: newScript("repair_flight"), repairClaim: newScript("repair_claim"), repairInstance: newScript("repair_instance"),
+		repairFlight: newScript("repair_flight"), repairClaim: newScript("repair_claim"),
 	}
 }
 

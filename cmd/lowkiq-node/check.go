@@ -35,7 +35,9 @@ func (*checkCommand) Help() string {
 
 A repair is one atomic step for each fault, and looks first whether the fault is still there. It deletes no payload and leaves flights of live owners alone. A record that cannot be read is moved, as it is, to the hash "aside" of its shard. A fault without a repair is for a person.
 
--o json is {"queues", "shards", "jobs", "aside", "faults": [{"kind", "queue", "shard", "id", "what", "repair"}], "more", "unsettled", "repaired"}; queue, shard and id are left out where they do not apply, and an id that is no text is id_base64.
+Instances whose lease is gone, as after a kill -9 or the loss of a host, are named and are no faults: the nodes that are up remember each for an hour or two.
+
+-o json is {"queues", "shards", "jobs", "aside", "faults": [{"kind", "queue", "shard", "id", "what", "repair"}], "more", "unsettled", "repaired", "gone"}; queue, shard and id are left out where they do not apply, and an id that is no text is id_base64.
 
 ` + exitHelp
 }
@@ -161,6 +163,7 @@ type checkAnswer struct {
 	More      int          `json:"more"`
 	Unsettled []string     `json:"unsettled"`
 	Repaired  int          `json:"repaired"`
+	Gone      []string     `json:"gone"`
 }
 
 type checkFault struct {
@@ -192,7 +195,7 @@ func (c *checkCommand) report(s *streams, found queue.Audit, repaired int) error
 
 func answerOf(found queue.Audit, repaired int) checkAnswer {
 	answer := checkAnswer{Queues: found.Queues, Shards: found.Shards, Jobs: found.Jobs, Aside: found.Aside, More: found.More,
-		Faults: []checkFault{}, Unsettled: append([]string{}, found.Unsettled...), Repaired: repaired}
+		Faults: []checkFault{}, Unsettled: append([]string{}, found.Unsettled...), Repaired: repaired, Gone: append([]string{}, found.Gone...)}
 	for _, f := range found.Faults {
 		one := checkFault{Kind: f.Kind, Queue: f.Queue, What: f.What, Repair: f.Repair}
 		if f.Shard >= 0 {
@@ -227,6 +230,9 @@ func reportTable(s *streams, found queue.Audit, repaired int) error {
 	if found.Aside > 0 {
 		fmt.Fprintf(s.out, "%d records that could not be read were moved aside by repairs\n", found.Aside)
 	}
+	if n := len(found.Gone); n > 0 {
+		fmt.Fprintf(s.out, "%s gone, which nodes will forget in an hour or two: %s\n", count(n, "instance"), some(found.Gone, 3))
+	}
 	if repaired > 0 {
 		fmt.Fprintf(s.out, "%d repaired\n", repaired)
 	}
@@ -237,6 +243,15 @@ func reportTable(s *streams, found queue.Audit, repaired int) error {
 	}
 	_, err := fmt.Fprintln(s.out, text)
 	return err
+}
+
+// some names the first n of a list.
+func some(names []string, n int) string {
+	text := strings.Join(names[:min(n, len(names))], ", ")
+	if more := len(names) - n; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 func repairWord(f queue.Fault) string {

@@ -61,3 +61,13 @@ func TestAnswerOfCheck(t *testing.T) {
 		t.Errorf("got %+v, want the id as text, and no shard", f)
 	}
 }
+
+func TestSome(t *testing.T) {
+	t.Parallel()
+	names := []string{"a", "b", "c", "d"}
+	for n, want := range map[int]string{1: "a and 3 more", 3: "a, b, c and 1 more", 4: "a, b, c, d", 9: "a, b, c, d"} {
+		if got := some(names, n); got != want {
+			t.Errorf("%d of %v: got %q, want %q", n, names, got, want)
+		}
+	}
+}
