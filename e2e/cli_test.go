@@ -9,46 +9,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
 // The stock binary, with handlers in other processes.
 
-// built is lowkiq-node, built once for all tests. TestMain removes it.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-// binary builds lowkiq-node and returns its path.
-func binary(t *testing.T) string {
-	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "lowkiq-e2e-"); built.err != nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", built.dir, "./cmd/lowkiq-node")
-		cmd.Dir = ".."
-		if out, err := cmd.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("go build: %w\n%s", err, out)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return filepath.Join(built.dir, "lowkiq-node")
-}
+// built is lowkiq-node for all tests. TestMain removes it.
+var built nodebin.Binary
 
 // config writes a node.yaml with a handler.
 func (r *rig) config(handler string) string {
@@ -73,7 +46,7 @@ queues:
 
 func (r *rig) stock(config string) *process {
 	r.t.Helper()
-	return r.run("lowkiq-node", []string{roleEnv + "=child"}, binary(r.t), "run", "--config", config, "--http", "127.0.0.1:0")
+	return r.run("lowkiq-node", []string{roleEnv + "=child"}, built.Path(r.t, ".."), "run", "--config", config, "--http", "127.0.0.1:0")
 }
 
 func TestStockNodeExecKillNine(t *testing.T) {

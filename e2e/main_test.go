@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(built.dir)
+		built.Remove() //nolint:errcheck // a temporary directory
 		os.Exit(code)
 	}))
 }
