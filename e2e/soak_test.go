@@ -172,19 +172,19 @@ func (s *soak) rolls() string {
 }
 
 func (s *soak) redisRestarts() string {
-	away := s.between(0, 3*ttl)
-	s.f.redis.Stop()
-	<-time.After(away)
-	s.f.redis.Restart()
-	return fmt.Sprintf("Redis away for %s", away.Round(time.Millisecond))
+	return s.redisIs("away", 3*ttl, s.f.redis.Stop, s.f.redis.Restart)
 }
 
 func (s *soak) redisFreezes() string {
-	long := s.between(0, 2*ttl)
-	s.f.redis.Pause()
+	return s.redisIs("frozen", 2*ttl, s.f.redis.Pause, s.f.redis.Resume)
+}
+
+func (s *soak) redisIs(how string, atMost time.Duration, begin, end func()) string {
+	long := s.between(0, atMost)
+	begin()
 	<-time.After(long)
-	s.f.redis.Resume()
-	return fmt.Sprintf("Redis frozen for %s", long.Round(time.Millisecond))
+	end()
+	return fmt.Sprintf("Redis %s for %s", how, long.Round(time.Millisecond))
 }
 
 // clockJumps sets Redis's clock on: set back, jobs that were parked would wait as long.
