@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
 )
 
@@ -49,7 +50,7 @@ func (b *bench) start(ctx context.Context, _ *Server, note func(string, float64)
 		case <-time.After(10 * time.Second):
 			return errors.New("no handler started within 10 s of a push")
 		}
-		if err := pause(ctx, ackPause); err != nil {
+		if err := pause.For(ctx, ackPause); err != nil {
 			return err
 		}
 	}
@@ -65,15 +66,6 @@ func noteStart(note func(string, float64), prefix string, took []float64) {
 
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
 // Names of the idle node's samples.
 const (
 	idleShards   = 1000
@@ -88,7 +80,7 @@ func (b *bench) idle(ctx context.Context, _ *Server, note func(string, float64))
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
-	if err := pause(ctx, b.cfg.settle); err != nil {
+	if err := pause.For(ctx, b.cfg.settle); err != nil {
 		return err
 	}
 	before, err := b.on.Usage(ctx)
@@ -99,7 +91,7 @@ func (b *bench) idle(ctx context.Context, _ *Server, note func(string, float64))
 	if err != nil {
 		return err
 	}
-	if err := pause(ctx, b.cfg.watch); err != nil {
+	if err := pause.For(ctx, b.cfg.watch); err != nil {
 		return err
 	}
 	after, err := b.on.Usage(ctx)

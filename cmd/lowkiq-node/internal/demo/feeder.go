@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/internal/stream"
 )
 
@@ -84,7 +85,7 @@ func (f *feeder) run(ctx context.Context) error {
 
 // turn waits until it is time to have pushed so many payloads.
 func (f *feeder) turn(ctx context.Context, pushed int64, due time.Time) error {
-	if err := pause(ctx, time.Until(due)); err != nil {
+	if err := pause.For(ctx, time.Until(due)); err != nil {
 		return err
 	}
 	return f.wait(ctx, func() bool {
@@ -122,7 +123,7 @@ func (f *feeder) push(ctx context.Context, events []stream.Event) error {
 			return fmt.Errorf("push: %w", err)
 		}
 		f.repeated++
-		if err := pause(ctx, retryWait); err != nil {
+		if err := pause.For(ctx, retryWait); err != nil {
 			return err
 		}
 	}
@@ -174,22 +175,11 @@ func (f *feeder) drained(ctx context.Context) error {
 
 func (f *feeder) wait(ctx context.Context, until func() bool) error {
 	for !until() {
-		if err := pause(ctx, retryWait); err != nil {
+		if err := pause.For(ctx, retryWait); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func pause(ctx context.Context, wait time.Duration) error {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }
 
 // sent is what the judge compares the history with.

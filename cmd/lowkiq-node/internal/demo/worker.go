@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
 )
 
@@ -73,7 +74,7 @@ func Work(ctx context.Context, cfg WorkerConfig) error {
 // tell waits for the API, and tells its address.
 func tell(ctx context.Context, n *node.Node, w io.Writer) {
 	for n.URL() == "" {
-		if pause(ctx, 5*time.Millisecond) != nil {
+		if pause.For(ctx, 5*time.Millisecond) != nil {
 			return
 		}
 	}
@@ -81,16 +82,7 @@ func tell(ctx context.Context, n *node.Node, w io.Writer) {
 }
 
 // pretend is a handler that takes a moment, so that the kill finds work in flight.
-func pretend(ctx context.Context, _ *lowkiq.Batch) error {
-	timer := time.NewTimer(workTime)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
-}
+func pretend(ctx context.Context, _ *lowkiq.Batch) error { return pause.For(ctx, workTime) }
 
 func counted(h lowkiq.Handler, w io.Writer) lowkiq.Handler {
 	return lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -229,21 +230,10 @@ func (f *Feeder) store(ctx context.Context, batch []item) error {
 		if now.Sub(since)+wait > f.Patience {
 			return fmt.Errorf("gave up after %s: %w", f.Patience, err)
 		}
-		if err := pause(ctx, wait/2+rand.N(wait/2)); err != nil {
+		if err := pause.For(ctx, wait/2+rand.N(wait/2)); err != nil {
 			return err
 		}
 		wait = min(2*wait, 2*time.Second)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
 	}
 }
 

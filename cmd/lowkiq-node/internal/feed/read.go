@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -80,7 +81,7 @@ func (r *reader) pace(ctx context.Context, began time.Time, n int) error {
 	if r.rate == 0 {
 		return nil
 	}
-	return pause(ctx, time.Until(began.Add(time.Duration(n)*time.Second/time.Duration(r.rate))))
+	return pause.For(ctx, time.Until(began.Add(time.Duration(n)*time.Second/time.Duration(r.rate))))
 }
 
 func (r *reader) send(ctx context.Context, it item) bool {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -49,13 +50,4 @@ func (e *Endpoint) handler() lowkiq.Handler {
 }
 
 // work ends early when the node has given the request up.
-func (e *Endpoint) work(ctx context.Context, _ *lowkiq.Batch) error {
-	timer := time.NewTimer(e.Work)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
-}
+func (e *Endpoint) work(ctx context.Context, _ *lowkiq.Batch) error { return pause.For(ctx, e.Work) }
