@@ -51,7 +51,7 @@ func (w *Writer) Close() error {
 
 // Start notes that a handler was entered with batch. The caller calls done once,
 // with the handler's answer, before it returns; a [lowkiq.Failed] fails the jobs
-// that it names. If either returns an error the event may be missing: do not
+// that it names with an error, as a node has it. If either returns an error the event may be missing: do not
 // call the handler, or report a failure.
 func (w *Writer) Start(batch *lowkiq.Batch) (done func(error) error, err error) {
 	began := w.uniqueNow()
@@ -74,9 +74,6 @@ func (w *Writer) end(began time.Duration, queue string, ids []string, answer err
 		err := answer
 		if perID {
 			err = failed[id]
-			if _, named := failed[id]; named && err == nil {
-				err = errors.New("failed")
-			}
 		}
 		lines[i] = endLine(now, w.process, began, queue, id, err)
 	}
