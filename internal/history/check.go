@@ -84,6 +84,7 @@ func judge(cfg Config, pushed iter.Seq[Pushed], t *table) (Verdict, error) {
 	t.judgeShards(&v, cfg.ShardConcurrency)
 	t.judgeIDs(&v, l)
 	v.judgeLost(t, l)
+	v.repeats(l)
 	v.judgeDuplicates(cfg)
 	v.measure(t, l)
 	return v, nil
@@ -92,14 +93,16 @@ func judge(cfg Config, pushed iter.Seq[Pushed], t *table) (Verdict, error) {
 // judgeLines objects to lines that a death does not explain and to calls that
 // neither ended nor died.
 func (t *table) judgeLines(v *Verdict) {
+	explained := 0 // lines torn: one by each process that died, children included
 	for _, deaths := range t.deaths {
+		explained += len(deaths)
 		for _, d := range deaths {
 			if !d.inherited {
 				v.Deaths++
 			}
 		}
 	}
-	unexplained := t.torn[min(v.Deaths, len(t.torn)):]
+	unexplained := t.torn[min(explained, len(t.torn)):]
 	for _, u := range slices.Concat(t.broken, unexplained) {
 		v.fault(Unreadable, func() (string, []string) { return t.where(u.file, u.line) + ": " + u.why, nil })
 	}

@@ -16,6 +16,20 @@ func TestCheckEachRule(t *testing.T) {
 	equalLoad := loads("a", 1, 3)
 	late := slices.Clone(a)
 	late[2].At = 100
+	// Of equal scores both orders are tried, as nothing but the push tells them apart.
+	x, y := lowkiq.Payload{Score: 1, Data: []byte("x")}, lowkiq.Payload{Score: 1, Data: []byte("y")}
+	even := func(payloads ...lowkiq.Payload) []Pushed {
+		var pushed []Pushed
+		for _, p := range payloads {
+			pushed = append(pushed, Pushed{Queue: queue, ID: "a", Score: p.Score, Digest: Digest(p.Data)})
+		}
+		return pushed
+	}
+	gets := func(start, end int64, payloads ...lowkiq.Payload) *did {
+		return &did{process: "p", fence: 1, id: "a", start: start, end: end, payloads: payloads}
+	}
+	buried := even(x, y)
+	buried[0].Optional = true
 	free := Config{MaxDuplicates: -1, MaxUncaused: -1}
 	tests := []struct {
 		name string
@@ -77,12 +91,26 @@ func TestCheckEachRule(t *testing.T) {
 			ok(1, 2, "a", 1).fails(), ok(3, 4, "a", 2).fails(), ok(5, 6, "a", 1, 2, 3)}}, []Kind{Overtaken}},
 		{"a lower score that was pushed later", Config{}, run{pushed: pushes("a", 2, 1), calls: []*did{ok(1, 2, "a", 2), ok(3, 4, "a", 1)}}, nil},
 
+		{"equal scores in push order", Config{}, run{pushed: even(x, y), calls: []*did{gets(1, 2, x, y)}}, nil},
+		{"equal scores in push order, other way", Config{}, run{pushed: even(y, x), calls: []*did{gets(1, 2, y, x)}}, nil},
+		{"equal scores unsorted", Config{}, run{pushed: even(x, y), calls: []*did{gets(1, 2, y, x)}}, []Kind{Unsorted}},
+		{"equal scores unsorted, other way", Config{}, run{pushed: even(y, x), calls: []*did{gets(1, 2, x, y)}}, []Kind{Unsorted}},
+		{"equal score overtaken", Config{}, run{pushed: even(x, y), calls: []*did{gets(1, 2, y), gets(3, 4, x)}}, []Kind{Overtaken}},
+		{"equal score overtaken, other way", Config{}, run{pushed: even(y, x), calls: []*did{gets(1, 2, x), gets(3, 4, y)}}, []Kind{Overtaken}},
+		{"equal scores, one pushed again", Config{}, run{pushed: even(x, y, x), calls: []*did{gets(1, 2, x), gets(3, 4, y, x)}}, nil},
+		{"equal scores, one back from the morgue", Config{}, run{pushed: buried, calls: []*did{gets(1, 2, y, x)}}, nil},
+		{"a payload twice in a call", free, run{pushed: even(x, x), calls: []*did{gets(1, 2, x, x)}}, []Kind{Repeated}},
+		{"equal payloads of two scores in a call", free, run{pushed: equal, calls: []*did{
+			gets(1, 2, equalLoad[0], lowkiq.Payload{Score: 2, Data: equalLoad[0].Data}, equalLoad[1])}}, []Kind{Repeated}},
+
 		{"repeat of the last call", Config{MaxDuplicates: 2, MaxUncaused: 2}, run{pushed: a, calls: []*did{
 			ok(1, 2, "a", 1, 2), ok(3, 4, "a", 1, 2, 3)}}, nil},
 		{"repeat of an earlier call", free, run{pushed: a, calls: []*did{
 			ok(1, 2, "a", 1), ok(3, 4, "a", 2, 3), ok(5, 6, "a", 1)}}, []Kind{WentBack}},
 		{"repeat without the highest", free, run{pushed: a, calls: []*did{ok(1, 2, "a", 1, 2, 3), ok(3, 4, "a", 1)}}, []Kind{WentBack}},
 		{"pushed again", Config{}, run{pushed: append(slices.Clone(a), a[0]), calls: []*did{ok(1, 2, "a", 1, 2, 3), ok(3, 4, "a", 1)}}, nil},
+		{"pushed again after a repeat", Config{MaxDuplicates: 2}, run{pushed: slices.Concat(a[:2], a[:1]), calls: []*did{
+			ok(1, 2, "a", 1, 2), ok(5, 6, "a", 1, 2).by("q", 2), ok(7, 8, "a", 1).by("q", 2)}, deaths: []died{{"p", 3, 4}}}, nil},
 		{"too many repeats", Config{MaxDuplicates: 1, MaxUncaused: -1}, run{pushed: a, calls: []*did{
 			ok(1, 2, "a", 1, 2), ok(3, 4, "a", 1, 2, 3)}}, []Kind{Repeated}},
 		{"repeat without a death", Config{MaxDuplicates: -1}, run{pushed: a, calls: []*did{
@@ -111,6 +139,9 @@ func TestCheckUnreadableLines(t *testing.T) {
 	good := run{pushed: pushes("a", 1), calls: []*did{ok(1, 2, "a", 1)}}
 	dead := good
 	dead.deaths = []died{{"q", 3, 4}}
+	parent := dead // with children of p that wrote something, and died with it
+	parent.calls = []*did{ok(1, 2, "a", 1).by("p/1", 1), ok(2, 3, "a", 1).by("p/2", 1).fails()}
+	parent.deaths = []died{{"p", 3, 4}}
 	start := `start 5 "q" "history" 0 2 9 "a" 1 1:` // cut short by a kill
 	tests := []struct {
 		name string
@@ -120,6 +151,7 @@ func TestCheckUnreadableLines(t *testing.T) {
 	}{
 		{"torn at a death", dead, "\n" + start, 0},
 		{"torn twice at one death", dead, "\n" + start + "\n" + start, 1},
+		{"torn by each child of a dead parent", parent, "\n" + start + "\n" + start, 0},
 		{"torn without a death", good, "\n" + start, 1},
 		{"nonsense", dead, "\nhello 1 \"p\" .", 1},
 		{"bad number", dead, "\nend x \"p\" 1 \"history\" \"a\" .", 1},

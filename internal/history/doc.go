@@ -13,7 +13,8 @@
 // Every event is written with one write(2) to a file opened with O_APPEND, so lines
 // of different processes never mix. An event begins with a newline and ends with
 // " .": a line that a SIGKILL cut short stands alone and is recognised. One such
-// line per death is tolerated; anything else that cannot be read is a fault.
+// line per death, and one per child of the dead, is tolerated; anything else that
+// cannot be read is a fault.
 //
 //	start T PROCESS QUEUE SHARD FENCE FLIGHT ID N SCORE:DIGEST … .
 //	more  T PROCESS QUEUE ID SCORE:DIGEST … .
@@ -36,10 +37,13 @@
 //     that was not pushed. Equal payloads of an id that wait together are one, with
 //     the smallest score: a payload also counts as handled if an equal one with a
 //     smaller or equal score was, in a call that started after the push was sent.
-//   - I3: in a call, scores ascend. When a call has a payload, every payload of
-//     that id with a lower score that was pushed before it was handled, or is in the
-//     same call. A repeat (handled again because the ack was lost) must be of the
-//     id's last successful call, and bring that call's highest payload with it.
+//   - I3: in a call, scores ascend, equal ones are in push order, and no payload is
+//     there twice. When a call has a payload, every payload of that id with a lower or
+//     equal score that was pushed before it was handled, or is in the same call. The
+//     order of equal scores is judged where it is known: not of a payload that was
+//     pushed more than once, or is optional. A repeat (handled again because the ack
+//     was lost) must be of the id's last successful call, and bring that call's highest
+//     payload with it.
 //
 // # No false alarms, and what that costs
 //

@@ -18,8 +18,9 @@ func (t *table) judgeIDs(v *Verdict, l *ledger) {
 			s = &idState{t: t, v: v, l: l, low: l.begin[c.key], longest: -1, last: -1, top: -1}
 		}
 		s.overlap(i)
-		s.sorted(i)
 		s.present(i)
+		s.twice(i)
+		s.sorted(i)
 		s.overtaken(i)
 		s.wentBack(i)
 		if c.outcome == succeeded {
@@ -53,18 +54,6 @@ func (s *idState) overlap(i int32) {
 	}
 }
 
-func (s *idState) sorted(i int32) {
-	payloads := s.t.payloadsOf(&s.t.calls[i])
-	for n := 1; n < len(payloads); n++ {
-		if payloads[n].score < payloads[n-1].score {
-			s.v.fault(Unsorted, func() (string, []string) {
-				return fmt.Sprintf("score %v after %v in one call", payloads[n].score, payloads[n-1].score), []string{s.t.describe(i)}
-			})
-			return
-		}
-	}
-}
-
 // present looks up what the call has.
 func (s *idState) present(i int32) {
 	c := &s.t.calls[i]
@@ -82,8 +71,56 @@ func (s *idState) present(i int32) {
 	}
 }
 
-// overtaken looks for a payload that was pushed before one of the call, has a lower
-// score, and is neither handled nor in the call. low makes it linear in all calls.
+// twice: payloads of an id that wait together are a set, whatever their scores were.
+func (s *idState) twice(i int32) {
+	payloads := s.t.payloadsOf(&s.t.calls[i])
+	if len(payloads) < 2 {
+		return
+	}
+	seen := make(map[uint64]bool, len(payloads))
+	for _, p := range payloads {
+		if seen[p.digest] {
+			s.v.fault(Repeated, func() (string, []string) {
+				return fmt.Sprintf("a payload twice in one call, with digest %x", p.digest), []string{s.t.describe(i)}
+			})
+			return
+		}
+		seen[p.digest] = true
+	}
+}
+
+// sorted: scores ascend, and equal ones are in the order of their pushes, which is that
+// of their entries. Nobody knows which push gave a payload its place if there were
+// several, or if it came back from the morgue.
+func (s *idState) sorted(i int32) {
+	placed := int32(-1) // the latest payload whose place is known
+	for n, f := range s.found {
+		e := &s.l.entries[f]
+		if n > 0 && e.score < s.l.entries[s.found[n-1]].score {
+			s.reportUnsorted(i, s.found[n-1], f)
+			return
+		}
+		if e.again || e.optional {
+			continue
+		}
+		if f < placed {
+			s.reportUnsorted(i, placed, f)
+			return
+		}
+		placed = f
+	}
+}
+
+func (s *idState) reportUnsorted(i, before, after int32) {
+	b, a := s.l.entries[before], s.l.entries[after]
+	s.v.fault(Unsorted, func() (string, []string) {
+		return fmt.Sprintf("score %v of push %d after score %v of push %d in one call", a.score, a.order+1, b.score, b.order+1),
+			[]string{s.t.describe(i)}
+	})
+}
+
+// overtaken looks for a payload that was pushed before one of the call, has a lower or
+// equal score, and is neither handled nor in the call. low makes it linear in all calls.
 func (s *idState) overtaken(i int32) {
 	highest := int32(-1)
 	for _, f := range s.found {
@@ -140,10 +177,7 @@ func (s *idState) with(n, call int32) bool {
 func (s *idState) wentBack(i int32) {
 	for _, f := range s.found {
 		e := &s.l.entries[f]
-		if e.handled < e.equals {
-			continue
-		}
-		if e.last == s.last && s.with(s.top, i) {
+		if e.spent < e.equals || s.repeats(e, i) {
 			continue
 		}
 		s.v.fault(WentBack, func() (string, []string) {
@@ -154,23 +188,40 @@ func (s *idState) wentBack(i int32) {
 	}
 }
 
+// repeats tells whether a call may have an entry because it repeats the last one.
+func (s *idState) repeats(e *entry, call int32) bool {
+	return e.last >= 0 && e.last == s.last && s.with(s.top, call)
+}
+
 func (s *idState) handled(i int32) {
 	c := &s.t.calls[i]
 	for _, f := range s.found {
 		e := &s.l.entries[f]
 		s.v.Handled++
-		switch {
-		case e.handled == 0:
+		if !s.repeats(e, i) {
+			e.spent++
+		}
+		if e.last < 0 {
 			s.v.Distinct++
-		case e.handled >= e.equals:
-			s.v.Duplicates++
-			before := &s.t.calls[e.last]
-			if !s.t.diedBetween(before.process, before.end, c.start) {
-				s.v.Uncaused++
-			}
+		} else if before := &s.t.calls[e.last]; s.t.diedBetween(before.process, before.end, c.start) {
+			e.caused++
 		}
 		e.handled++
-		e.last, s.last, s.top = i, i, f
+	}
+	for _, f := range s.found {
+		s.l.entries[f].last, s.last, s.top = i, i, f
+	}
+}
+
+// repeats counts what was handled more often than it was pushed, and how much of
+// that no death explains. Which of several calls was the repeat nobody can say.
+func (v *Verdict) repeats(l *ledger) {
+	for i := range l.entries {
+		e := &l.entries[i]
+		if more := int(e.handled - e.equals); more > 0 {
+			v.Duplicates += more
+			v.Uncaused += max(0, more-int(e.caused))
+		}
 	}
 }
 

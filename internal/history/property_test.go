@@ -1,10 +1,13 @@
 package history
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"iter"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"pgregory.net/rapid"
@@ -17,7 +20,8 @@ type world struct {
 	clock   int64
 	score   float64
 	boot    int
-	waiting map[string][]float64
+	merging bool // payloads and scores come again
+	waiting map[string][]lowkiq.Payload
 	busy    map[string]*did // id -> its call, running or not acked
 	ids     []string
 }
@@ -31,9 +35,24 @@ func (w *world) process() string { return fmt.Sprintf("boot%d", w.boot) }
 
 func (w *world) push(id string) {
 	w.score++
-	p := pushes(id, w.score)[0]
-	w.run.pushed = append(w.run.pushed, p)
-	w.waiting[id] = append(w.waiting[id], w.score)
+	score, content := w.score, w.score
+	if w.merging {
+		score = float64(rapid.IntRange(1, 4).Draw(w.t, "score"))
+		content = float64(rapid.IntRange(1, 4).Draw(w.t, "content"))
+	}
+	p := lowkiq.Payload{Score: score, Data: data(id, content)}
+	w.run.pushed = append(w.run.pushed, Pushed{Queue: queue, ID: id, Score: score, Digest: Digest(p.Data), At: time.Duration(w.tick())})
+	w.waiting[id] = merge(w.waiting[id], p)
+}
+
+// merge adds a payload to those that wait: equal ones are one, with the smallest score.
+func merge(waiting []lowkiq.Payload, p lowkiq.Payload) []lowkiq.Payload {
+	same := func(o lowkiq.Payload) bool { return bytes.Equal(o.Data, p.Data) }
+	if i := slices.IndexFunc(waiting, same); i >= 0 {
+		waiting[i].Score = min(waiting[i].Score, p.Score)
+		return waiting
+	}
+	return append(waiting, p)
 }
 
 // step lets one id go on: start, end, or ack.
@@ -41,8 +60,9 @@ func (w *world) step(id string, fail bool) {
 	c := w.busy[id]
 	switch {
 	case c == nil && len(w.waiting[id]) > 0:
-		c = ok(w.tick(), 0, id, w.waiting[id]...).by(w.process(), int64(w.boot))
-		c.shard = lowkiq.ShardOf(id, 2)
+		c = ok(w.tick(), 0, id).by(w.process(), int64(w.boot))
+		c.shard, c.payloads = lowkiq.ShardOf(id, 2), w.waiting[id]
+		slices.SortStableFunc(c.payloads, func(a, b lowkiq.Payload) int { return cmp.Compare(a.Score, b.Score) })
 		w.run.calls = append(w.run.calls, c)
 		w.busy[id], w.waiting[id] = c, nil
 	case c == nil:
@@ -58,11 +78,11 @@ func (w *world) step(id string, fail bool) {
 }
 
 func (w *world) putBack(id string) {
-	var scores []float64
-	for _, p := range w.busy[id].payloads {
-		scores = append(scores, p.Score)
+	back := slices.Clone(w.busy[id].payloads)
+	for _, p := range w.waiting[id] {
+		back = merge(back, p)
 	}
-	w.waiting[id] = append(scores, w.waiting[id]...)
+	w.waiting[id] = back
 	delete(w.busy, id)
 }
 
@@ -88,8 +108,11 @@ func (w *world) crash() {
 
 // validRun draws a run that keeps every promise. It ends with three calls of one id that
 // nothing disturbs, the second with two payloads: a place for every mutation.
-func validRun(t *rapid.T) run {
-	w := &world{t: t, boot: 1, waiting: map[string][]float64{}, busy: map[string]*did{}, ids: []string{"a", "b", "c d"}}
+func validRun(t *rapid.T) run { return (&world{t: t}).play() }
+
+func (w *world) play() run {
+	t := w.t
+	w.boot, w.waiting, w.busy, w.ids = 1, map[string][]lowkiq.Payload{}, map[string]*did{}, []string{"a", "b", "c d"}
 	w.push("a")
 	for range rapid.IntRange(1, 40).Draw(t, "steps") {
 		id := rapid.SampledFrom(w.ids).Draw(t, "id")
@@ -124,6 +147,15 @@ func TestValidRunsAreGood(t *testing.T) {
 	})
 }
 
+func TestValidRunsWithMergesAreGood(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := (&world{t: t, merging: true}).play()
+		if v := r.check(t, afterCrashes); !v.OK() {
+			t.Fatalf("got %s\n%v\n%s", v.Words(), r.pushed, r.text(t))
+		}
+	})
+}
+
 // mutations break one thing: each finds the places of a run where it could.
 var mutations = map[string]struct {
 	want   Kind
@@ -148,6 +180,12 @@ var mutations = map[string]struct {
 			if len(c.payloads) > 1 {
 				places = append(places, func() { slices.Reverse(c.payloads) })
 			}
+		}
+		return places
+	}},
+	"a payload comes twice in a call": {Repeated, func(r *run) (places []func()) {
+		for _, c := range r.calls {
+			places = append(places, func() { c.payloads = slices.Concat(c.payloads[:1], c.payloads) })
 		}
 		return places
 	}},

@@ -37,13 +37,16 @@ type entry struct {
 	equals   int32 // how many pushes this entry keeps the books of; 0 = not the first
 	twin     int32 // index of an entry with the same digest and the next smaller or equal score; -1 = none
 	handled  int32 // calls that succeeded
+	spent    int32 // of these, calls that did not look like a repeat of the one before
+	caused   int32 // of these, calls after a death of the process of the one before
 	last     int32 // the latest of them; -1 = none
 	stamp    int32 // the call at hand has it
 	optional bool
 	excused  bool // overtaken, and reported once
+	again    bool // not the only push of its digest to the id
 }
 
-// ledger is what was pushed, per key, sorted by (score, digest, order).
+// ledger is what was pushed, per key, in the order of I3: sorted by (score, order).
 type ledger struct {
 	entries []entry
 	begin   []int32 // key -> index of its first entry; one more at the end
@@ -58,7 +61,7 @@ func newLedger(pushed iter.Seq[Pushed], t *table) *ledger {
 		})
 	}
 	slices.SortFunc(l.entries, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.key, b.key), compare(a.payload, b.payload), cmp.Compare(a.order, b.order))
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.score, b.score), cmp.Compare(a.order, b.order))
 	})
 	l.begin = make([]int32, len(t.keys.list)+1)
 	for _, e := range l.entries {
@@ -71,27 +74,22 @@ func newLedger(pushed iter.Seq[Pushed], t *table) *ledger {
 	return &l
 }
 
-func compare(a, b payload) int {
-	return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.digest, b.digest))
-}
-
 // linkTwins chains equal payloads of a key, from larger scores to smaller ones.
 func (l *ledger) linkTwins() {
-	latest := map[uint64]int32{}
-	books := int32(0)
+	latest := map[uint64]int32{} // digest -> who keeps the books of the highest score so far
 	for i := range l.entries {
 		e := &l.entries[i]
-		newKey := i == 0 || l.entries[i-1].key != e.key
-		if newKey {
+		if i == 0 || l.entries[i-1].key != e.key {
 			clear(latest)
 		}
-		if newKey || l.entries[i-1].payload != e.payload {
-			books = int32(i)
+		books := int32(i)
+		if twin, ok := latest[e.digest]; ok {
+			e.twin, e.again, l.entries[twin].again = twin, true, true
+			if l.entries[twin].score == e.score {
+				books = twin
+			}
 		}
 		l.entries[books].equals++
-		if twin, ok := latest[e.digest]; ok {
-			e.twin = twin
-		}
 		latest[e.digest] = books
 	}
 }
@@ -100,13 +98,16 @@ func (l *ledger) linkTwins() {
 func (l *ledger) of(key int32) []entry { return l.entries[l.begin[key]:l.begin[key+1]] }
 
 // find returns the index of the entry that keeps the books of p, -1 if p was not
-// pushed.
+// pushed. Of equal scores it looks at one after the other.
 func (l *ledger) find(key int32, p payload) int32 {
-	i, ok := slices.BinarySearchFunc(l.of(key), p, func(e entry, p payload) int { return compare(e.payload, p) })
-	if !ok {
-		return -1
+	entries := l.of(key)
+	i, _ := slices.BinarySearchFunc(entries, p.score, func(e entry, score float64) int { return cmp.Compare(e.score, score) })
+	for ; i < len(entries) && entries[i].score == p.score; i++ {
+		if entries[i].digest == p.digest {
+			return l.begin[key] + int32(i)
+		}
 	}
-	return l.begin[key] + int32(i)
+	return -1
 }
 
 // twins yields e and the equal payloads with smaller or equal scores, in one of

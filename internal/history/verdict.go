@@ -16,10 +16,10 @@ const (
 	StaleFence Kind = "stale fence" // I1: a batch began with a lower fence than one before it
 	Lost       Kind = "lost"        // I2: pushed and never handled
 	Unknown    Kind = "unknown"     // I2: handled and never pushed
-	Unsorted   Kind = "unsorted"    // I3: scores of a call do not ascend
-	Overtaken  Kind = "overtaken"   // I3: a payload was handled before a lower one that was pushed first
+	Unsorted   Kind = "unsorted"    // I3: scores of a call do not ascend, or equal ones are not in push order
+	Overtaken  Kind = "overtaken"   // I3: a payload was handled before one, not higher, that was pushed first
 	WentBack   Kind = "went back"   // I3: a repeat of what was not the latest
-	Repeated   Kind = "repeated"    // more duplicates than allowed
+	Repeated   Kind = "repeated"    // more duplicates than allowed, or a payload twice in a call
 	Unfinished Kind = "unfinished"  // a call without an end, of a process without a death
 	Unreadable Kind = "unreadable"  // a line that makes no sense
 )
