@@ -97,11 +97,11 @@ func New(cfg Config) (http.Handler, error) {
 		needs[rt.pattern] = rt.needs()
 	}
 	tokens := a.cfg.Tokens.hashed()
-	g := &guard{mux: mux, needs: needs, tokens: tokens, certificates: a.cfg.Certificates, sessions: sessions{tokens, time.Now}}
-	pages, err := newDoors(g.sessions, a.cfg.Pages)
+	pages, err := newDoors(sessions{tokens, time.Now}, a.cfg.Pages)
 	if err != nil {
 		return nil, err
 	}
+	g := &guard{mux: mux, needs: needs, tokens: tokens, certificates: a.cfg.Certificates, doors: pages}
 	return a.withHeaders(g.wrap(withOrigin(withMisses(mux, pages)))), nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"time"
 )
 
 // withHeaders says what a browser may do with any answer: show it, with what this node
@@ -17,7 +18,9 @@ func (a *api) withHeaders(next http.Handler) http.Handler {
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "no-referrer")
+		// Not no-referrer: a browser would send Origin: null with forms, and where Sec-Fetch-Site is
+		// missing, which is on plain HTTP beyond loopback, none could be told from another site's.
+		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
@@ -41,7 +44,13 @@ type guard struct {
 	needs        map[string]role // by pattern of mux
 	tokens       []hashed
 	certificates bool // a verified client certificate is wanted
-	sessions     sessions
+	doors        *doors
+}
+
+// right is what the sender of a request may do.
+type right struct {
+	role  role
+	until time.Time // when his session ends; zero if it is not by one
 }
 
 // idle reports whether nobody is asked for anything.
@@ -64,18 +73,18 @@ func (g *guard) wanted(r *http.Request) role {
 	return admin
 }
 
-// role is what the sender of a request may do.
-func (g *guard) role(r *http.Request) role {
+// right is what the sender of a request may do.
+func (g *guard) right(r *http.Request) right {
 	if len(g.tokens) == 0 {
-		return admin
+		return right{role: admin}
 	}
 	if token, ok := bearer(r); ok {
 		if of, known := owner(g.tokens, token); known {
-			return of.role
+			return right{role: of.role}
 		}
-		return visitor // not the cookie's role: whoever names a token means it
+		return right{role: visitor} // not the cookie's: whoever names a token means it
 	}
-	return g.sessions.role(r)
+	return g.doors.sessions.right(r)
 }
 
 // verified reports whether the client has shown a certificate of the configured CA.
@@ -87,39 +96,59 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		return g.withOwnNames(next)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		want, have := g.wanted(r), g.role(r)
+		want, have := g.wanted(r), g.right(r)
 		switch {
 		case g.certificates && want != probe && !verified(r):
 			newProblem(http.StatusForbidden, "this node wants a client certificate (node.tls.client_auth); only /healthz and /readyz need none").write(w)
-		case have.may(want):
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), roleKey{}, have)))
-		case have > visitor:
-			newProblem(http.StatusForbidden, "%s with the %s token: this wants %s", r.Method, have, want.wants()).write(w)
-		case wantsPage(r):
-			http.Redirect(w, r, loginFor(r.URL), http.StatusSeeOther)
+		case have.role.may(want):
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), rightKey{}, have)))
+		case have.role > visitor:
+			newProblem(http.StatusForbidden, "%s with the %s token: this wants %s", r.Method, have.role, want.wants()).write(w)
 		default:
-			w.Header().Set("WWW-Authenticate", `Bearer realm="lowkiq"`)
-			newProblem(http.StatusUnauthorized, "this wants the header Authorization: Bearer TOKEN, with %s", want.wants()).write(w)
+			g.ask(w, r, want)
 		}
 	})
 }
 
-// roleKey is the key of the sender's role in the context of a request.
-type roleKey struct{}
+// ask asks the sender of a request for a token, in the way that he can give one.
+func (g *guard) ask(w http.ResponseWriter, r *http.Request, want role) {
+	person := wantsPage(r)
+	if person && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		http.Redirect(w, r, loginFor(r.URL), http.StatusSeeOther)
+		return
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer realm="lowkiq"`)
+	if person {
+		g.doors.show(w, http.StatusUnauthorized, "/", "Your session has ended, and nothing was changed. Log in and do it again.")
+		return
+	}
+	newProblem(http.StatusUnauthorized, "this wants the header Authorization: Bearer TOKEN, with %s", want.wants()).write(w)
+}
+
+// rightKey is the key of the sender's right in the context of a request.
+type rightKey struct{}
 
 // MayChange reports whether the sender of a request may change something, so that pages can
 // leave out what would be refused. It is true where nobody is asked for a token, and for requests
 // that have not come through the handler of [New].
 func MayChange(r *http.Request) bool {
-	have, asked := r.Context().Value(roleKey{}).(role)
-	return !asked || have.may(admin)
+	have, asked := r.Context().Value(rightKey{}).(right)
+	return !asked || have.role.may(admin)
 }
 
-// wantsPage reports whether a person with a browser asks for a page.
-func wantsPage(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
-		!strings.HasPrefix(r.URL.Path, "/api/") && strings.Contains(r.Header.Get("Accept"), "text/html")
+// SessionEnd is when the session ends that allowed a request; zero if none did. An answer that
+// goes on and on, as a stream of events does, has to end with it.
+func SessionEnd(r *http.Request) time.Time {
+	have, _ := r.Context().Value(rightKey{}).(right)
+	return have.until
 }
+
+// wantsPage reports whether a person with a browser asks, for a page or by a form.
+func wantsPage(r *http.Request) bool {
+	return forPeople(r.URL.Path) && strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+func forPeople(path string) bool { return !strings.HasPrefix(path, "/api/") || path == "/api/v1/" }
 
 // withOrigin refuses what the page of another site makes a browser send.
 func withOrigin(next http.Handler) http.Handler {

@@ -23,6 +23,7 @@ func TestOtherSitesMayNotChangeAnything(t *testing.T) {
 		{"cross-site", "Sec-Fetch-Site", "cross-site", 403},
 		{"same-site", "Sec-Fetch-Site", "same-site", 403},
 		{"other origin", "Origin", "https://evil.example", 403},
+		{"no origin to be told", "Origin", "null", 403},
 		{"same origin", "Sec-Fetch-Site", "same-origin", 200},
 		{"own origin", "Origin", "http://example.com", 200},
 		{"no browser", "User-Agent", "curl/8", 200},
@@ -77,7 +78,7 @@ func TestSecurityHeaders(t *testing.T) {
 	for _, target := range []string{"/healthz", "/api/v1/", "/nowhere"} {
 		h := w.do("GET", target, "").Header()
 		for name, want := range map[string]string{
-			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY", "Cache-Control": "no-store",
+			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "X-Frame-Options": "DENY", "Cache-Control": "no-store",
 		} {
 			if got := h.Get(name); got != want {
 				t.Errorf("%s: got %s %q, want %q", target, name, got, want)

@@ -52,34 +52,35 @@ func signature(of hashed, text string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// role is what the request's session allows; visitor if it has none that is valid.
-func (s sessions) role(r *http.Request) role {
+// right is what the request's session allows; that of a visitor if it has none that is valid.
+func (s sessions) right(r *http.Request) right {
 	for _, cookie := range r.CookiesNamed(sessionCookie) {
-		if have := s.open(cookie.Value); have > visitor {
+		if have := s.open(cookie.Value); have.role > visitor {
 			return have
 		}
 	}
-	return visitor
+	return right{role: visitor}
 }
 
-func (s sessions) open(value string) role {
+func (s sessions) open(value string) right {
+	none := right{role: visitor}
 	cut := strings.LastIndexByte(value, '.')
 	if cut < 0 {
-		return visitor
+		return none
 	}
 	text, sealed := value[:cut], value[cut+1:]
 	name, expiry, _ := strings.Cut(text, ".")
 	have, known := roleNamed(name)
 	until, err := strconv.ParseInt(expiry, 10, 64)
 	if !known || err != nil || s.now().Unix() >= until {
-		return visitor
+		return none
 	}
 	for _, of := range s.tokens {
 		if of.role == have && hmac.Equal([]byte(signature(of, text)), []byte(sealed)) {
-			return have
+			return right{have, time.Unix(until, 0)}
 		}
 	}
-	return visitor
+	return none
 }
 
 // doors are the pages through which people come and go.
@@ -122,13 +123,13 @@ func (d *doors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // login gives a session for a token. Whatever is wrong with one, the answer is the same.
 func (d *doors) login(w http.ResponseWriter, r *http.Request) {
-	if !d.attempts.take() {
-		w.Header().Set("Retry-After", "1")
-		d.show(w, http.StatusTooManyRequests, "/", "Too many attempts at once. Wait a second and try again.")
-		return
-	}
 	r.Body = http.MaxBytesReader(w, r.Body, loginLimit)
 	next := local(r.PostFormValue("next"))
+	if !d.attempts.take() {
+		w.Header().Set("Retry-After", "1")
+		d.show(w, http.StatusTooManyRequests, next, "Too many attempts at once. Wait a second and try again.")
+		return
+	}
 	of, ok := owner(d.sessions.tokens, strings.TrimSpace(r.PostFormValue("token")))
 	if !ok || !of.role.may(read) {
 		d.show(w, http.StatusForbidden, next, "That is neither the read nor the admin token of this node.")

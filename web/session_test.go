@@ -137,6 +137,7 @@ func TestLoginPage(t *testing.T) {
 		"/":                    "/login",
 		"/queues/orders?a=b&c": "/login?next=%2Fqueues%2Forders%3Fa%3Db%26c",
 		"/debug/pprof/":        "/login?next=%2Fdebug%2Fpprof%2F",
+		"/api/v1/":             "/login?next=%2Fapi%2Fv1%2F",
 	} {
 		answer := w.do("GET", target, "", "Accept", html)
 		expect(t, answer, 303)
@@ -146,7 +147,8 @@ func TestLoginPage(t *testing.T) {
 	}
 	expect(t, w.do("GET", "/api/v1/status", "", "Accept", html), 401)
 	expect(t, w.do("GET", "/", "", "Accept", "*/*"), 401)
-	expect(t, w.do("POST", "/", "", "Accept", html), 401)
+	expect(t, w.do("POST", "/", "", "Accept", "*/*"), 401)
+	expect(t, w.do("POST", ordersPath+"pause", "", "Accept", html), 401)
 	page := w.do("GET", "/login?next=/queues", "")
 	expect(t, page, 200, `method="post"`, `type="password"`, `value="/queues"`, "/static/style.css")
 	if strings.Contains(page.Body.String(), "<script") || strings.Contains(page.Body.String(), "style=") {
@@ -154,6 +156,45 @@ func TestLoginPage(t *testing.T) {
 	}
 	expect(t, w.do("GET", "/login?next=%22%3E%3Cscript%3E", ""), 200, `value="/"`)
 	expect(t, w.do("PUT", "/login", ""), 405)
+}
+
+// Who presses a button after the end of his session gets a page that says so, and no JSON.
+func TestFormWithoutSession(t *testing.T) {
+	t.Parallel()
+	w := guarded(t, func(cfg *Config) {
+		cfg.Pages = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("got the form, want it refused") })
+	})
+	answer := w.do("POST", "/do", "do=delete-all-dead&queue=orders", "Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded")
+	expectPage(t, answer, 401, `role="alert"`, "Your session has ended, and nothing was changed", `action="/login"`, `aria-describedby="problem"`, `id="problem"`)
+	if answer.Header().Get("WWW-Authenticate") == "" {
+		t.Error("got no WWW-Authenticate, which a 401 must have")
+	}
+}
+
+// Answers that go on and on learn when they have to end.
+func TestSessionEnd(t *testing.T) {
+	t.Parallel()
+	var end time.Time
+	w := guarded(t, func(cfg *Config) {
+		cfg.Pages = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { end = SessionEnd(r) })
+	})
+	began := time.Now()
+	_, session := w.login(readToken, "/")
+	w.do("GET", "/events", "", "Cookie", session.Name+"="+session.Value)
+	if left := end.Sub(began); left < sessionLife-time.Second || left > sessionLife+time.Minute {
+		t.Errorf("with a session: got its end in %s, want %s", left, sessionLife)
+	}
+	for name, header := range map[string][]string{
+		"with a token":              {"Authorization", "Bearer " + readToken},
+		"with a token and a cookie": {"Authorization", "Bearer " + readToken, "Cookie", session.Name + "=" + session.Value},
+	} {
+		if w.do("GET", "/events", "", header...); !end.IsZero() {
+			t.Errorf("%s: got an end at %s, want none", name, end)
+		}
+	}
+	if end := SessionEnd(httptest.NewRequest("GET", "/", nil)); !end.IsZero() {
+		t.Errorf("where nobody is asked: got an end at %s, want none", end)
+	}
 }
 
 // Without tokens nobody is asked for one.
@@ -211,8 +252,12 @@ func TestSessions(t *testing.T) {
 		{"no expiry", here, "admin.x", visitor},
 		{"empty", here, "", visitor},
 	} {
-		if got := c.s.open(c.value); got != c.want {
-			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		want := right{role: c.want}
+		if c.want > visitor {
+			want.until = time.Unix(now.Add(sessionLife).Unix(), 0)
+		}
+		if got := c.s.open(c.value); got != want {
+			t.Errorf("%s: got %s until %s, want %s until %s", c.name, got.role, got.until, want.role, want.until)
 		}
 	}
 }
@@ -243,7 +288,8 @@ func TestLoginAttemptsAreBounded(t *testing.T) {
 	w := guarded(t)
 	limited := 0
 	for range 50 {
-		if answer, session := w.login(adminToken, "/"); answer.Code == http.StatusTooManyRequests && session == nil {
+		if answer, session := w.login(adminToken, "/nodes"); answer.Code == http.StatusTooManyRequests && session == nil {
+			expectPage(t, answer, http.StatusTooManyRequests, "Too many attempts", `value="/nodes"`)
 			limited++
 		}
 	}
