@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"testing"
 )
 
 // Servers live below the range that systems hand out to outgoing connections
@@ -17,6 +18,22 @@ const (
 	busOffset  = 10000
 )
 
+// Addresses returns addresses of 127.0.0.1 with successive ports, for what a test starts,
+// and starts again. They are nobody else's until the test ends: no system hands them out,
+// and no other test gets them from here.
+func Addresses(t testing.TB, n int) (addresses []string) {
+	t.Helper()
+	row, err := reserveRow(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range row {
+		t.Cleanup(p.release)
+		addresses = append(addresses, p.addr())
+	}
+	return addresses
+}
+
 // port is a TCP port of 127.0.0.1 that belongs to this process, whether something
 // listens on it or not. Listening on the port lockOffset above is what makes it so:
 // the lock ends with the process, whatever way the process ends.
@@ -27,15 +44,35 @@ type port struct {
 
 // reserve picks a port at random: tests of other packages do so at the same time.
 func reserve() (*port, error) {
-	var last error
-	for range 100 {
-		p, err := reserveNumber(firstPort + rand.IntN(ports))
-		if err == nil {
-			return p, nil
-		}
-		last = err
+	row, err := reserveRow(1)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("no free port in %d to %d after 100 tries: %w", firstPort, firstPort+ports-1, last)
+	return row[0], nil
+}
+
+// reserveRow picks n successive ports.
+func reserveRow(n int) (row []*port, err error) {
+	for range 100 {
+		if row, err = reserveNumbers(firstPort+rand.IntN(ports-n+1), n); err == nil {
+			return row, nil
+		}
+	}
+	return nil, fmt.Errorf("no %d free ports in a row in %d to %d after 100 tries: %w", n, firstPort, firstPort+ports-1, err)
+}
+
+func reserveNumbers(first, n int) (row []*port, err error) {
+	for number := first; number < first+n; number++ {
+		p, err := reserveNumber(number)
+		if err != nil {
+			for _, p := range row {
+				p.release()
+			}
+			return nil, err
+		}
+		row = append(row, p)
+	}
+	return row, nil
 }
 
 func reserveNumber(number int) (*port, error) {

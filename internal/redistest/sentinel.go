@@ -17,8 +17,9 @@ import (
 // masterName is what the sentinels call the master they watch.
 const masterName = "mymaster"
 
-// Sentinel is a master with one replica, watched by three sentinels that agree on
-// a dead master after half a second. Its methods may be called from any goroutine,
+// Sentinel is a master with one replica, watched by three sentinels. A busy machine may be
+// silent for a second, so that they call nobody dead before a test kills the master; its
+// failover begins half a second later. Its methods may be called from any goroutine,
 // one at a time.
 type Sentinel struct {
 	Data      []*Server // at first: the master, then its replica
@@ -91,7 +92,7 @@ func (s *Sentinel) config(p *port, dir string, master *Server) string {
 	}
 	return strings.Join(append(lines,
 		fmt.Sprintf("sentinel monitor %s %s %s 2", masterName, host, port),
-		fmt.Sprintf("sentinel down-after-milliseconds %s 500", masterName),
+		fmt.Sprintf("sentinel down-after-milliseconds %s %d", masterName, patience.Milliseconds()),
 		fmt.Sprintf("sentinel failover-timeout %s 5000", masterName),
 		"",
 	), "\n")
@@ -150,11 +151,11 @@ func (s *Sentinel) KillMaster() *Server {
 		return nil
 	}
 	master.Kill()
+	s.DownAfter(500 * time.Millisecond)
 	return master
 }
 
-// DownAfter sets how long a server must be silent to be dead for the sentinels. A test that
-// kills none waits long: a busy machine may be silent for half a second.
+// DownAfter sets how long a server must be silent to be dead for the sentinels.
 func (s *Sentinel) DownAfter(silence time.Duration) {
 	s.t.Helper()
 	for _, sentinel := range s.Sentinels {

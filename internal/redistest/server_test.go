@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -201,6 +203,52 @@ func TestReservedPortIsNobodyElses(t *testing.T) {
 	again, err := reserveNumber(p.number)
 	if err != nil {
 		t.Fatalf("reserve %d after its release: %v", p.number, err)
+	}
+	again.release()
+}
+
+func TestAddressesAreOnesOwn(t *testing.T) {
+	t.Parallel()
+	var row []string
+	t.Run("inner", func(t *testing.T) {
+		row = Addresses(t, 3)
+		first, err := strconv.Atoi(strings.TrimPrefix(row[0], "127.0.0.1:"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, got := range row {
+			if want := address(first + i); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+		if got, err := reserveNumbers(first, 1); err == nil {
+			t.Errorf("got %v, want an error: it is taken", got)
+		}
+	})
+	for _, one := range row {
+		l, err := net.Listen("tcp", one)
+		if err != nil {
+			t.Errorf("after the test: %v", err)
+			continue
+		}
+		l.Close()
+	}
+}
+
+func TestRowIsReservedWholeOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	row, err := reserveRow(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer row[1].release()
+	row[0].release()
+	if got, err := reserveNumbers(row[0].number, 2); err == nil {
+		t.Fatalf("got %v, want an error: the second is taken", got)
+	}
+	again, err := reserveNumber(row[0].number)
+	if err != nil {
+		t.Fatalf("the first of a row that was not to be had: %v", err)
 	}
 	again.release()
 }
