@@ -79,8 +79,8 @@ func (r *runner) call(batch *lowkiq.Batch) (answer, cause error) {
 		w := r.watch(timeout, cancel)
 		defer w.stop()
 	}
-	r.in.calls.Add(1)
-	defer r.in.calls.Add(-1)
+	r.calls.Add(1)
+	defer r.calls.Add(-1)
 	answer = r.guarded(ctx, batch)
 	cause = context.Cause(ctx)
 	if errors.Is(cause, lowkiq.ErrTimeout) {

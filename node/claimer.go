@@ -28,11 +28,14 @@ type claimer struct {
 	*instance
 	since   map[lowkiq.Shard]time.Duration // sinceBoot of the first attempt, by shard not claimed yet
 	asked   map[lowkiq.Shard]*queue.Shard  // shards whose wake-ups were subscribed to
+	strayed map[lowkiq.Shard]time.Duration // sinceBoot when a shard was last to be claimed anew
 	waiting int                            // shards of the last round that a live instance holds
 }
 
 func newClaimer(in *instance) *claimer {
-	return &claimer{instance: in, since: map[lowkiq.Shard]time.Duration{}, asked: map[lowkiq.Shard]*queue.Shard{}}
+	return &claimer{
+		instance: in, since: map[lowkiq.Shard]time.Duration{}, asked: map[lowkiq.Shard]*queue.Shard{}, strayed: map[lowkiq.Shard]time.Duration{},
+	}
 }
 
 // pause waits for a kick, or about d. A shard that is given up meanwhile is claimed at

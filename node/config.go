@@ -28,8 +28,8 @@ type Config struct {
 	// Concurrency bounds the handler calls of the node. Default GOMAXPROCS x 4.
 	Concurrency int
 	// TTL of the lease, 3 s to 120 s. Default 6 s. Renewal every TTL/6; handlers are
-	// cancelled 0.7 TTL after the last good renewal; one that still runs at 0.9 TTL
-	// leads to OnOverrun. After a crash without witnesses, shards stand still for a TTL.
+	// cancelled 0.7 TTL after the last good renewal, or when a shard is found to be another
+	// node's; one that still runs 0.2 TTL later leads to OnOverrun. After a crash without witnesses, shards stand still for a TTL.
 	TTL time.Duration
 	// PollInterval is how often a busy shard, or one without a confirmed subscription,
 	// is looked at. Default 1 s; idle shards are polled less and less, down to every 60 s.
@@ -78,7 +78,7 @@ type Config struct {
 	// LastWords is called when Run ends with an error.
 	LastWords func(error)
 	// OnOverrun is called when a handler ignores its cancelled context for so long that
-	// another node may get its shard. Default: log all stacks, exit with status 75. It
+	// another node may get, or has, its shard. Default: log all stacks, exit with status 75. It
 	// must not return with the handler still running.
 	OnOverrun func(stacks []byte)
 }

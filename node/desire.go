@@ -115,10 +115,11 @@ func (c *claimer) giveUp() {
 		if wanted && !r.over() || r.leaving.Swap(true) {
 			continue
 		}
-		begun := time.Now()
+		begun, pause := time.Now(), c.pauseOf(r)
 		idle := r.stop()
 		c.handovers.Go(func() {
 			<-idle
+			c.patient(c.stop.Done(), pause)
 			c.part(r)
 			if !wanted {
 				c.node.metrics.Handover.Observe(time.Since(begun).Seconds())
@@ -126,6 +127,23 @@ func (c *claimer) giveUp() {
 			c.kick()
 		})
 	}
+}
+
+// strayPause is how long a shard rests that is to be claimed anew again and again. The first
+// time it is not: Redis has forgotten something, and that is all.
+const strayPause = 5 * time.Second
+
+// pauseOf is how long a shard rests before it is released.
+func (c *claimer) pauseOf(r *runner) (pause time.Duration) {
+	s, now := r.claim.Shard.Shard, sinceBoot()
+	if !r.strays() {
+		return 0
+	}
+	if last, before := c.strayed[s]; before && now-last < 2*strayPause {
+		pause = strayPause
+	}
+	c.strayed[s] = now
+	return pause
 }
 
 // drainPatience is how long a leaving node waits for a plan that names new owners.

@@ -30,6 +30,7 @@ type LeaseInfo struct {
 	Draining bool           `json:"draining,omitempty"`
 	TTL      int64          `json:"ttl_ms"`
 	Process  process        `json:"process"`
+	Refused  []string       `json:"refused,omitempty"` // operations that Redis refuses; see refusedOps
 }
 
 // process names a process for ever: another one with the same pid has another start.

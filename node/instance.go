@@ -34,7 +34,6 @@ type instance struct {
 	offset    atomic.Int64  // from sinceBoot to Redis's clock, unix ns
 	slots     *slots
 	probation *probation
-	calls     atomic.Int64   // handler calls that run
 	lanes     sync.WaitGroup // lanes of all runners
 	kicked    chan struct{}
 	freed     chan lowkiq.Shard // news of shards that another instance held
@@ -43,6 +42,8 @@ type instance struct {
 	desired   atomic.Pointer[desire]
 	handovers sync.WaitGroup // shards on their way to another node
 	parted    chan struct{}  // one slot: a shard was forgotten
+	overruns  sync.Mutex     // one OnOverrun at a time
+	refusals  *refusedOps
 	quiet     *quiet
 	wakes     *queue.Wakes
 
@@ -55,7 +56,7 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 	in := &instance{
 		stop: stop, node: n, name: instanceName(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
 		slots: newSlots(n.cfg.Concurrency), probation: &probation{},
-		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(),
+		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(), refusals: newRefusedOps(),
 		runners: map[lowkiq.Shard]*runner{}, heard: map[lowkiq.Shard]bool{},
 	}
 	in.desired.Store(everything)
@@ -95,6 +96,7 @@ func (in *instance) info() []byte {
 		Node: in.node.cfg.Name, Boot: in.node.boot, Instance: in.name, Start: in.start,
 		HTTP: in.node.URL(), Version: in.node.cfg.Version, Weight: in.node.cfg.Weight,
 		Queues: in.owned(), Draining: in.leaves(), TTL: in.node.cfg.TTL.Milliseconds(), Process: in.node.process,
+		Refused: in.refusals.list(),
 	}
 	if c := in.node.cluster; c != nil {
 		info.Gossip, info.Raft, info.Seat = c.gossip.Address(), c.listener.Address(), c.agent.Seat()

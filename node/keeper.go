@@ -53,8 +53,11 @@ func (k *keeper) remaining() time.Duration {
 	return k.deadline() - k.now()
 }
 
+// grace is how long handlers have to return after their cancel.
+func (k *keeper) grace() time.Duration { return k.ttl / 5 }
+
 // overrun is when a handler that still runs must be gone with its process.
-func (k *keeper) overrun() time.Duration { return time.Duration(k.good.Load()) + k.ttl*9/10 }
+func (k *keeper) overrun() time.Duration { return k.deadline() + k.grace() }
 
 // holds reports whether the instance may work right now.
 func (k *keeper) holds() bool {

@@ -29,7 +29,25 @@ func (in *instance) enforce(handedBack <-chan struct{}) {
 	in.cancelWork(in.keeper.why)
 	// A process that was frozen past 0.9 ttl gives its handlers a moment, too.
 	left := max(in.keeper.overrun()-in.keeper.now(), in.node.cfg.TTL/20)
-	if !in.wait(handedBack, left) && in.calls.Load() > 0 {
+	if !in.wait(handedBack, left) {
+		in.overrun(in.calls)
+	}
+}
+
+// calls is how many handler calls run.
+func (in *instance) calls() (n int64) {
+	for _, r := range in.all() {
+		n += r.calls.Load()
+	}
+	return n
+}
+
+// overrun calls OnOverrun if handlers still run. Several lost claims may lead here at once:
+// whoever ends the handlers of one may have ended those of the others.
+func (in *instance) overrun(running func() int64) {
+	in.overruns.Lock()
+	defer in.overruns.Unlock()
+	if running() > 0 {
 		in.node.cfg.OnOverrun(stacks())
 	}
 }
@@ -40,10 +58,10 @@ func (in *instance) await() {
 	done := make(chan struct{})
 	go func() { in.lanes.Wait(); close(done) }()
 	if in.stop.Err() != nil && !in.patient(done, in.node.cfg.ShutdownTimeout) && !in.keeper.ended.Load() {
-		in.log.Warn("handlers still run: cancelling them", "calls", in.calls.Load())
+		in.log.Warn("handlers still run: cancelling them", "calls", in.calls())
 		in.cancelWork(lowkiq.ErrShutdown)
-		if !in.patient(done, shutdownGrace) && !in.keeper.ended.Load() && in.calls.Load() > 0 {
-			in.node.cfg.OnOverrun(stacks())
+		if !in.patient(done, shutdownGrace) && !in.keeper.ended.Load() {
+			in.overrun(in.calls)
 		}
 	}
 	<-done

@@ -37,6 +37,7 @@ func (r *runner) pop() (again bool) {
 		req.Acks = append(req.Acks, r.takeAcks()...)
 		popped, err := r.claim.Pop(r.in.io, req)
 		if err == nil {
+			r.worked("pop")
 			r.acknowledged(req.Acks)
 			return r.popped(popped)
 		}
@@ -46,6 +47,7 @@ func (r *runner) pop() (again bool) {
 		}
 		if !queue.Transient(err) && r.in.io.Err() == nil {
 			r.returnAcks(req.Acks)
+			r.troubled("pop", err)
 			r.stray("pop", err)
 			return false
 		}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +26,8 @@ type runner struct {
 	work   context.Context
 	cancel context.CancelCauseFunc
 
-	watches sync.Pool // of *callWatch: a timer for each call would be half of what a call costs
+	calls   atomic.Int64 // handler calls that run
+	watches sync.Pool    // of *callWatch: a timer for each call would be half of what a call costs
 
 	mu       sync.Mutex
 	buffer   []flight      // popped, not started
@@ -242,56 +242,4 @@ func (r *runner) unstart(batch *lowkiq.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.buffer = append([]flight{{batch.Flight, batch.Jobs}}, r.buffer...)
-}
-
-// lose ends the work on a shard whose claim is gone.
-func (r *runner) lose(op string, err error) {
-	var refusal *queue.FencedError
-	r.mu.Lock()
-	before := r.fenced
-	r.fenced = true
-	r.taken = errors.As(err, &refusal) && refusal.Owner.Fence != 0
-	r.mu.Unlock()
-	if before {
-		return
-	}
-	r.in.node.metrics.Fenced(op)
-	r.cancel(lowkiq.ErrLeaseLost)
-	r.in.kick()
-}
-
-// stray gives a shard back to claim it anew: Redis forgot some of what it did (a
-// failover), and only a release puts flights that nobody knows back into the queue (I2).
-func (r *runner) stray(why string, err error) {
-	r.mu.Lock()
-	before := r.astray
-	r.astray = true
-	r.mu.Unlock()
-	if before {
-		return
-	}
-	r.in.log.Warn("redis and node disagree about a shard: claiming it anew", "shard", r.claim.Shard, "why", why, "err", err)
-	r.stop()
-	r.in.kick()
-}
-
-// over reports whether the claim is of no more use: it is gone, or is to be given back.
-func (r *runner) over() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.fenced || r.astray
-}
-
-// stop ends the pops; the returned channel closes when no handler of the shard runs.
-func (r *runner) stop() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.stopping {
-		r.stopping = true
-		r.timer.Stop()
-		if r.lanes == 0 {
-			close(r.idle)
-		}
-	}
-	return r.idle
 }

@@ -74,6 +74,7 @@ func (r *runner) acknowledged(acks []queue.Acks) {
 	}
 	if n > 0 {
 		r.on.metrics.Processed.Add(float64(n))
+		r.worked("ack")
 	}
 }
 
@@ -106,7 +107,7 @@ func (r *runner) flushAcks() {
 	case errors.Is(err, lowkiq.ErrFenced):
 		r.lose("ack", err)
 	default:
-		r.in.trouble("ack", r.claim.Shard, err)
+		r.troubled("ack", err)
 		r.returnAcks(acks)
 	}
 }
@@ -211,8 +212,8 @@ func (r *runner) failed(nacks []queue.Nack, buried int) {
 
 func second[T any](_ T, err error) error { return err }
 
-// send repeats an operation until Redis has answered. It gives up when the claim is
-// lost; the jobs are recovered with the shard then.
+// send repeats an operation until Redis has done it. It gives up when the claim is lost, or
+// refused and the shard is to be released anyhow; the jobs are recovered with the shard then.
 func (r *runner) send(op string, n int, do func(context.Context) error) bool {
 	if n == 0 {
 		return true
@@ -220,14 +221,15 @@ func (r *runner) send(op string, n int, do func(context.Context) error) bool {
 	for wait := newBackoff(); ; {
 		err := do(r.in.io)
 		if err == nil {
+			r.worked(op)
 			return true
 		}
 		if errors.Is(err, lowkiq.ErrFenced) {
 			r.lose(op, err)
 			return false
 		}
-		r.in.trouble(op, r.claim.Shard, err)
-		if wait.sleep(r.work) != nil {
+		r.troubled(op, err)
+		if refused(err) && r.stops() || wait.sleep(r.work) != nil {
 			return false
 		}
 	}
