@@ -15,15 +15,16 @@ build: ## build bin/lowkiq-node
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BINARY) ./cmd/lowkiq-node
 
 # The nested modules read files of this one, which go test does not look at when it reuses a result.
-# The timeout is per package, for two cores that all packages share with their Redis servers.
+# The timeout is per package, for two cores that all packages share with their Redis servers. Clusters whose
+# leases last seconds are tested after the others, one package at a time.
+CLUSTERS := ./node ./cmd/lowkiq-node ./e2e
 test: redis chromium cgo ## run all tests with the race detector; needs redis-server >= 6.2 and Chromium, installs them as root with apt-get
 	@set -e; for module in $(MODULES); do \
 		echo "test $$module"; fresh=; \
 		[ "$$module" = . ] || fresh=-count=1; \
-		(cd $$module && CGO_ENABLED=1 $(GO) test -race $$fresh -timeout 20m $$($(GO) list ./... | grep -v -e '/e2e$$' -e '/e2e/compose$$')); \
+		(cd $$module && CGO_ENABLED=1 $(GO) test -race $$fresh -timeout 20m $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/e2e$$' -e '/e2e/compose$$')); \
 	done
-	@# Clusters of real processes keep leases of seconds: not beside other packages.
-	@CGO_ENABLED=1 $(GO) test -race -timeout 20m ./e2e
+	@CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 20m $(CLUSTERS)
 	@$(MAKE) --no-print-directory compose
 
 redis:
