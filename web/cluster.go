@@ -167,7 +167,7 @@ func (a *api) why(w http.ResponseWriter, r *http.Request) error {
 			return badField(field, "is missing; want ?queue=orders&id=17")
 		}
 	}
-	q, err := a.cfg.Client.Queue(r.Context(), values.Get("queue"))
+	q, err := a.queueNamed(r.Context(), values.Get("queue"))
 	if err != nil {
 		return err
 	}

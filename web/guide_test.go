@@ -101,6 +101,11 @@ func TestGuideNamesRoutes(t *testing.T) {
 			t.Error(fault)
 		}
 	}
+	for _, rt := range routes {
+		if path := strings.TrimSuffix(documentedPath(rt.pattern), "{name}"); !strings.Contains(text, "| `"+path+"` |") {
+			t.Errorf("%s: not in the table", path)
+		}
+	}
 	for _, wrong := range []string{"GET /api/v1/nowhere", "POST /api/v1/stats", "GET /api/v1/queues/{q}/morgue?order=id"} {
 		if strange(wrong, routes) == "" {
 			t.Errorf("%s: got no objection", wrong)

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -46,11 +47,15 @@ func checkQuery(raw string, known []string) error {
 
 // queue is the queue that the path names.
 func (a *api) queue(r *http.Request) (*queue.Queue, error) {
-	name := r.PathValue("q")
+	return a.queueNamed(r.Context(), r.PathValue("q"))
+}
+
+// queueNamed is a queue by its name, whatever text that is.
+func (a *api) queueNamed(ctx context.Context, name string) (*queue.Queue, error) {
 	if err := queue.CheckName("queue", name); err != nil {
 		return nil, newProblem(http.StatusNotFound, "%v: %v", lowkiq.ErrUnknownQueue, err)
 	}
-	return a.cfg.Client.Queue(r.Context(), name)
+	return a.cfg.Client.Queue(ctx, name)
 }
 
 // body reads the whole body, as what is malformed must change nothing.

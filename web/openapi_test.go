@@ -1,45 +1,15 @@
 package web
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
-	"net/http/httptest"
+	"net/http"
 	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/goccy/go-yaml"
 )
-
-// described is openapi.yaml.
-func described(t *testing.T) schemas {
-	t.Helper()
-	var root map[string]any
-	must(t, yaml.Unmarshal(openapiText, &root))
-	return schemas{root: root}
-}
-
-// operation is one method of one path.
-type operation struct {
-	s    schemas
-	node map[string]any
-}
-
-// operations are those of the file, by "GET /path".
-func (s schemas) operations(t *testing.T) map[string]operation {
-	t.Helper()
-	all := map[string]operation{}
-	for path, item := range s.root["paths"].(map[string]any) {
-		for method, node := range item.(map[string]any) {
-			all[strings.ToUpper(method)+" "+path] = operation{s, node.(map[string]any)}
-		}
-	}
-	return all
-}
 
 // parameters are the names of an operation's parameters of one kind.
 func (o operation) parameters(t *testing.T, in string) (names []string) {
@@ -90,14 +60,43 @@ func differences(t *testing.T, routes []route, operations map[string]operation) 
 		if got := op.parameters(t, "path"); !slices.Equal(got, inPath) {
 			faults = append(faults, fmt.Sprintf("%s: path parameters %q are described, want %q", name, got, inPath))
 		}
-		if role := op.node["x-role"]; rt.role == push && role != "push" || rt.role == admin && role != "admin" || rt.role == probe && op.node["security"] == nil {
-			faults = append(faults, name+": another role is described")
+		want, open := rt.needs().String(), rt.needs() == probe
+		if open {
+			want = "none"
+		}
+		if op.node["x-role"] != want || (op.node["security"] != nil) != open {
+			faults = append(faults, fmt.Sprintf("%s: role %v is described, want %s", name, op.node["x-role"], want))
+		}
+		if got, must := op.statuses(), statusesOf(rt); !containsAll(got, must) {
+			faults = append(faults, fmt.Sprintf("%s: answers %q are described, want %q among them", name, got, must))
 		}
 	}
 	for name := range left {
 		faults = append(faults, name+": described, and no route")
 	}
 	return faults
+}
+
+// statusesOf are those that a route can answer with, being of its kind.
+func statusesOf(rt route) []string {
+	all := []string{"200", "400"}
+	if rt.needs() > visitor {
+		all = append(all, "401", "403")
+	}
+	if rt.needs() > visitor && forPeople(rt.path) {
+		all = append(all, "303")
+	}
+	if rt.method() == http.MethodPost {
+		all = append(all, "408", "413")
+	}
+	if strings.Contains(rt.pattern, "{q}") {
+		all = append(all, "404", "500", "503")
+	}
+	return all
+}
+
+func containsAll(list, wanted []string) bool {
+	return !slices.ContainsFunc(wanted, func(one string) bool { return !slices.Contains(list, one) })
 }
 
 func TestOpenAPIHasEveryRoute(t *testing.T) {
@@ -125,6 +124,14 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 			t.Errorf("%s that is not described: got no objection", name)
 		}
 	}
+	fewer := maps.Clone(s.operations(t))
+	drain := maps.Clone(fewer["POST /api/v1/nodes/{n}/drain"].node)
+	drain["responses"] = maps.Clone(drain["responses"].(map[string]any))
+	delete(drain["responses"].(map[string]any), "413")
+	fewer["POST /api/v1/nodes/{n}/drain"] = operation{s, drain}
+	if len(differences(t, routes, fewer)) == 0 {
+		t.Error("a status that is not described: got no objection")
+	}
 }
 
 // The examples of the file keep its own schemas, and the bodies are what the routes read.
@@ -134,24 +141,29 @@ func TestOpenAPIExamples(t *testing.T) {
 	for name, op := range s.operations(t) {
 		body, err := op.body()
 		must(t, err)
-		for _, media := range body {
-			checkExample(t, s, name+" body", media)
+		for kind, media := range body {
+			checkExample(t, s, name+" body "+kind, media)
 		}
-		for status := range op.node["responses"].(map[string]any) {
+		for _, status := range op.statuses() {
 			media, err := op.response(status)
 			must(t, err)
-			for _, one := range media {
-				checkExample(t, s, name+" "+status, one)
+			for kind, one := range media {
+				if strings.HasSuffix(kind, "json") {
+					checkExample(t, s, name+" "+status, one)
+				}
+				if kind == "application/problem+json" && fmt.Sprint(one["example"].(map[string]any)["status"]) != status {
+					t.Errorf("%s %s: the example is of another status", name, status)
+				}
 			}
 		}
 	}
-	checkExample(t, s, "problem", s.problem(t))
 }
 
 func checkExample(t *testing.T, s schemas, where string, media map[string]any) {
 	t.Helper()
 	example, ok := media["example"]
 	if !ok {
+		t.Errorf("%s: no example", where)
 		return
 	}
 	if err := s.check(media["schema"], example, where); err != nil {
@@ -159,131 +171,28 @@ func checkExample(t *testing.T, s schemas, where string, media map[string]any) {
 	}
 }
 
-func (s schemas) problem(t *testing.T) map[string]any {
-	t.Helper()
-	node, err := s.at("#/components/responses/Problem")
-	must(t, err)
-	return node.(map[string]any)["content"].(map[string]any)["application/problem+json"].(map[string]any)
-}
-
-// body is what a request may carry, by media type.
-func (o operation) body() (map[string]map[string]any, error) {
-	if o.node["requestBody"] == nil {
-		return nil, nil
-	}
-	return o.s.content(o.node["requestBody"])
-}
-
-// response is what an answer of this status carries, by media type.
-func (o operation) response(status string) (map[string]map[string]any, error) {
-	node := o.node["responses"].(map[string]any)[status]
-	if node == nil {
-		return nil, fmt.Errorf("status %s is not described", status)
-	}
-	return o.s.content(node)
-}
-
-func (s schemas) content(node any) (map[string]map[string]any, error) {
-	object, err := s.resolve(node)
-	if err != nil {
-		return nil, err
-	}
-	all := map[string]map[string]any{}
-	for kind, media := range object["content"].(map[string]any) {
-		all[kind] = media.(map[string]any)
-	}
-	return all, nil
-}
-
-// keeps says how an answer differs from what is described.
-func (o operation) keeps(answer *httptest.ResponseRecorder) error {
-	media, err := o.response(strconv.Itoa(answer.Code))
-	if err != nil {
-		return err
-	}
-	kind, _, _ := strings.Cut(answer.Header().Get("Content-Type"), ";")
-	one := media[kind]
-	if one == nil {
-		one = media["*/*"]
-	}
-	if one == nil {
-		return fmt.Errorf("content type %q is not described", kind)
-	}
-	if !strings.HasSuffix(kind, "json") {
-		return nil
-	}
-	var value any
-	if err := json.Unmarshal(answer.Body.Bytes(), &value); err != nil {
-		return err
-	}
-	return o.s.check(one["schema"], value, "answer")
-}
-
-// Every answer of every case is as described; so is what happens without a queue.
-func TestOpenAPIAnswers(t *testing.T) {
-	url := shared(t)
-	operations := described(t).operations(t)
-	for pattern, list := range cases {
-		op := operations[documentedPath(pattern)]
-		method, path, _ := strings.Cut(pattern, " ")
-		if strings.HasPrefix(path, "/debug/") {
-			continue // one CPU profile at a time; what they look like is Go's
-		}
-		for _, c := range list {
-			t.Run(pattern+" "+c.name, func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, url).fill()
-				must(t, op.keeps(w.do(method, c.target, c.body)))
-				if strings.HasPrefix(path, "/api/v1/queues/{q}") {
-					must(t, op.keeps(w.do(method, strings.Replace(c.target, "orders", "nowhere", 1), c.body)))
-				}
-			})
-		}
-	}
-}
-
-func TestOpenAPIObjects(t *testing.T) {
+// Nothing is described that no request or answer uses.
+func TestOpenAPIHasNoRemains(t *testing.T) {
 	t.Parallel()
-	s := described(t)
-	op := s.operations(t)["GET /api/v1/queues"]
-	right := `{"queues":[{"name":"a","shards":1,"paused":false,"lag_s":0.5,"jobs":{"ready":0,"scheduled":1,"retry":0,"in_flight":0,"blocked":0},"morgue":0,"processed":4,"failed":0}]}`
-	for name, change := range map[string][2]string{
-		"right":          {"", ""},
-		"missing":        {`"paused":false,`, ``},
-		"not described":  {`"paused":false,`, `"paused":false,"extra":1,`},
-		"type":           {`"shards":1`, `"shards":"1"`},
-		"fraction":       {`"shards":1`, `"shards":1.5`},
-		"null":           {`[{`, `[null,{`},
-		"deep":           {`"blocked":0`, `"blocked":true`},
-		"not the object": {`{"queues":`, `{"queue":`},
-	} {
-		answer := httptest.NewRecorder()
-		answer.Header().Set("Content-Type", "application/json")
-		answer.WriteString(strings.Replace(right, change[0], change[1], 1))
-		if err := op.keeps(answer); (err == nil) != (name == "right") {
-			t.Errorf("%s: got %v", name, err)
+	for kind, list := range described(t).root["components"].(map[string]any) {
+		for name := range list.(map[string]any) {
+			ref := "#/components/" + kind + "/" + name + "'"
+			if kind != "securitySchemes" && !strings.Contains(string(openapiText), ref) {
+				t.Errorf("%s: nothing refers to it", ref)
+			}
 		}
 	}
-	teapot := httptest.NewRecorder()
-	teapot.WriteHeader(418)
-	if op.keeps(teapot) == nil {
-		t.Error("a status that is not described: got no objection")
-	}
-	for name, c := range map[string][2]string{
-		"enum":    {`{"enum":["a","b"]}`, `"c"`},
-		"const":   {`{"const":"a"}`, `"b"`},
-		"least":   {`{"minimum":1}`, `0`},
-		"most":    {`{"maximum":1}`, `2`},
-		"any of":  {`{"anyOf":[{"type":"string"},{"required":["a"]}]}`, `{}`},
-		"map":     {`{"additionalProperties":{"type":"string"}}`, `{"a":1}`},
-		"unknown": {`{"pattern":"a"}`, `"a"`},
-		"no ref":  {`{"$ref":"#/components/schemas/None"}`, `1`},
-	} {
-		var schema, value any
-		must(t, json.Unmarshal([]byte(c[0]), &schema))
-		must(t, json.Unmarshal([]byte(c[1]), &value))
-		if s.check(schema, value, "value") == nil {
-			t.Errorf("%s: got no objection", name)
+}
+
+// What is malformed or too long is refused by every route, as it is described.
+func TestEveryRouteRefuses(t *testing.T) {
+	w := newWorld(t, shared(t), func(cfg *Config) { cfg.BodyLimit = 64 }).fill()
+	for pattern, list := range cases {
+		method, _, _ := strings.Cut(pattern, " ")
+		path, _, _ := strings.Cut(list[0].target, "?")
+		expect(t, w.do(method, path+"?x=%zz", ""), 400, "query")
+		if method == http.MethodPost {
+			expect(t, w.do(method, path, strings.Repeat(" ", 65)), 413, "limit of 64 bytes")
 		}
 	}
 }

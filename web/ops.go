@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/pprof"
+	runtimepprof "runtime/pprof"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -36,7 +37,7 @@ func plain(h http.Handler) serveFunc {
 
 // profile serves Go's profiles, but for the command line, which may hold secrets.
 func (a *api) profile(w http.ResponseWriter, r *http.Request) error {
-	switch r.PathValue("name") {
+	switch name := r.PathValue("name"); name {
 	case "profile":
 		pprof.Profile(w, r)
 	case "trace":
@@ -44,6 +45,9 @@ func (a *api) profile(w http.ResponseWriter, r *http.Request) error {
 	case "symbol":
 		pprof.Symbol(w, r)
 	default:
+		if name != "" && runtimepprof.Lookup(name) == nil {
+			return newProblem(http.StatusNotFound, "no profile %q; GET /debug/pprof/ lists them", name)
+		}
 		pprof.Index(w, r)
 	}
 	return nil

@@ -33,6 +33,7 @@ var cases = map[string][]routeCase{
 		{"cpu", "/debug/pprof/profile?seconds=1", "", 200, nil},
 		{"trace", "/debug/pprof/trace?seconds=0.01", "", 200, nil},
 		{"symbol", "/debug/pprof/symbol", "", 200, []string{"num_symbols"}},
+		{"none", "/debug/pprof/cmdline", "", 404, []string{`no profile \"cmdline\"`, "GET /debug/pprof/ lists them"}},
 	},
 	"GET /api/v1/status": {
 		{"all", "/api/v1/status", "", 200, []string{
@@ -58,6 +59,7 @@ var cases = map[string][]routeCase{
 		{"no id", "/api/v1/why?queue=orders", "", 400, []string{`"field":"id"`}},
 		{"no queue", "/api/v1/why?id=a", "", 400, []string{`"field":"queue"`}},
 		{"unknown queue", "/api/v1/why?queue=nowhere&id=a", "", 404, []string{`unknown queue \"nowhere\" (known: mail, orders)`}},
+		{"no name of a queue", "/api/v1/why?queue=no+where&id=a", "", 404, []string{"unknown queue", "use letters"}},
 	},
 	"POST /api/v1/nodes/{n}/drain": {
 		{"on", "/api/v1/nodes/n1/drain", "", 200, []string{`{"draining":true,"instance":"n1/01J.1","node":"n1"}`}},

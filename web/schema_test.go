@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"reflect"
@@ -73,7 +74,7 @@ func rulesOf() map[string]rule {
 	return map[string]rule{
 		"type": ruleType, "enum": ruleEnum, "const": ruleConst, "minimum": ruleMinimum, "maximum": ruleMaximum,
 		"required": ruleRequired, "properties": ruleProperties, "additionalProperties": ruleAdditional,
-		"items": ruleItems, "anyOf": ruleAnyOf,
+		"items": ruleItems, "anyOf": ruleAnyOf, "format": ruleFormat, "contentEncoding": ruleEncoding,
 	}
 }
 
@@ -156,6 +157,23 @@ func ruleMaximum(_ schemas, _ map[string]any, limit, value any, where string) er
 	return nil
 }
 
+// ruleFormat knows the formats without which a program would take an int32 or a float32.
+func ruleFormat(_ schemas, _ map[string]any, limit, value any, where string) error {
+	kinds := map[any][]string{"int64": {"integer"}, "double": {"integer", "number", "null"}}[limit]
+	if !slices.Contains(kinds, typeOf(value)) {
+		return fmt.Errorf("%s: got %s, want the format %v", where, typeOf(value), limit)
+	}
+	return nil
+}
+
+func ruleEncoding(_ schemas, _ map[string]any, limit, value any, where string) error {
+	text, _ := value.(string)
+	if _, err := base64.StdEncoding.DecodeString(text); limit != "base64" || err != nil {
+		return fmt.Errorf("%s: got %q, want it in %v", where, text, limit)
+	}
+	return nil
+}
+
 func ruleRequired(_ schemas, _ map[string]any, limit, value any, where string) error {
 	object, _ := value.(map[string]any)
 	for _, name := range limit.([]any) {
@@ -166,14 +184,21 @@ func ruleRequired(_ schemas, _ map[string]any, limit, value any, where string) e
 	return nil
 }
 
-func ruleProperties(s schemas, _ map[string]any, limit, value any, where string) error {
+// ruleProperties is stricter than JSON Schema: to clients an answer is open, as it may grow, but
+// a node must not write what is not described.
+func ruleProperties(s schemas, schema map[string]any, limit, value any, where string) error {
 	object, _ := value.(map[string]any)
 	properties := limit.(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if schema, ok := properties[name]; ok {
-			if err := s.check(schema, object[name], where+"."+name); err != nil {
-				return err
-			}
+		property, ok := properties[name]
+		if !ok && schema["additionalProperties"] == nil {
+			return fmt.Errorf("%s: %s is not described", where, name)
+		}
+		if !ok {
+			continue
+		}
+		if err := s.check(property, object[name], where+"."+name); err != nil {
+			return err
 		}
 	}
 	return nil

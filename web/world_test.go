@@ -144,7 +144,7 @@ func (w *world) push(jobs ...lowkiq.Push) {
 	must(w.t, err)
 }
 
-// do sends a request; headers are pairs.
+// do sends a request; headers are pairs. The answer has to be as openapi.yaml says.
 func (w *world) do(method, target, body string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, strings.NewReader(body)).WithContext(w.t.Context())
 	for i := 0; i+1 < len(headers); i += 2 {
@@ -152,6 +152,7 @@ func (w *world) do(method, target, body string, headers ...string) *httptest.Res
 	}
 	answer := httptest.NewRecorder()
 	w.handler.ServeHTTP(answer, r)
+	w.keepsDescription(r, answer)
 	return answer
 }
 
