@@ -20,7 +20,7 @@ const (
 func (d *Dashboard) act(w http.ResponseWriter, r *http.Request) {
 	o, err := d.order(w, r)
 	if err != nil {
-		d.page(func(*http.Request) (view, error) { return view{}, err })(w, r)
+		d.fail(w, r, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), actMost)
@@ -29,7 +29,7 @@ func (d *Dashboard) act(w http.ResponseWriter, r *http.Request) {
 	d.cfg.Log.Info("done by hand", "action", o.name, "queue", result.Queue, "node", o.Node, "changed", result.Changed, "left", result.Left, "err", result.Err)
 	token, err := d.results.seal(result)
 	if err != nil {
-		d.page(func(*http.Request) (view, error) { return view{}, err })(w, r)
+		d.fail(w, r, err)
 		return
 	}
 	http.Redirect(w, r, "/results/"+token, http.StatusSeeOther)

@@ -58,6 +58,7 @@ type Dashboard struct {
 	pages   *templates
 	streams chan struct{} // a slot per stream of events
 	results *results
+	assets  string // version of the files below /static/
 	mux     *http.ServeMux
 }
 
@@ -79,7 +80,7 @@ func New(cfg Config) (*Dashboard, error) {
 	}
 	d := &Dashboard{
 		cfg: cfg, source: redisSource{cfg}, pages: pages, streams: make(chan struct{}, maxStreams),
-		results: results, mux: http.NewServeMux(),
+		results: results, assets: assetsVersion(), mux: http.NewServeMux(),
 	}
 	d.sampler = newSampler(d.source)
 	d.routes()

@@ -62,7 +62,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		page, ok = d.liveOf(u)
 	}
 	if !ok {
-		http.Error(w, "of: want the path of a page that is live, like of=/", http.StatusNotFound)
+		d.fail(w, r, refuse(http.StatusNotFound, "of: want the path of a page that is live, like of=/."))
 		return
 	}
 	select {
@@ -70,7 +70,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-d.streams }()
 	default:
 		w.Header().Set("Retry-After", "30")
-		http.Error(w, fmt.Sprintf("%d pages are live already: reload this one by hand", maxStreams), http.StatusServiceUnavailable)
+		d.fail(w, r, refuse(http.StatusServiceUnavailable, "%d pages are live already: reload this one by hand.", maxStreams))
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -78,12 +78,12 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	d.stream(r, page, visit{u, web.MayChange(r)}, &eventWriter{w: w, control: http.NewResponseController(w), sent: map[string]string{}})
 }
 
-// stream writes until the client goes, the node ends or the client no longer takes what
-// it is sent.
+// stream writes until the client goes, its session or the node ends, or the client no longer
+// takes what it is sent.
 func (d *Dashboard) stream(r *http.Request, page livePage, v visit, out *eventWriter) {
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
-	for {
+	for !over(r) {
 		now, change := d.sampler.look(page.focus)
 		if !now.At.IsZero() && d.sendParts(page, now, v, out) != nil {
 			return
@@ -100,6 +100,13 @@ func (d *Dashboard) stream(r *http.Request, page livePage, v visit, out *eventWr
 			return
 		}
 	}
+}
+
+// over reports whether the session that allowed a request has ended. It is asked of the wall
+// clock before each event: a timer would not notice that the host was suspended.
+func over(r *http.Request) bool {
+	end := web.SessionEnd(r)
+	return !end.IsZero() && !time.Now().Before(end)
 }
 
 func (d *Dashboard) sendParts(page livePage, now *snapshot, by visit, out *eventWriter) error {

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // listen opens a stream of events at a real server.
@@ -80,11 +83,7 @@ func TestEventsOfEveryLivePage(t *testing.T) {
 		}
 	}
 	for _, of := range []string{"", "/redis", "/queues/orders/jobs", "http://example.com/", "%2Fqueues%2F%7B"} {
-		answer := listen(t, t.Context(), server.URL, of)
-		if answer.StatusCode != http.StatusNotFound {
-			t.Errorf("%q: got %d, want 404", of, answer.StatusCode)
-		}
-		_ = answer.Body.Close()
+		expect(t, w.get("/events?of="+of), 404, "Nothing is here", "want the path of a page that is live")
 	}
 }
 
@@ -95,8 +94,9 @@ func TestStreamsAreBounded(t *testing.T) {
 		w.pages.streams <- struct{}{}
 	}
 	answer := w.get("/events?of=/")
-	if answer.Code != http.StatusServiceUnavailable || answer.Header().Get("Retry-After") == "" {
-		t.Errorf("got %d, want 503 with Retry-After", answer.Code)
+	expect(t, answer, 503, "100 pages are live already")
+	if answer.Header().Get("Retry-After") == "" {
+		t.Error("got no Retry-After")
 	}
 }
 
@@ -117,6 +117,41 @@ func TestStreamsEndWithTheNode(t *testing.T) {
 	if len(pages.streams) != 0 {
 		t.Errorf("got %d slots taken after the end, want 0", len(pages.streams))
 	}
+}
+
+// A stream ends with the session that opened it, which cannot open another one then.
+func TestStreamsEndWithTheSession(t *testing.T) {
+	t.Parallel()
+	client, err := queue.Open(queue.Config{Redis: "redis://127.0.0.1:1/0"}) // nobody asks it
+	must(t, err)
+	t.Cleanup(func() { must(t, client.Close()) })
+	w := &world{t: t, client: client}
+	w.pages, err = New(Config{Client: client, Status: w.status, Owners: owners, Cluster: w.cluster()})
+	must(t, err)
+	node := w.node(web.Tokens{Read: []string{readToken}})
+	src := &fakeSource{entries: oneQueue(3), takes: time.Millisecond}
+	inBubble(t, src, func(t *testing.T, s *sampler) {
+		w.pages.sampler = s
+		ask := func(session *http.Cookie) *httptest.ResponseRecorder {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			answer := httptest.NewRecorder()
+			node.ServeHTTP(answer, withSession(by("/events?of=/", ""), session).WithContext(ctx))
+			return answer
+		}
+		began, session := time.Now(), logIn(t, node)
+		life := time.Duration(session.MaxAge) * time.Second
+		time.Sleep(life - time.Minute)
+		if body := ask(session).Body.String(); strings.Count(body, "event: totals\n") < 30 {
+			t.Errorf("got %d figures in the session's last minute, want one a second", strings.Count(body, "event: totals\n"))
+		}
+		if took := time.Since(began); took < life || took > life+streamBeat {
+			t.Errorf("got the end of the stream after %s, want it after the session's %s", took, life)
+		}
+		if again := ask(session); again.Code != http.StatusUnauthorized {
+			t.Errorf("got %d when it was opened again, want 401", again.Code)
+		}
+	})
 }
 
 func TestEventFormat(t *testing.T) {

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"cmp"
 	"net/http"
 	"net/url"
 	"time"
@@ -114,13 +113,11 @@ func deedsFor(job queue.Listed) []string {
 	return nil
 }
 
-// searchPage goes to the page of an id.
+// search goes to the page of an id.
 func (d *Dashboard) search(w http.ResponseWriter, r *http.Request) {
 	name, id := r.URL.Query().Get("queue"), r.URL.Query().Get("id")
 	if name == "" || id == "" {
-		d.page(func(*http.Request) (view, error) {
-			return view{}, refuse(http.StatusBadRequest, "Name the queue and the id; got queue %.128q, id %.128q.", cmp.Or(name, ""), id)
-		})(w, r)
+		d.fail(w, r, refuse(http.StatusBadRequest, "Name the queue and the id; got queue %.128q, id %.128q.", name, id))
 		return
 	}
 	http.Redirect(w, r, jobLink(name, id), http.StatusSeeOther)

@@ -246,8 +246,10 @@ func TestGetChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
 	for _, path := range []string{"/do", "/confirm"} {
-		if code := w.get(path + "?do=delete-all-dead&queue=orders").Code; code != http.StatusNotFound && code != http.StatusMethodNotAllowed {
-			t.Errorf("GET %s: got %d, want it refused", path, code)
+		answer := w.get(path + "?do=delete-all-dead&queue=orders")
+		expect(t, answer, 405, "GET is not possible at "+path, "Nothing was changed")
+		if got := answer.Header().Get("Allow"); got != http.MethodPost {
+			t.Errorf("GET %s: got Allow %q, want POST", path, got)
 		}
 	}
 	if got := w.stateOf("d1"); got != queue.Dead {

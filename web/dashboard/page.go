@@ -76,9 +76,8 @@ type shell struct {
 type navEntry struct{ Path, Name string }
 
 func (d *Dashboard) shell(r *http.Request) shell {
-	_, err := r.Cookie("lowkiq_session")
 	s := shell{
-		Cluster: d.cfg.Client.Cluster(), Version: d.cfg.Version, Session: err == nil, Acts: web.MayChange(r), Assets: d.pages.version(),
+		Cluster: d.cfg.Client.Cluster(), Version: d.cfg.Version, Session: !web.SessionEnd(r).IsZero(), Acts: web.MayChange(r), Assets: d.assets,
 		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {"/redis", "Redis"}},
 	}
 	if now, _ := d.sampler.peek(); now.Err != nil {
@@ -116,6 +115,11 @@ func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, v view) {
 		w.WriteHeader(v.Status)
 	}
 	_, _ = w.Write(out.Bytes())
+}
+
+// fail answers with the page that tells of an error.
+func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
+	d.show(w, r, d.failure(r, err))
 }
 
 // problem is the body of a page that tells what went wrong.
@@ -170,6 +174,16 @@ func (d *Dashboard) explain(err error) string {
 		return fmt.Sprintf("Redis %s did not answer within %s: %v", d.cfg.Client.Redis(), answerTime, err)
 	}
 	return err.Error()
+}
+
+// wrongMethod answers what no page takes, and a form's address that was asked for without its form.
+func (d *Dashboard) wrongMethod(w http.ResponseWriter, r *http.Request) {
+	allow, advice := "GET, HEAD", ""
+	if r.URL.Path == confirmPath || r.URL.Path == doPath {
+		allow, advice = "POST", " It belongs to a button: go back to the page that has it. Nothing was changed."
+	}
+	w.Header().Set("Allow", allow)
+	d.fail(w, r, refuse(http.StatusMethodNotAllowed, "%s is not possible at %s: %s is.%s", r.Method, r.URL.Path, allow, advice))
 }
 
 func (d *Dashboard) nowhere(r *http.Request) (view, error) {

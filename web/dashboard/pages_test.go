@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/web"
 )
 
 func TestPagesOfAFilledCluster(t *testing.T) {
@@ -174,22 +176,59 @@ func TestSearchGoesToTheJob(t *testing.T) {
 func TestLogOutIsForSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if body := w.get("/plan").Body.String(); strings.Contains(body, "Log out") {
-		t.Error("got a button to log out without a session")
+	node := w.node(web.Tokens{Read: []string{readToken}})
+	for _, c := range []struct {
+		name string
+		r    *http.Request
+		want bool
+	}{{"token", by("/plan", readToken), false}, {"session", withSession(by("/plan", ""), logIn(t, node)), true}} {
+		answer := httptest.NewRecorder()
+		node.ServeHTTP(answer, c.r.WithContext(t.Context()))
+		expect(t, answer, 200)
+		if got := strings.Contains(answer.Body.String(), `action="/logout" method="post"`); got != c.want {
+			t.Errorf("%s: got a button to log out: %t, want %t", c.name, got, c.want)
+		}
 	}
-	r := httptest.NewRequest(http.MethodGet, "/plan", nil)
-	r.AddCookie(&http.Cookie{Name: "lowkiq_session", Value: "x"})
-	expect(t, w.do(r), 200, `action="/logout" method="post"`)
 }
 
+// A browser keeps a file for as long as pages name it so, and under no other name: a node of
+// another version would have it keep the wrong one.
 func TestStaticFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for name, want := range map[string]string{"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg"} {
-		answer := w.get("/static/" + name)
-		if got := answer.Header().Get("Content-Type"); answer.Code != 200 || !strings.HasPrefix(got, want) {
-			t.Errorf("%s: got %d %s, want 200 %s", name, answer.Code, got, want)
+		for version, keep := range map[string]string{assetsVersion(): "public, max-age=31536000, immutable", "": "no-cache", "0123456789ab": "no-cache"} {
+			answer := w.get("/static/" + name + "?v=" + version)
+			if got := answer.Header().Get("Content-Type"); answer.Code != 200 || !strings.HasPrefix(got, want) {
+				t.Errorf("%s: got %d %s, want 200 %s", name, answer.Code, got, want)
+			}
+			if got := answer.Header().Get("Cache-Control"); got != keep {
+				t.Errorf("%s as of version %q: got Cache-Control %q, want %q", name, version, got, keep)
+			}
+		}
+		if !strings.Contains(w.get("/plan").Body.String(), "/static/"+name+"?v="+assetsVersion()) {
+			t.Errorf("the page does not name the version of %s", name)
 		}
 	}
 	expect(t, w.get("/static/none.css"), 404, "Nothing is at")
+}
+
+// Whatever is asked for in whatever way, a person gets a page.
+func TestWrongMethods(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, c := range []struct{ method, target, allow string }{
+		{http.MethodPost, "/nodes", "GET, HEAD"}, {http.MethodPost, "/no/such/page", "GET, HEAD"}, {http.MethodDelete, "/queues/orders", "GET, HEAD"},
+		{http.MethodPut, "/events", "GET, HEAD"}, {http.MethodGet, "/confirm", "POST"}, {http.MethodPut, "/do", "POST"},
+	} {
+		answer := w.do(httptest.NewRequest(c.method, c.target, nil))
+		expect(t, answer, 405, c.method+" is not possible at "+c.target)
+		if got := answer.Header().Get("Allow"); got != c.allow {
+			t.Errorf("%s %s: got Allow %q, want %q", c.method, c.target, got, c.allow)
+		}
+	}
+	answer := w.do(httptest.NewRequest(http.MethodHead, "/plan", nil))
+	if answer.Code != http.StatusOK {
+		t.Errorf("HEAD: got %d, want 200", answer.Code)
+	}
 }

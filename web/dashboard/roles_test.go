@@ -38,6 +38,25 @@ func by(target, token string) *http.Request {
 	return r
 }
 
+// logIn gets a session from a node.
+func logIn(t *testing.T, node http.Handler) *http.Cookie {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader("token="+readToken))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer := httptest.NewRecorder()
+	node.ServeHTTP(answer, r)
+	cookies := answer.Result().Cookies()
+	if len(cookies) != 1 {
+		t.Fatalf("got %d and %d cookies, want a session", answer.Code, len(cookies))
+	}
+	return cookies[0]
+}
+
+func withSession(r *http.Request, session *http.Cookie) *http.Request {
+	r.AddCookie(session)
+	return r
+}
+
 // acts reports whether a page, or a part of one, has anything that changes something.
 func acts(page string) bool {
 	for _, sign := range []string{`method="post"`, `name="do"`, `name="one"`, `name="key"`, "data-check-all", ">Do</span>"} {

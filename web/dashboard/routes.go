@@ -2,6 +2,12 @@ package dashboard
 
 import "net/http"
 
+// Where forms go.
+const (
+	confirmPath = "/confirm"
+	doPath      = "/do"
+)
+
 // routes are all pages there are. Nothing that is read by GET changes anything.
 func (d *Dashboard) routes() {
 	get := func(path string, load func(*http.Request) (view, error)) { d.mux.Handle("GET "+path, d.page(load)) }
@@ -21,6 +27,9 @@ func (d *Dashboard) routes() {
 	d.mux.HandleFunc("GET /search", d.search)
 	d.mux.HandleFunc("GET /static/{file}", d.static)
 	d.mux.HandleFunc("GET /events", d.events)
-	d.mux.HandleFunc("POST /confirm", d.confirm)
-	d.mux.HandleFunc("POST /do", d.act)
+	d.mux.HandleFunc("POST "+confirmPath, d.confirm)
+	d.mux.HandleFunc("POST "+doPath, d.act)
+	for _, pattern := range []string{"GET " + confirmPath, "GET " + doPath, "/"} {
+		d.mux.HandleFunc(pattern, d.wrongMethod)
+	}
 }

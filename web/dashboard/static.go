@@ -10,10 +10,10 @@ import (
 //go:embed static/*
 var staticFiles embed.FS
 
-// version names the files below /static/, so that a browser keeps them until they change.
-func (*templates) version() string {
+// assetsVersion names the files below /static/, so that a browser keeps them until they change.
+func assetsVersion() string {
 	sum := sha256.New()
-	for _, name := range []string{"style.css", "live.js"} {
+	for _, name := range []string{"style.css", "live.js", "icon.svg"} {
 		text, _ := staticFiles.ReadFile("static/" + name) // embedded: it is there
 		sum.Write(text)
 	}
@@ -28,7 +28,12 @@ func (d *Dashboard) static(w http.ResponseWriter, r *http.Request) {
 		d.page(d.nowhere)(w, r)
 		return
 	}
+	keep := "no-cache"
+	if r.URL.Query().Get("v") == d.assets {
+		// Only then: a node of another version must not give its file a name that it has not.
+		keep = "public, max-age=31536000, immutable"
+	}
 	w.Header().Set("Content-Type", types[name])
-	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	w.Header().Set("Cache-Control", keep)
 	_, _ = w.Write(text)
 }

@@ -68,17 +68,20 @@
   let stream = null;
 
   function open() {
-    stream = new EventSource(source);
-    stream.onopen = () => say('live');
-    stream.onerror = () => say(stream && stream.readyState === EventSource.CLOSED
-      ? 'not live: reload the page' : 'the connection is lost, trying again');
+    const own = new EventSource(source);
+    stream = own;
+    own.onopen = () => say('live');
+    own.onerror = () => {
+      if (own.readyState === EventSource.CLOSED) close('not live: reload the page');
+      else say('the connection is lost, trying again');
+    };
     document.querySelectorAll('[data-region]').forEach((region) => {
-      stream.addEventListener(region.dataset.region, (event) => {
+      own.addEventListener(region.dataset.region, (event) => {
         show(region, event.data);
         speak();
       });
     });
-    stream.addEventListener('trouble', (event) => {
+    own.addEventListener('trouble', (event) => {
       const banner = document.getElementById('trouble');
       banner.querySelector('[data-trouble]').textContent = event.data;
       banner.hidden = event.data === '';
