@@ -38,7 +38,7 @@ func (p *ports) fill(cfg node.Config) node.Config {
 	}
 	p.base = max(p.next, firstPort)
 	for range portTries {
-		if (!gossip || free(p.base) && free(p.base+raftPort)) && (!http || free(p.base+httpPort)) {
+		if (!gossip || free(p.base+raftPort, p.base)) && (!http || free(p.base+httpPort)) {
 			break
 		}
 		p.base += portStep
@@ -65,18 +65,22 @@ func (p *ports) collided(err error) bool {
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// free reports whether a port can be listened at, by TCP and by UDP.
-func free(port int) bool {
-	tcp, err := net.Listen("tcp", local(port))
-	if err != nil {
-		return false
+// free reports whether one can listen at all ports, by TCP and by UDP. It tries the second
+// while it holds the first, so that nobody's gossip is ever in the way of the gossip of a
+// node that has its Raft port already: that could not take other ports any more.
+func free(ports ...int) bool {
+	for _, port := range ports {
+		tcp, err := net.Listen("tcp", local(port))
+		if err != nil {
+			return false
+		}
+		defer tcp.Close()
+		udp, err := net.ListenPacket("udp", local(port))
+		if err != nil {
+			return false
+		}
+		defer udp.Close()
 	}
-	defer tcp.Close()
-	udp, err := net.ListenPacket("udp", local(port))
-	if err != nil {
-		return false
-	}
-	udp.Close()
 	return true
 }
 
