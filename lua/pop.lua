@@ -8,7 +8,8 @@
 -- Returns {now us, open flights "n n …", due time of the next scheduled job or '', ids still
 --       ready, probation, id, record, …}
 --       probation: ''; 'taken' the one id is on probation; 'wait' nothing else runs until the open
---       flights have ended: an id on probation is in flight or next; 'slot' one waits for the node's slot.
+--       flights have ended: an id on probation is in flight or next; 'slot' one waits for the node's slot;
+--       'passed' only entries of deleted jobs were found, as many as one script may pass over: pop again.
 -- A number that was answered already gives the ids of that flight that are still open; a lower
 -- one gives none, a higher one than the next is an error. So a repeated request pops nothing twice.
 -- Errors: FENCED holder fence; NUMBER last
@@ -147,9 +148,10 @@ local function fly(id, record)
   return #record
 end
 
+-- take pops entries of the ready list. It says whether there were any; of deleted jobs nothing is taken.
 local function take()
   local ids = redis.call('LPOP', KEYS[3], most)
-  if not ids then return end
+  if not ids then return false end
   local records = redis.call('HMGET', KEYS[2], unpack(ids))
   local size, a, f = 0, #answer, 0
   for i = 1, #ids do
@@ -176,6 +178,7 @@ local function take()
       end
     end
   end
+  return true
 end
 
 local ends, id = false, nil
@@ -193,7 +196,9 @@ if id then
     fly(id, record)
   end
 elseif not ends then
-  take()
+  local looked = 0
+  while #flown == 0 and looked < 1000 and take() do looked = looked + most end
+  if #flown == 0 and looked >= 1000 then answer[5] = 'passed' end
 end
 local fields = {'pop', ARGV[3]}
 if #flown > 0 then

@@ -33,7 +33,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, staleTests, repeatTests, namedTests, leaseTests, damageTests)
+	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, deletedTests, staleTests, repeatTests, namedTests, leaseTests, damageTests)
 }
 
 // runCases runs tests side by side on one Redis.

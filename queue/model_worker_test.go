@@ -50,7 +50,10 @@ func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
 			return []string{id}, ProbationTaken
 		}
 	}
-	for ; n > 0 && len(m.ready) > 0; n-- {
+	for left := n; len(m.ready) > 0 && (left > 0 || len(ids) == 0); left-- {
+		if left == 0 {
+			left = n // there were entries of deleted jobs only
+		}
 		id := m.ready[0]
 		if m.tombs[id] {
 			m.ready = m.ready[1:]

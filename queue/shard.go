@@ -183,6 +183,10 @@ const (
 	ProbationSlot  Probation = "slot"  // one waits for the node's slot
 )
 
+// passedOver, in the place of a probation, says that a pop found entries of deleted jobs only, as many
+// as one script may look at: the next pop goes on there.
+const passedOver Probation = "passed"
+
 // Popped is the answer to a pop.
 type Popped struct {
 	Now       time.Time // by Redis's clock
@@ -228,6 +232,10 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 		return c.withoutDamaged(ctx, req, popped)
 	}
 	c.popped = number
+	if popped.Probation == passedOver {
+		req.Acks = nil
+		return c.Pop(ctx, req)
+	}
 	return popped, nil
 }
 

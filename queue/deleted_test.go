@@ -1,0 +1,29 @@
+package queue
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+var deletedTests = []testCase{
+	{"Deleted_JobsKeepNobodyWaiting", deletedAhead},
+}
+
+// deletedAhead: deleted jobs keep nobody waiting: a pop that finds their entries looks on.
+func deletedAhead(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	var jobs []lowkiq.Push
+	var ids []string
+	for i := range 2500 {
+		ids = append(ids, fmt.Sprint("id", i))
+		jobs = append(jobs, job(ids[i], "1"))
+	}
+	r.push(append(jobs, job("a", "1"), job("b", "1"))...)
+	n, err := r.q.Delete(r.ctx, Anywhere, ids...)
+	eq(t, "deleted", fmt.Sprint(n, err), "2500 <nil>")
+	_, flight := r.popOne("a")
+	r.ack(flight, "a")
+	r.popOne("b")
+}
