@@ -41,6 +41,7 @@ const (
 	defaultTTL    = 6 * time.Second
 	defaultRejoin = 10 * time.Second
 	maxName       = 255 // bytes of a memberlist label
+	maxProcess    = 200 // bytes of node/boot: a packet holds it twice, or beside a meta
 )
 
 func (c Config) withDefaults() Config {
@@ -63,6 +64,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("membership: Cluster %q: want 1 to %d bytes", c.Cluster, maxName)
 	case c.Node == "" || c.Boot == "" || strings.Contains(c.Boot, "/"):
 		return fmt.Errorf("membership: Node %q and Boot %q: want both, and no slash in Boot", c.Node, c.Boot)
+	case len(c.process()) > maxProcess:
+		return fmt.Errorf("membership: Node and Boot have %d bytes with a slash, want at most %d: Node is %.50q…", len(c.process()), maxProcess, c.Node)
 	case c.TTL < 0 || c.Rejoin < 0:
 		return fmt.Errorf("membership: TTL %s and Rejoin %s must not be negative", c.TTL, c.Rejoin)
 	}
@@ -76,6 +79,8 @@ func (c Config) Validate() error {
 	}
 	return c.validateAddresses()
 }
+
+func (c Config) process() string { return Instance{Node: c.Node, Boot: c.Boot}.process() }
 
 func (c Config) validateAddresses() error {
 	host, _, err := splitHostPort(c.Bind)
@@ -132,7 +137,7 @@ func (c Config) memberlist() (*memberlist.Config, error) {
 	}
 	interval := c.TTL / 15
 	conf := memberlist.DefaultLANConfig()
-	conf.Name, conf.Label = c.Node+"/"+c.Boot, c.Cluster
+	conf.Name, conf.Label = c.process(), c.Cluster
 	conf.BindAddr, conf.BindPort, conf.AdvertisePort = host, port, port
 	conf.ProbeInterval, conf.ProbeTimeout = interval, interval/2
 	conf.GossipInterval = min(200*time.Millisecond, interval/2)

@@ -61,11 +61,10 @@ func (i Instance) String() string { return fmt.Sprintf("%s.%d", i.process(), i.N
 func (i Instance) process() string { return i.Node + "/" + i.Boot }
 
 // Meta is what a process says of itself through gossip. Encoded it must be shorter
-// than MaxMeta.
+// than MaxMeta, so it holds nothing that an operator may make long.
 type Meta struct {
 	N        int    `json:"n"`           // the current instance's number
 	Raft     int    `json:"r,omitempty"` // TCP port of its Raft listener
-	HTTP     string `json:"h,omitempty"` // host:port of its HTTP server
 	Draining bool   `json:"d,omitempty"` // it gives its shards away
 	Seat     string `json:"s,omitempty"` // what the node has to say of its Raft server; opaque here
 	Leaving  bool   `json:"l,omitempty"` // set by Run on its way out

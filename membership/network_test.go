@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -21,7 +21,7 @@ import (
 // that is stretched up to eightfold on a busy machine.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	for deadline := time.Now().Add(10 * time.Second); code == 0; {
+	for deadline := time.Now().Add(patience); code == 0; {
 		err := goleak.Find()
 		if err == nil {
 			break
@@ -34,17 +34,27 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var errCut = errors.New("network is cut")
-
-// network is loopback with cuts in it.
-type network struct {
-	mu  sync.Mutex // guards cut
-	cut map[string]int
+// inBubble runs a story whose processes gossip in memory and in the bubble's time, so that
+// no busy machine makes them miss each other.
+func inBubble(t *testing.T, story func(t *testing.T, n *network)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) }) // memberlist's Shutdown does not wait for its probes
+		story(t, &network{ends: map[string]*transport{}, cut: map[string]int{}})
+	})
 }
 
-func newNetwork() *network { return &network{cut: map[string]int{}} }
+var errCut = errors.New("network is cut")
 
-// island puts the address on an island; only those on the same one (0 at first)
+// network joins the processes of a bubble, with cuts between them.
+type network struct {
+	mu   sync.Mutex            // guards all below
+	ends map[string]*transport // by address
+	cut  map[string]int        // the island an address is on
+	port int                   // last one given
+}
+
+// island puts the addresses on an island; only those on the same one (0 at first)
 // reach each other.
 func (n *network) island(number int, addresses ...string) {
 	n.mu.Lock()
@@ -54,46 +64,77 @@ func (n *network) island(number int, addresses ...string) {
 	}
 }
 
-func (n *network) reaches(from, to string) bool {
+// open gives a process its end of the network.
+func (n *network) open() *transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.cut[from] == n.cut[to]
+	n.port++
+	t := &transport{network: n, port: n.port, packets: make(chan *memberlist.Packet, 1000), streams: make(chan net.Conn, 1000)}
+	t.address = net.JoinHostPort("127.0.0.1", fmt.Sprint(n.port))
+	n.ends[t.address] = t
+	return t
 }
 
-// transport is memberlist's own, real sockets, with the network's cuts.
-type transport struct {
-	*memberlist.NetTransport
-	network *network
-	address string
-}
-
-func (n *network) open(t *testing.T) *transport {
-	t.Helper()
-	nt, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
-		BindAddrs: []string{"127.0.0.1"}, Logger: log.New(io.Discard, "", 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ip, port, err := nt.FinalAdvertiseAddr("", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := (&net.TCPAddr{IP: ip, Port: port}).String()
-	return &transport{NetTransport: nt, network: n, address: address}
-}
-
-func (c *transport) WriteToAddress(b []byte, to memberlist.Address) (time.Time, error) {
-	if !c.network.reaches(c.address, to.Addr) {
-		return time.Now(), nil // lost, as packets are
-	}
-	return c.NetTransport.WriteToAddress(b, to)
-}
-
-func (c *transport) DialAddressTimeout(to memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	if !c.network.reaches(c.address, to.Addr) {
+// other returns the end at an address, if from reaches it.
+func (n *network) other(from, to string) (*transport, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	end, there := n.ends[to]
+	if !there || n.cut[from] != n.cut[to] {
 		return nil, errCut
 	}
-	return c.NetTransport.DialAddressTimeout(to, timeout)
+	return end, nil
+}
+
+// transport is a process's end of the network.
+type transport struct {
+	network *network
+	address string
+	port    int
+	packets chan *memberlist.Packet
+	streams chan net.Conn
+}
+
+var _ memberlist.Transport = (*transport)(nil)
+
+func (t *transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	return net.IPv4(127, 0, 0, 1), t.port, nil
+}
+
+func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
+func (t *transport) StreamCh() <-chan net.Conn           { return t.streams }
+
+// WriteTo loses what does not arrive, as packets are.
+func (t *transport) WriteTo(b []byte, to string) (time.Time, error) {
+	now := time.Now()
+	if end, err := t.network.other(t.address, to); err == nil {
+		select {
+		case end.packets <- &memberlist.Packet{Buf: slices.Clone(b), From: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: t.port}, Timestamp: now}:
+		default:
+		}
+	}
+	return now, nil
+}
+
+func (t *transport) DialTimeout(to string, _ time.Duration) (net.Conn, error) {
+	end, err := t.network.other(t.address, to)
+	if err != nil {
+		return nil, err
+	}
+	near, far := net.Pipe()
+	select {
+	case end.streams <- far:
+		return near, nil
+	default:
+		return nil, errCut
+	}
+}
+
+func (t *transport) Shutdown() error {
+	t.network.mu.Lock()
+	defer t.network.mu.Unlock()
+	delete(t.network.ends, t.address)
+	return nil
 }
 
 // process is a running Gossip.
@@ -111,7 +152,7 @@ func (p *process) leave() {
 
 func (p *process) instance() Instance { return Instance{p.cfg.Node, p.cfg.Boot, 1} }
 
-// start starts a process and waits until it has an address.
+// start starts a process, on loopback if there is no network, and waits until it has an address.
 func start(t *testing.T, n *network, cfg Config) *process {
 	t.Helper()
 	if cfg.Cluster == "" {
@@ -119,7 +160,7 @@ func start(t *testing.T, n *network, cfg Config) *process {
 	}
 	cfg.Boot, cfg.Bind, cfg.Meta.N = "B"+cfg.Node, "127.0.0.1:0", 1
 	if n != nil {
-		cfg.transport = n.open(t)
+		cfg.transport = n.open()
 	}
 	g, err := New(cfg)
 	if err != nil {
@@ -134,7 +175,7 @@ func start(t *testing.T, n *network, cfg Config) *process {
 		}
 	}()
 	t.Cleanup(p.leave)
-	eventually(t, 5*time.Second, "it listens", func() bool { return p.Address() != "" })
+	eventually(t, "it listens", func() bool { return p.Address() != "" })
 	return p
 }
 
@@ -149,7 +190,7 @@ func startAll(t *testing.T, n *network, cfg Config, names ...string) []*process 
 		}
 		all = append(all, start(t, n, cfg))
 	}
-	eventually(t, 10*time.Second, "all see all", func() bool { return agree(all, Alive, all...) })
+	eventually(t, "all see all", func() bool { return agree(all, Alive, all...) })
 	return all
 }
 
@@ -165,14 +206,18 @@ func agree(observers []*process, state State, observed ...*process) bool {
 	return true
 }
 
-func eventually(t *testing.T, limit time.Duration, what string, condition func() bool) time.Duration {
+// patience is the bubble's time, and on loopback that of a machine which runs all packages' tests at once.
+const patience = time.Minute
+
+// eventually waits for a condition and returns how long it took.
+func eventually(t *testing.T, what string, condition func() bool) time.Duration {
 	t.Helper()
 	start := time.Now()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !condition() {
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %s", what, limit)
+		if time.Since(start) > patience {
+			t.Fatalf("%s: not within %s", what, patience)
 		}
 		<-tick.C
 	}

@@ -54,7 +54,7 @@ func newCluster(n *Node) (*cluster, error) {
 	c.gossip, err = membership.New(membership.Config{
 		Cluster: n.cfg.Cluster, Node: n.cfg.Name, Boot: n.boot, Bind: n.cfg.Bind, Advertise: n.advertise(port), Join: n.cfg.Join,
 		TTL: n.cfg.TTL, Peers: c.addresses, Keys: n.cfg.GossipKeys, Insecure: n.cfg.Insecure,
-		Meta: membership.Meta{N: 1, Raft: raftPort, HTTP: n.URL()}, Log: n.log,
+		Meta: membership.Meta{N: 1, Raft: raftPort}, Log: n.log,
 	})
 	if err == nil {
 		c.agent, err = rebalance.New(rebalance.Config{

@@ -2,8 +2,11 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,6 +160,23 @@ func TestViewOf(t *testing.T) {
 	}
 	if got, want := fmt.Sprint(view.Peers), fmt.Sprint(want); got != want {
 		t.Errorf("peers: got %s, want %s", got, want)
+	}
+}
+
+// What a process tells by gossip fits, however far its numbers grow: no setting is in it.
+func TestGossipMetaFits(t *testing.T) {
+	t.Parallel()
+	server := fmt.Sprintf("%s#%d.%d", newBoot(), uint64(math.MaxUint64), math.MaxInt)
+	seat, err := json.Marshal(rebalance.Seat{Server: server, Leader: server, Applied: rebalance.Generation{Record: math.MaxUint64, Index: math.MaxUint64}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = membership.New(membership.Config{
+		Cluster: "c", Node: strings.Repeat("n", lowkiq.MaxQueueName), Boot: newBoot(), Bind: "127.0.0.1:0",
+		Meta: membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, Seat: string(seat)},
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -178,7 +178,7 @@ func (cfg Config) Validate() error {
 	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, want 3s to 2m", cfg.TTL)
 	check(cfg.PollInterval < 0, "poll_interval is %s, want more than 0", cfg.PollInterval)
 	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, want more than 0", cfg.ShutdownTimeout)
-	errs = append(errs, cfg.Tokens.Validate())
+	errs = append(errs, checkAdvertise(cfg.Advertise), cfg.Tokens.Validate())
 	if err := cfg.TLS.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("tls: %w", err))
 	}

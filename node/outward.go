@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"regexp"
 )
 
 // reachable fills in Advertise where the node listens at all addresses, of which others
@@ -20,6 +22,17 @@ func (cfg Config) reachable() (Config, error) {
 		return cfg, fmt.Errorf("address for the other nodes: %w; configure advertise", err)
 	}
 	return cfg, nil
+}
+
+// hostRule finds host names; more is up to the resolver.
+var hostRule = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,252}$`)
+
+// checkAdvertise says what is wrong with the host that others are told.
+func checkAdvertise(host string) error {
+	if _, err := netip.ParseAddr(host); err == nil || host == "" || hostRule.MatchString(host) {
+		return nil
+	}
+	return fmt.Errorf("advertise %.60q (%d bytes): want a host name of at most 253 bytes or an IP address, without port and brackets", host, len(host))
 }
 
 // everywhere reports whether an address is all of the host's.

@@ -61,6 +61,23 @@ func TestReachable(t *testing.T) {
 	}
 }
 
+func TestAdvertise(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		host string
+		good bool
+	}{
+		{"", true}, {"localhost", true}, {"node-0.lowkiq.default.svc.cluster.local", true}, {"10.0.0.1", true}, {"2001:db8::5", true}, {"fe80::1%eth0", true},
+		{strings.Repeat("x", 253), true}, {strings.Repeat("x", 254), false},
+		{"10.0.0.1:7946", false}, {"n1:7946", false}, {"[::1]", false}, {"http://n1", false}, {"n 1", false}, {"-n1", false}, {"n1\n", false},
+	} {
+		err := Config{Advertise: c.host}.Validate()
+		if c.good && err != nil || !c.good && (err == nil || !strings.Contains(err.Error(), "advertise ")) {
+			t.Errorf("%.60q: got %v, want it accepted: %v", c.host, err, c.good)
+		}
+	}
+}
+
 // A node that listens everywhere tells others an address that they can use.
 func TestNodeListensEverywhere(t *testing.T) {
 	n, err := New(Config{Name: "n1", Redis: "redis://127.0.0.1:1/0", HTTP: ":0", Bind: "0.0.0.0:0", Insecure: true})
