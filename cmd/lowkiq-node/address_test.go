@@ -9,10 +9,11 @@ import (
 	"github.com/lowkiq/lowkiq/node"
 )
 
-// rowOfPorts are ports of the test's own, as a node takes them: gossip, Raft, HTTP.
+// rowOfPorts are ports of the test's own, from the first that a node tries (gossip, Raft, HTTP)
+// to the last of its next try.
 func rowOfPorts(t *testing.T) (gossip int, addresses []string) {
 	t.Helper()
-	addresses = redistest.Addresses(t, 3)
+	addresses = redistest.Addresses(t, portStep+httpPort+1)
 	_, text, err := net.SplitHostPort(addresses[0])
 	if err != nil {
 		t.Fatal(err)
@@ -30,14 +31,14 @@ func TestFreePortsAreFilledIn(t *testing.T) {
 	if got := p.fill(node.Config{}); got.Bind != addresses[0] || got.HTTP != addresses[2] {
 		t.Errorf("got gossip %s and HTTP %s, want %s and %s", got.Bind, got.HTTP, addresses[0], addresses[2])
 	}
-	for _, taken := range addresses {
+	for _, taken := range addresses[:httpPort+1] {
 		l, err := net.Listen("tcp", taken)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p := ports{next: gossip}
-		if got := p.fill(node.Config{}); got.Bind == addresses[0] {
-			t.Errorf("with %s taken: got gossip %s, want other ports", taken, got.Bind)
+		if got := p.fill(node.Config{}); got.Bind != addresses[portStep] || got.HTTP != addresses[portStep+httpPort] {
+			t.Errorf("with %s taken: got gossip %s and HTTP %s, want the next ports", taken, got.Bind, got.HTTP)
 		}
 		l.Close()
 	}
