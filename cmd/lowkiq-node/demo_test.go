@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // Ctrl-C during the demo, and even its own violent death, leave no node process; Ctrl-C
@@ -27,7 +26,7 @@ func TestDemoEnds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			tmp := t.TempDir()
-			cmd := exec.Command("lowkiq-node", "demo")
+			cmd := exec.Command("lowkiq-node", "demo", "--limit", patience.String())
 			cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "GORACE=atexit_sleep_ms=0")
 			out, err := cmd.StdoutPipe()
 			if err != nil {
@@ -45,11 +44,8 @@ func TestDemoEnds(t *testing.T) {
 			if got := cmd.ProcessState.ExitCode(); got != c.code {
 				t.Errorf("got exit code %d, want %d", got, c.code)
 			}
-			for deadline := time.Now().Add(patience); slices.ContainsFunc(workers, alive); {
-				if time.Now().After(deadline) {
-					t.Fatalf("of the node processes %v some are still there", workers)
-				}
-				<-time.After(10 * time.Millisecond)
+			if !eventually(func() bool { return !slices.ContainsFunc(workers, alive) }) {
+				t.Fatalf("of the node processes %v some are still there", workers)
 			}
 			if left, _ := os.ReadDir(tmp); len(left) > 0 && c.sig == os.Interrupt {
 				t.Errorf("got %v left behind, want nothing", left)

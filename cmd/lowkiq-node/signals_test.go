@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -25,7 +24,7 @@ queues:
 // The second SIGINT ends a node at once, whatever its handlers do.
 func TestSecondInterrupt(t *testing.T) {
 	t.Parallel()
-	redis, address := redistest.Start(t), freePort(t)
+	redis, address := redistest.Start(t), redistest.Addresses(t, 1)[0]
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	if err := os.WriteFile(file, []byte(stuckNode), 0o600); err != nil {
 		t.Fatal(err)
@@ -64,14 +63,12 @@ func interrupt(t *testing.T, cmd *exec.Cmd) {
 // says waits until the node's answer contains the text.
 func says(t *testing.T, node *remote.Client, path, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		answer, err := node.Get(t.Context(), path)
-		if err == nil && strings.Contains(string(answer), text) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: got %s (%v), want %s", path, answer, errors.Unwrap(err), text)
-		}
-		<-time.After(10 * time.Millisecond)
+	var answer []byte
+	var err error
+	if !eventually(func() bool {
+		answer, err = node.Get(t.Context(), path)
+		return err == nil && strings.Contains(string(answer), text)
+	}) {
+		t.Fatalf("%s: got %s (%v), want %s", path, answer, errors.Unwrap(err), text)
 	}
 }
