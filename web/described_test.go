@@ -40,16 +40,34 @@ var patterns = sync.OnceValue(func() *http.ServeMux {
 	return mux
 })
 
-// keepsDescription holds an answer of a route, whatever the test is about, against the file.
-func (w *world) keepsDescription(r *http.Request, answer *httptest.ResponseRecorder) {
+// keepsDescription holds an answer of a route, whatever the test is about, against the file, and
+// the body of the request if it was taken.
+func (w *world) keepsDescription(r *http.Request, body string, answer *httptest.ResponseRecorder) {
 	w.t.Helper()
 	_, pattern := patterns().Handler(r)
 	if pattern == "" {
 		return // no route
 	}
-	if err := described(w.t).operations(w.t)[documentedPath(pattern)].keeps(answer); err != nil {
+	op := described(w.t).operations(w.t)[documentedPath(pattern)]
+	if err := op.keeps(answer); err != nil {
 		w.t.Errorf("%s %s is not described so: %v", r.Method, r.URL, err)
 	}
+	if err := op.takes(body); err != nil && answer.Code == http.StatusOK {
+		w.t.Errorf("%s %s took what is not described: %v", r.Method, r.URL, err)
+	}
+}
+
+// takes says how a body differs from what is described; NDJSON is not looked at.
+func (o operation) takes(body string) error {
+	media, err := o.body()
+	if err != nil || media == nil {
+		return err
+	}
+	var value any
+	if strings.TrimSpace(body) == "" || json.Unmarshal([]byte(body), &value) != nil {
+		return nil
+	}
+	return o.s.check(media["application/json"]["schema"], value, "body")
 }
 
 // operation is one method of one path.
@@ -212,6 +230,12 @@ func TestOpenAPIObjects(t *testing.T) {
 		answer.WriteString(c.body)
 		if op.keeps(answer) == nil {
 			t.Errorf("%s: got no objection", name)
+		}
+	}
+	drain := s.operations(t)["POST /api/v1/nodes/{n}/drain"]
+	for body, right := range map[string]bool{"": true, `{"undo":true}`: true, `{"undo":1}`: false, `{"un":true}`: false, `[]`: false} {
+		if err := drain.takes(body); (err == nil) != right {
+			t.Errorf("body %s: got %v, want it taken: %t", body, err, right)
 		}
 	}
 	for name, c := range map[string][2]string{

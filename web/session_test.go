@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -158,45 +159,6 @@ func TestLoginPage(t *testing.T) {
 	expect(t, w.do("PUT", "/login", ""), 405)
 }
 
-// Who presses a button after the end of his session gets a page that says so, and no JSON.
-func TestFormWithoutSession(t *testing.T) {
-	t.Parallel()
-	w := guarded(t, func(cfg *Config) {
-		cfg.Pages = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("got the form, want it refused") })
-	})
-	answer := w.do("POST", "/do", "do=delete-all-dead&queue=orders", "Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded")
-	expectPage(t, answer, 401, `role="alert"`, "Your session has ended, and nothing was changed", `action="/login"`, `aria-describedby="problem"`, `id="problem"`)
-	if answer.Header().Get("WWW-Authenticate") == "" {
-		t.Error("got no WWW-Authenticate, which a 401 must have")
-	}
-}
-
-// Answers that go on and on learn when they have to end.
-func TestSessionEnd(t *testing.T) {
-	t.Parallel()
-	var end time.Time
-	w := guarded(t, func(cfg *Config) {
-		cfg.Pages = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { end = SessionEnd(r) })
-	})
-	began := time.Now()
-	_, session := w.login(readToken, "/")
-	w.do("GET", "/events", "", "Cookie", session.Name+"="+session.Value)
-	if left := end.Sub(began); left < sessionLife-time.Second || left > sessionLife+time.Minute {
-		t.Errorf("with a session: got its end in %s, want %s", left, sessionLife)
-	}
-	for name, header := range map[string][]string{
-		"with a token":              {"Authorization", "Bearer " + readToken},
-		"with a token and a cookie": {"Authorization", "Bearer " + readToken, "Cookie", session.Name + "=" + session.Value},
-	} {
-		if w.do("GET", "/events", "", header...); !end.IsZero() {
-			t.Errorf("%s: got an end at %s, want none", name, end)
-		}
-	}
-	if end := SessionEnd(httptest.NewRequest("GET", "/", nil)); !end.IsZero() {
-		t.Errorf("where nobody is asked: got an end at %s, want none", end)
-	}
-}
-
 // Without tokens nobody is asked for one.
 func TestNoLoginWithoutTokens(t *testing.T) {
 	t.Parallel()
@@ -286,16 +248,18 @@ func TestLoginAttemptsAreBounded(t *testing.T) {
 		t.Errorf("after an hour: got %d, want %d", got, loginsASecond)
 	}
 	w := guarded(t)
-	limited := 0
-	for range 50 {
-		if answer, session := w.login(adminToken, "/nodes"); answer.Code == http.StatusTooManyRequests && session == nil {
-			expectPage(t, answer, http.StatusTooManyRequests, "Too many attempts", `value="/nodes"`)
-			limited++
+	synctest.Test(t, func(t *testing.T) { // its clock stands still
+		limited := 0
+		for range 50 {
+			if answer, session := w.login(adminToken, "/nodes"); session == nil {
+				expectPage(t, answer, http.StatusTooManyRequests, "Too many attempts", `value="/nodes"`)
+				limited++
+			}
 		}
-	}
-	if limited < 40 {
-		t.Errorf("got %d of 50 attempts refused, want most", limited)
-	}
+		if want := 50 - loginsASecond; limited != want {
+			t.Errorf("got %d of 50 attempts refused, want %d", limited, want)
+		}
+	})
 }
 
 // A form of any size does no harm.

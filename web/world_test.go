@@ -144,7 +144,8 @@ func (w *world) push(jobs ...lowkiq.Push) {
 	must(w.t, err)
 }
 
-// do sends a request; headers are pairs. The answer has to be as openapi.yaml says.
+// do sends a request; headers are pairs. The answer, and a body that is taken, have to be as
+// openapi.yaml says.
 func (w *world) do(method, target, body string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, strings.NewReader(body)).WithContext(w.t.Context())
 	for i := 0; i+1 < len(headers); i += 2 {
@@ -152,7 +153,7 @@ func (w *world) do(method, target, body string, headers ...string) *httptest.Res
 	}
 	answer := httptest.NewRecorder()
 	w.handler.ServeHTTP(answer, r)
-	w.keepsDescription(r, answer)
+	w.keepsDescription(r, body, answer)
 	return answer
 }
 
