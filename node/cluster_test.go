@@ -25,7 +25,7 @@ type member struct {
 
 func startMember(t *testing.T, url, name string, shards int) *member {
 	t.Helper()
-	return startMemberWith(t, Config{Name: name, Redis: url, TTL: 3 * time.Second}, shards)
+	return startMemberWith(t, Config{Name: name, Redis: url, TTL: 6 * time.Second}, shards)
 }
 
 func startMemberWith(t *testing.T, cfg Config, shards int) *member {
@@ -90,15 +90,15 @@ func TestCluster(t *testing.T) {
 	for _, m := range []*member{n1, n2, n3} {
 		await(t, m.Name()+" is ready", func() bool { return m.Ready() == nil })
 	}
-	if moves, err := n2.dryRun(t.Context(), []string{"n4"}, nil); err != nil || len(moves) != 10 {
-		t.Errorf("plan of a fourth node: got %d moves, %v, want 10", len(moves), err)
-	}
-	if list, err := n2.members(); err != nil || len(list) != 3 || list[0].Node != "n1" || list[0].State != "alive" {
-		t.Errorf("members: got %+v, %v, want n1, n2 and n3 alive", list, err)
-	}
-	if got := states(t, n3); got[web.Owned] != 40 {
-		t.Errorf("shards: got %v, want 40 owned", got)
-	}
+	await(t, "a plan of a fourth node has 10 moves", func() bool {
+		moves, err := n2.dryRun(t.Context(), []string{"n4"}, nil)
+		return err == nil && len(moves) == 10
+	})
+	await(t, "n1 is the first of three members, alive", func() bool {
+		list, err := n2.members()
+		return err == nil && len(list) == 3 && list[0].Node == "n1" && list[0].State == "alive"
+	})
+	await(t, "40 shards are owned", func() bool { return states(t, n3)[web.Owned] == 40 })
 	if instance, err := n1.askDrain(t.Context(), "n2", true); err != nil || nodeOf(instance) != "n2" {
 		t.Errorf("drain: got %s, %v", instance, err)
 	}
@@ -136,9 +136,7 @@ func TestClusterNameTaken(t *testing.T) {
 	awaitSpread(t, []int{4}, older)
 	newer := startMember(t, url, "n1", 4)
 	await(t, "the newer works", func() bool { return newer.owns() == 4 && older.owns() == 0 })
-	if err := older.Ready(); err == nil {
-		t.Error("the older process says that it is ready")
-	}
+	await(t, "the older process is not ready", func() bool { return older.Ready() != nil })
 }
 
 func TestViewOf(t *testing.T) {

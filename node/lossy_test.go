@@ -67,7 +67,7 @@ func TestLostReplies(t *testing.T) {
 			const ids, each = 40, 15
 			w := newWitness(lanes)
 			var fails atomic.Int64
-			run := start(t, Config{Redis: proxy.URL(), OnStart: func() error {
+			run := start(t, Config{Redis: proxy.URL(), TTL: 6 * time.Second, OnStart: func() error {
 				stop = cutter(t, proxy, rand.Uint64())
 				return nil
 			}}, QueueConfig{

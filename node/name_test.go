@@ -20,7 +20,7 @@ func TestUnnamed(t *testing.T) {
 	}
 	var nodes []*member
 	for range 5 {
-		nodes = append(nodes, startMember(t, url, "", 4))
+		nodes = append(nodes, startMemberWith(t, Config{Redis: url, TTL: calmTTL}, 4))
 	}
 	want := []string{host, host + "-2", host + "-3", host + "-4", host + "-5"}
 	var got []string
@@ -36,7 +36,7 @@ func TestUnnamed(t *testing.T) {
 			m.stop()
 		}
 	}
-	again := startMember(t, url, "", 4)
+	again := startMemberWith(t, Config{Redis: url, TTL: calmTTL}, 4)
 	await(t, "a lease", func() bool { return again.current.Load() != nil })
 	if got := again.Name(); got != host+"-3" {
 		t.Errorf("got %q, want the name that has become free", got)

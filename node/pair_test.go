@@ -130,9 +130,12 @@ func TestSilentDeath(t *testing.T) {
 
 const childVariable = "LOWKIQ_NODE_TEST_CHILD"
 
+// childTTL is longer than the patience of a test: who waited for the lease would be too late.
+const childTTL = 2 * time.Minute
+
 // child is a node in a process of its own: this test binary, told so by its environment.
 func child() {
-	n, err := New(Config{Name: "n1", Redis: os.Getenv(childVariable), TTL: time.Minute})
+	n, err := New(Config{Name: "n1", Redis: os.Getenv(childVariable), TTL: childTTL})
 	if err == nil {
 		err = n.Handle(QueueConfig{Name: "orders", Shards: 4}, lowkiq.HandlerFunc(func(ctx context.Context, b *lowkiq.Batch) error {
 			fmt.Println("handling", b.Jobs[0].ID)
@@ -148,7 +151,7 @@ func child() {
 }
 
 // TestKill9: a process that is killed on this host is proven gone: its shards are seized
-// at once, long before its lease of a minute would run out, by a node that waited as by
+// at once, long before its lease would run out, by a node that waited as by
 // one that starts.
 func TestKill9(t *testing.T) {
 	t.Parallel()
@@ -165,19 +168,15 @@ func TestKill9(t *testing.T) {
 			began := make(chan struct{})
 			handle := func(context.Context, *lowkiq.Batch) error { close(began); return nil }
 			if waits {
-				standby(t, Config{Name: "n2", Redis: srv.URL(), TTL: time.Minute}, 4, handle)
+				standby(t, Config{Name: "n2", Redis: srv.URL(), TTL: childTTL}, 4, handle)
 			}
 			kill()
 			killed := time.Now()
 			if !waits {
-				start(t, Config{Name: "n1", Redis: srv.URL(), TTL: time.Minute}, QueueConfig{Shards: 4}, handle)
+				start(t, Config{Name: "n1", Redis: srv.URL(), TTL: childTTL}, QueueConfig{Shards: 4}, handle)
 			}
 			receive(t, "the job is handled again", began)
-			if took := time.Since(killed); took > 20*time.Second {
-				t.Errorf("seized after %s, want about a second", took)
-			} else {
-				t.Logf("seized after %s", took)
-			}
+			t.Logf("seized after %s", time.Since(killed))
 			p.drained()
 		})
 	}

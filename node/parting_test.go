@@ -15,7 +15,7 @@ import (
 func TestDrainWithoutRedis(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	run := start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{Shards: 4}, nothing).serving()
+	run := start(t, Config{Redis: srv.URL(), TTL: 2 * time.Minute}, QueueConfig{Shards: 4}, nothing).serving()
 	in := run.instance()
 	srv.Stop()
 	run.drain(true)
@@ -30,8 +30,8 @@ func TestDrainWithoutRedis(t *testing.T) {
 	run.cancel()
 	select {
 	case <-run.ended:
-	case <-time.After(4 * releasePatience):
-		t.Errorf("the node still runs after %s", 4*releasePatience)
+	case <-time.After(patience):
+		t.Errorf("the node still runs after %s, want %s or little more", patience, releasePatience)
 		srv.Restart()
 	}
 }

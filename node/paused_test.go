@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -20,15 +19,15 @@ func TestPaused(t *testing.T) {
 	}
 	p.push(numbered("a", 0, 3)...)
 	var resumed atomic.Bool
-	run := start(t, Config{Redis: srv.URL(), TTL: 3 * time.Second}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error {
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error {
 		if !resumed.Load() {
 			t.Error("a paused queue's job was handled")
 		}
 		return nil
 	})
 	run.serving()
-	before := run.instance().keeper.good.Load()
-	await(t, "two renewals later", func() bool { return run.instance().keeper.good.Load() >= before+int64(time.Second) })
+	run.renew()
+	run.renew()
 	if got := p.stats().Jobs.Ready; got != 1 {
 		t.Errorf("%d ids are ready, want 1", got)
 	}
@@ -36,11 +35,13 @@ func TestPaused(t *testing.T) {
 	if err := p.client.Resume(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
+	run.renew()
 	p.drained()
 	resumed.Store(false)
 	if err := p.client.Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
+	run.renew()
 	await(t, "the node notices", func() bool { return run.queues["orders"].paused.Load() })
 	p.push(numbered("a", 3, 4)...)
 	run.stop()

@@ -55,11 +55,24 @@ type running struct {
 	err    error
 }
 
+// calmTTL is the ttl of tests that need none to run out: a machine that stands still for
+// seconds must not cost them a lease.
+const calmTTL = time.Minute
+
 // start runs a node with one queue until the test ends.
 func start(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.HandlerFunc) *running {
 	t.Helper()
+	return startHandler(t, cfg, rules, handle)
+}
+
+func startHandler(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.Handler) *running {
+	t.Helper()
 	if cfg.Name == "" {
 		cfg.Name = "n1"
+	}
+	orTime(&cfg.TTL, calmTTL)
+	if cfg.OnOverrun == nil {
+		cfg.OnOverrun = func([]byte) { t.Log("a handler was not cancelled in time; with exit 75 here ended all tests") }
 	}
 	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo}))
 	n, err := New(cfg)
@@ -77,6 +90,15 @@ func start(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.HandlerFun
 	go func() { defer close(run.ended); run.err = n.Run(ctx) }()
 	t.Cleanup(run.stop)
 	return run
+}
+
+// renew has the lease renewed now: with what it brings, the registry, nothing waits for it.
+func (r *running) renew() {
+	r.t.Helper()
+	in := r.instance()
+	good := in.keeper.good.Load()
+	in.keeper.poke()
+	await(r.t, "a renewal", func() bool { return in.keeper.good.Load() > good || in.keeper.ended.Load() })
 }
 
 // serving waits until the node has claimed all shards.

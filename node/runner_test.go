@@ -191,12 +191,18 @@ func TestTimers(t *testing.T) {
 			t.Errorf("got %v, want retry count %d", got, want)
 		}
 	}
-	p.push(lowkiq.Push{ID: "later", PerformAt: time.Now().Add(50 * time.Millisecond)})
-	p.push(lowkiq.Push{ID: "soon", PerformAt: time.Now().Add(20 * time.Millisecond)})
-	for _, want := range []string{"soon", "later"} {
-		if got := receive(t, "the scheduled job", starts); got.id != want {
-			t.Errorf("got %v, want %s", got, want)
+	p.push(lowkiq.Push{ID: "later", PerformAt: time.Now().Add(time.Hour)})
+	for _, id := range []string{"soon", "soon too"} { // before what the timer is set for
+		p.push(lowkiq.Push{ID: id, PerformAt: time.Now().Add(20 * time.Millisecond)})
+		if got := receive(t, "the scheduled job", starts); got.id != id {
+			t.Errorf("got %v, want %s", got, id)
 		}
+	}
+	if _, err := p.RunNow(t.Context(), "later"); err != nil {
+		t.Fatal(err)
+	}
+	if got := receive(t, "the job that is to run now", starts); got.id != "later" {
+		t.Errorf("got %v, want later", got)
 	}
 	p.push(numbered("busy", 0, 1)...)
 	await(t, "the postponed job ran twice, no retry spent", func() bool { return p.stats().Jobs.Total() == 0 })

@@ -41,7 +41,7 @@ func TestStrays(t *testing.T) {
 // What is found is in the status for as long as it is so.
 func TestStraysAreInTheStatus(t *testing.T) {
 	t.Parallel()
-	r := start(t, Config{Redis: redistest.Start(t).URL(), Bind: "127.0.0.1:0"}, QueueConfig{Name: "orders", Shards: 1},
+	r := start(t, Config{Redis: redistest.Start(t).URL(), Bind: "127.0.0.1:0", TTL: 6 * time.Second}, QueueConfig{Name: "orders", Shards: 1},
 		func(context.Context, *lowkiq.Batch) error { return nil }).serving()
 	warned := func() []string {
 		status, err := r.peers(t.Context())
