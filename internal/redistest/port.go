@@ -1,10 +1,12 @@
 package redistest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"syscall"
 	"testing"
 )
 
@@ -99,6 +101,18 @@ func checkFree(number int) error {
 		return err
 	}
 	return l.Close()
+}
+
+// listen listens at a port that is the test's. A process that the test forks at this moment
+// has, until its exec, a copy of what was closed just before.
+func listen(addr string) (listener net.Listener, err error) {
+	if await(nil, func() bool {
+		listener, err = net.Listen("tcp", addr)
+		return !errors.Is(err, syscall.EADDRINUSE)
+	}) != nil {
+		return nil, err
+	}
+	return listener, err
 }
 
 func address(number int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(number)) }

@@ -132,7 +132,7 @@ func (p *Proxy) Refuse(refuse bool) {
 		_ = p.listener.Close()
 		return
 	}
-	listener, err := net.Listen("tcp", p.Addr())
+	listener, err := listen(p.Addr())
 	if err != nil {
 		p.refuse = true
 		p.t.Errorf("proxy of %s: %v", p.upstream, err)
