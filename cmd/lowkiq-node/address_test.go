@@ -24,8 +24,10 @@ func rowOfPorts(t *testing.T) (gossip int, addresses []string) {
 	return gossip, addresses
 }
 
+// These tests run alone: a process that another test forks has, until its exec, a copy of the
+// ports that were closed just before.
+
 func TestFreePortsAreFilledIn(t *testing.T) {
-	t.Parallel()
 	gossip, addresses := rowOfPorts(t)
 	p := ports{next: gossip}
 	if got := p.fill(node.Config{}); got.Bind != addresses[0] || got.HTTP != addresses[2] {
@@ -47,7 +49,6 @@ func TestFreePortsAreFilledIn(t *testing.T) {
 // A node has its Raft port and opens its gossip, while others look for ports: none of them may
 // be in its way.
 func TestLookingForPortsIsInNobodysWay(t *testing.T) {
-	t.Parallel()
 	gossip, addresses := rowOfPorts(t)
 	raft, err := net.Listen("tcp", addresses[1])
 	if err != nil {

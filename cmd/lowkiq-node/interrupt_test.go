@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -50,7 +51,12 @@ func TestPushInterruptedTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("lowkiq-node", "push", "--redis", redis.URL(), "--queue", "orders", "--shards", "1", fifo)
-	if err := cmd.Start(); err != nil {
+	// Tests in the background of a shell ignore interrupts, and so would what they start, but for
+	// what they do not ignore at that moment.
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	err := cmd.Start()
+	signal.Reset(os.Interrupt)
+	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
