@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	maxBody       = 1 << 20        // longest response read, bytes
-	quoted        = 512            // bytes of a response that an error quotes
-	minRetryAfter = time.Second    // an endpoint that says 0 is not asked again without a pause
-	maxRetryAfter = 24 * time.Hour // an endpoint cannot put a job off for longer
+	maxBody       = 1 << 20          // longest response read, bytes
+	quoted        = 512              // bytes of a response that an error quotes
+	minRetryAfter = time.Second      // an endpoint that says 0 is not asked again without a pause
+	maxRetryAfter = 24 * time.Hour   // an endpoint cannot put a job off for longer
+	pingAfter     = 15 * time.Second // of silence; an answer to the ping is waited for as long
 )
 
 // HTTPConfig says where to post batches.
@@ -84,6 +85,9 @@ func newClient() *http.Client {
 		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
+		// Batches of an endpoint with HTTP/2 share a connection. One that a firewall has forgotten would
+		// keep them until their handlers' timeout, and those after them too.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter},
 	}
 	return &http.Client{
 		Transport:     transport,
