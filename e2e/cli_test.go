@@ -28,6 +28,7 @@ func (r *rig) config(handler string) string {
 	r.t.Helper()
 	file := filepath.Join(r.t.TempDir(), "node.yaml")
 	text := fmt.Sprintf(`redis: %s
+cluster: %s
 node:
   name: n1
   ttl: %s
@@ -37,7 +38,7 @@ queues:
     shards: %d
     max_crashes: 0
     handler: %s
-`, r.redis.URL(), ttl, queueName, r.shards, handler)
+`, r.redis.URL(), r.cluster, ttl, queueName, r.shards, handler)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
@@ -93,7 +94,7 @@ func TestHTTPSIGTERM(t *testing.T) {
 		feed.share(i+1, rounds)
 		w := r.start(s)
 		r.works(w)
-		w.terminate(servesAgain)
+		w.terminate(servesAgain + slack)
 	}
 	w := r.start(s)
 	r.leased(w, 1)

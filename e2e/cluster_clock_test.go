@@ -8,6 +8,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 // TestClusterClockJumps: the wall clock of Redis's host is set an hour on, so that every lease
@@ -19,7 +20,7 @@ func TestClusterClockJumps(t *testing.T) {
 	server, clock := redistest.StartClocked(t)
 	r := rigAt(t, fleetShards, server.URL())
 	r.redis = server
-	f := fleetOf(r, "", settings{})
+	f := fleetOf(r, settings{})
 	f.upAll(names(5)...)
 	f.balanced(patience)
 	before := f.lease("n1").Instance
@@ -59,16 +60,5 @@ func (f *fleet) goesOn() {
 // onlyScheduled ends the flow and waits until no job is left but those that are not due.
 func (f *fleet) onlyScheduled() {
 	f.t.Helper()
-	f.flow.stop()
-	f.await("all jobs but the scheduled ones are done", patience, func() bool {
-		left := 0
-		for _, q := range f.queues {
-			stats, err := q.Stats(f.t.Context())
-			if err != nil {
-				return false
-			}
-			left += stats.Jobs.Total() - stats.Jobs.Scheduled
-		}
-		return left == 0
-	})
+	f.leftIs("all jobs but the scheduled ones are done", func(c queue.Counts) int { return c.Total() - c.Scheduled })
 }

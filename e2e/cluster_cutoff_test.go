@@ -22,15 +22,16 @@ func TestClusterCutOff(t *testing.T) {
 	}
 	f.balanced(patience)
 	_, _, workers := f.parts()
-	f.cutsOff(d, workers[0], func() { d.up(f, 6) })
+	const alone = 3 * ttl // longer than a seizure takes
+	f.cutsOff(d, workers[0], alone, func() { d.up(f, 6) })
 	leader, _, _ := f.parts()
-	f.cutsOff(d, leader, func() {})
+	f.cutsOff(d, leader, alone, func() {})
 	f.parts()
 	f.finish(history.Config{})
 }
 
-// cutsOff lets a node be alone for four ttl.
-func (f *fleet) cutsOff(d *doors, name string, meanwhile func()) {
+// cutsOff lets a node be alone for a while.
+func (f *fleet) cutsOff(d *doors, name string, alone time.Duration, meanwhile func()) {
 	f.t.Helper()
 	began := history.Now()
 	d.isolate(f.nodes[name].pid())
@@ -44,7 +45,7 @@ func (f *fleet) cutsOff(d *doors, name string, meanwhile func()) {
 		return err == nil && status.Leader != "" && status.Leader != name
 	})
 	f.await("gossip gives it up", patience, func() bool { return f.hears(others, name) == "dead" })
-	<-time.After(max(0, 4*f.settings.TTL-(history.Now()-began)))
+	<-time.After(alone - (history.Now() - began))
 	for _, m := range f.watch.since(began) {
 		if m.from == name || m.to == name {
 			f.t.Errorf("while %s was cut off: got a move %+v, want it to keep its shards", name, m)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
 // doors are what the nodes of a fleet reach each other through: each node advertises a
@@ -46,25 +48,6 @@ func newDoors(t *testing.T) *doors {
 	return d
 }
 
-// joinPort is an address for gossip with the port above it free for Raft.
-func joinPort(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		gossip, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		raft, err := net.Listen("tcp", nextPort(gossip.Addr().String()))
-		gossip.Close()
-		if err == nil {
-			raft.Close()
-			return gossip.Addr().String()
-		}
-	}
-	t.Fatal("no two free ports in a row")
-	return ""
-}
-
 func nextPort(address string) string {
 	host, port, _ := net.SplitHostPort(address)
 	n, _ := strconv.Atoi(port)
@@ -74,7 +57,7 @@ func nextPort(address string) string {
 // up starts a node behind a door.
 func (d *doors) up(f *fleet, number int) {
 	f.t.Helper()
-	bind, host := joinPort(f.t), fmt.Sprintf("127.0.1.%d", number)
+	bind, host := redistest.Addresses(f.t, 2)[0], fmt.Sprintf("127.0.1.%d", number)
 	door := strings.Replace(bind, "127.0.0.1", host, 1)
 	p := f.up(fmt.Sprintf("n%d", number), func(s *settings) { s.Bind, s.Advertise = bind, host })
 	d.passUDP(p, door, bind)

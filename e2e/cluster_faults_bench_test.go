@@ -67,7 +67,7 @@ func BenchmarkClusterCutOff(b *testing.B) {
 		f.balanced(patience)
 		_, _, workers := f.parts()
 		began := history.Now()
-		f.cutsOff(d, workers[0], func() {})
+		f.cutsOff(d, workers[0], 4*defaultTTL, func() {})
 		b.ReportMetric(f.standstill(began, workers[0]).Seconds(), "s_standstill")
 		b.ReportMetric(float64(len(f.watch.since(began))), "moves")
 		b.ReportMetric(0, "ns/op")
@@ -136,7 +136,7 @@ func BenchmarkClusterRedisRestart(b *testing.B) {
 func BenchmarkClusterSentinel(b *testing.B) {
 	scenario(b, func(t *testing.T) {
 		s := redistest.StartSentinel(t)
-		f := fleetOf(rigAt(t, fleetShards, s.URL()), "", settings{TTL: defaultTTL})
+		f := fleetOf(rigAt(t, fleetShards, s.URL()), settings{TTL: defaultTTL})
 		f.upAll(names(5)...)
 		f.balanced(patience)
 		began := history.Now()

@@ -43,16 +43,16 @@ type fleet struct {
 // newFleet prepares a cluster of nobody. Its watch and its flow of jobs begin at once.
 func newFleet(t *testing.T, s settings, redisArgs ...string) *fleet {
 	t.Helper()
-	return fleetOf(newRig(t, fleetShards, redisArgs...), "", s)
+	return fleetOf(newRig(t, fleetShards, redisArgs...), s)
 }
 
-// fleetOf is a fleet on the Redis of a rig that has another one perhaps.
-func fleetOf(r *rig, cluster string, s settings) *fleet {
+// fleetOf is a fleet on the Redis of a rig.
+func fleetOf(r *rig, s settings) *fleet {
 	r.t.Helper()
-	s.Queues, s.Bind, s.HTTP, s.Cluster = fleetQueues, "127.0.0.1:0", "127.0.0.1:0", cluster
+	s.Queues, s.Bind, s.HTTP = fleetQueues, "127.0.0.1:0", "127.0.0.1:0"
 	s.TTL, s.Work = cmp.Or(s.TTL, ttl), cmp.Or(s.Work, 25*time.Millisecond)
 	f := &fleet{rig: r, settings: s, nodes: map[string]*process{}}
-	f.http = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}
 	for _, name := range fleetQueues {
 		q, err := r.client.Register(r.t.Context(), lowkiq.Queue{Name: name, Shards: r.shards})
 		if err != nil {
@@ -152,15 +152,22 @@ func (f *fleet) lease(name string) node.LeaseInfo {
 func (f *fleet) status(name string) (web.Status, error) {
 	f.t.Helper()
 	var status web.Status
-	reply, err := f.http.Get(f.lease(name).HTTP + "/api/v1/status")
+	err := f.ask(name, "status", &status)
+	return status, err
+}
+
+// ask asks a node's API.
+func (f *fleet) ask(name, what string, into any) error {
+	f.t.Helper()
+	reply, err := f.http.Get(f.lease(name).HTTP + "/api/v1/" + what)
 	if err != nil {
-		return status, err
+		return err
 	}
 	defer reply.Body.Close()
 	if reply.StatusCode != http.StatusOK {
-		return status, fmt.Errorf("status of %s: %s", name, reply.Status)
+		return fmt.Errorf("%s of %s: %s", what, name, reply.Status)
 	}
-	return status, json.NewDecoder(reply.Body).Decode(&status)
+	return json.NewDecoder(reply.Body).Decode(into)
 }
 
 // ready waits until a node says that it is.
@@ -258,30 +265,27 @@ func even(counts map[string]int, owners map[string]bool, shards int) bool {
 func (f *fleet) tryPushTo(q *queue.Queue, jobs ...lowkiq.Push) error {
 	f.booking.RLock() // a push and its entry are one: nothing is forgotten in between
 	defer f.booking.RUnlock()
-	at := history.Now()
-	_, err := q.Push(f.t.Context(), jobs...)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, job := range jobs {
-		p := history.PushedOf(q.Name, job, at)
-		p.Optional = err != nil // nobody knows
-		f.pushed = append(f.pushed, p)
-	}
-	return err
+	return f.pushTo(q, jobs...)
 }
 
 // done ends the flow and waits until no job is left.
 func (f *fleet) done() {
 	f.t.Helper()
+	f.leftIs("all jobs are done", queue.Counts.Total)
+}
+
+// leftIs ends the flow and waits until nothing of a kind is left in any queue.
+func (f *fleet) leftIs(what string, kind func(queue.Counts) int) {
+	f.t.Helper()
 	f.flow.stop()
-	f.await("all jobs are done", patience, func() bool {
+	f.await(what, patience, func() bool {
 		left := 0
 		for _, q := range f.queues {
 			stats, err := q.Stats(f.t.Context())
 			if err != nil {
 				return false
 			}
-			left += stats.Jobs.Total()
+			left += kind(stats.Jobs)
 		}
 		return left == 0
 	})

@@ -98,8 +98,8 @@ func TestClusterJoinsAtOnce(t *testing.T) {
 	f.upAll(names(5)[1:]...)
 	took := f.balanced(patience) - began
 	f.t.Logf("join of four at once: %s from their start; %s", took.Round(time.Millisecond), pauses(f.watch.since(began)))
-	if got := most(f.watch.since(began)); got > 2 { // they need not be seen at once
-		t.Errorf("join of four at once: got a shard that moved %d times, want at most 2", got)
+	if got := most(f.watch.since(began)); got > 4 { // a busy machine may let them come one by one
+		t.Errorf("join of four at once: got a shard that moved %d times, want at most once for each that joined", got)
 	}
 	f.parts()
 	f.finish(history.Config{})

@@ -38,9 +38,6 @@ func (f *fleet) dies(who string, names ...string) {
 	f.balanced(patience)
 }
 
-// slack is what a machine that runs other tests may add to a promised limit.
-const slack = 5 * time.Second
-
 // diesOut kills all nodes and starts them again.
 func (f *fleet) diesOut() {
 	f.t.Helper()

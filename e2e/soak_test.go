@@ -54,7 +54,7 @@ func newSoak(t *testing.T) *soak {
 	server, clock := redistest.StartClocked(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	r := rigAt(t, fleetShards, server.URL())
 	r.redis = server
-	s := &soak{f: fleetOf(r, "", settings{MaxCrashes: -1}), clock: clock, dice: rand.New(rand.NewPCG(seed, 0))}
+	s := &soak{f: fleetOf(r, settings{MaxCrashes: -1}), clock: clock, dice: rand.New(rand.NewPCG(seed, 0))}
 	s.f.upAll(names(5)...)
 	s.f.balanced(patience)
 	return s

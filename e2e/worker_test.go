@@ -17,12 +17,14 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
 )
 
 const (
-	ttl = 3 * time.Second // the least that a node allows
+	// ttl is the default: a machine that halts for a few seconds costs no lease.
+	ttl = 6 * time.Second
 	// queueName is the queue of every test.
 	queueName = "history"
 )
@@ -42,7 +44,7 @@ type settings struct {
 	Processes   int           // exec
 	URL         string        // http
 
-	Cluster   string        // default: the default one
+	Cluster   string
 	TTL       time.Duration // default ttl
 	Bind      string        // gossip; empty = no cluster
 	Advertise string
@@ -54,11 +56,7 @@ type settings struct {
 
 // work is a worker process: a node until SIGTERM.
 func work() error {
-	var s settings
-	if err := json.Unmarshal([]byte(os.Getenv(settingsEnv)), &s); err != nil {
-		return err
-	}
-	writer, err := history.Open(s.History)
+	s, writer, err := told()
 	if err != nil {
 		return err
 	}
@@ -70,6 +68,14 @@ func work() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	return n.Run(ctx)
+}
+
+// told reads what a process is told, and opens its history.
+func told() (s settings, writer *history.Writer, err error) {
+	if err = json.Unmarshal([]byte(os.Getenv(settingsEnv)), &s); err == nil {
+		writer, err = history.Open(s.History)
+	}
+	return s, writer, err
 }
 
 func (s *settings) node(writer *history.Writer) (*node.Node, error) {
@@ -132,16 +138,9 @@ const longID = "long"
 func (s *settings) pretend(ctx context.Context, batch *lowkiq.Batch) error {
 	took := s.Work
 	if strings.HasPrefix(batch.Jobs[0].ID, longID) {
-		took = ttl
+		took = 3 * ttl / 2
 	}
-	timer := time.NewTimer(took)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
+	return pause.For(ctx, took)
 }
 
 const poisonID = "poison"
