@@ -61,17 +61,18 @@ func (g *guard) wanted(r *http.Request) role {
 	if _, pattern := g.mux.Handler(r); pattern != "" {
 		return g.needs[pattern]
 	}
-	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch at := r.URL.Path; {
 	case at == loginPath || at == logoutPath:
 		return visitor
-	case reads && strings.HasPrefix(at, staticPath) && path.Clean(at) == at:
+	case reads(r) && strings.HasPrefix(at, staticPath) && path.Clean(at) == at:
 		return visitor
-	case reads:
+	case reads(r):
 		return read
 	}
 	return admin
 }
+
+func reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // right is what the sender of a request may do.
 func (g *guard) right(r *http.Request) right {
@@ -102,6 +103,8 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			newProblem(http.StatusForbidden, "this node wants a client certificate (node.tls.client_auth); only /healthz and /readyz need none").write(w)
 		case have.role.may(want):
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), rightKey{}, have)))
+		case have.role > visitor && wantsPage(r) && !reads(r):
+			g.doors.show(w, http.StatusForbidden, "/", "Nothing was changed: this wants "+want.wants()+", and you are logged in with the "+have.role.String()+" token.")
 		case have.role > visitor:
 			newProblem(http.StatusForbidden, "%s with the %s token: this wants %s", r.Method, have.role, want.wants()).write(w)
 		default:
@@ -113,7 +116,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 // ask asks the sender of a request for a token, in the way that he can give one.
 func (g *guard) ask(w http.ResponseWriter, r *http.Request, want role) {
 	person := wantsPage(r)
-	if person && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+	if person && reads(r) {
 		http.Redirect(w, r, loginFor(r.URL), http.StatusSeeOther)
 		return
 	}

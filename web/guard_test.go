@@ -170,6 +170,9 @@ func TestFormWithoutSession(t *testing.T) {
 	w := guarded(t, func(cfg *Config) {
 		cfg.Pages = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("got the form, want it refused") })
 	})
+	_, session := w.login(readToken, "/")
+	reader := w.do("POST", "/do", "do=delete-all-dead&queue=orders", "Accept", "text/html", "Cookie", session.Name+"="+session.Value)
+	expectPage(t, reader, 403, `role="alert"`, "Nothing was changed: this wants the admin token, and you are logged in with the read token.")
 	answer := w.do("POST", "/do", "do=delete-all-dead&queue=orders", "Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded")
 	expectPage(t, answer, 401, `role="alert"`, "Your session has ended, and nothing was changed", `action="/login"`, `aria-describedby="problem"`, `id="problem"`)
 	if answer.Header().Get("WWW-Authenticate") == "" {
