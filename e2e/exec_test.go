@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -66,6 +68,9 @@ func (r *rig) killsInAStream(random *rand.Rand, start func() *process, judge his
 		w := start()
 		r.await("the node handles jobs", patience, func() bool { return r.stats().Processed > before })
 		<-time.After(upTo(random, 150*time.Millisecond))
+		last := fmt.Sprintf("%s-%d", lastID, i)
+		r.push(plainJob(last))
+		r.await("a handler is at "+last, patience, func() bool { return bytes.Contains(r.read(), []byte(last)) })
 		r.kill(w)
 	}
 	w := start()
