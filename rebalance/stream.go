@@ -38,6 +38,8 @@ type ListenerConfig struct {
 	Advertise string       // host:port at which the other processes reach it; "" = the listener's address
 	Dial      DialFunc     // nil = plain TCP; for TLS wrap both Listener and Dial
 	Log       *slog.Logger // nil = discard
+
+	timeout time.Duration // for tests; 0 = streamTimeout
 }
 
 // Listener takes Raft connections for the process's server, whichever it is at the
@@ -58,6 +60,9 @@ func NewListener(cfg ListenerConfig) *Listener {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.timeout == 0 {
+		cfg.timeout = streamTimeout
 	}
 	if cfg.Advertise == "" {
 		cfg.Advertise = cfg.Listener.Addr().String()
@@ -87,7 +92,7 @@ func (l *Listener) Transport(server string) (raft.Transport, error) {
 	}
 	l.stream = s
 	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: s, MaxPool: 2, Timeout: streamTimeout, Logger: raftLogger(l.cfg.Log),
+		Stream: s, MaxPool: 2, Timeout: l.cfg.timeout, Logger: raftLogger(l.cfg.Log),
 	}), nil
 }
 
@@ -118,7 +123,7 @@ func (l *Listener) Run(ctx context.Context) error {
 
 // greet reads the greeting and passes the connection on if it is for the server.
 func (l *Listener) greet(ctx context.Context, conn net.Conn) {
-	_ = conn.SetReadDeadline(time.Now().Add(streamTimeout))
+	_ = conn.SetReadDeadline(time.Now().Add(l.cfg.timeout))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 	defer stop()
 	got, err := readGreeting(conn)

@@ -11,6 +11,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// patience is for a machine that runs all packages' tests at once.
+const patience = time.Minute
+
 // listen starts a listener on a private port.
 func listen(t *testing.T, cluster string) *Listener {
 	t.Helper()
@@ -18,7 +21,7 @@ func listen(t *testing.T, cluster string) *Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := NewListener(ListenerConfig{Cluster: cluster, Listener: ln})
+	l := NewListener(ListenerConfig{Cluster: cluster, Listener: ln, timeout: patience})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
@@ -108,7 +111,7 @@ func TestStreamClosesNoise(t *testing.T) {
 		if _, err := conn.Write([]byte(noise)); err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
 		if _, err := conn.Read(make([]byte, 1)); err != io.EOF && !isReset(err) {
 			t.Errorf("%q: got %v, want the connection closed", noise, err)
 		}
@@ -136,7 +139,7 @@ func TestAgentsOverTCP(t *testing.T) {
 			p.agent = a
 		})
 	}
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * patience)
 	for !w.agreed() || len(w.voters()) != 3 {
 		select {
 		case <-deadline:
