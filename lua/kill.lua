@@ -1,7 +1,7 @@
 -- kill: what waits for these ids goes to the morgue; a flight goes on.
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 morgue  14 dead
+--       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead
 -- ARGV  1 '' or the place an id must be in: ready, scheduled, retry, blocked  2 what: all, or oldest (the payload
 --       with the smallest score; the rest is fresh and due now)  3 channel that wakes the owner
 --       then ids (at most 1,000)
@@ -28,7 +28,7 @@ end
 for i = 4, #ARGV do
   local id = ARGV[i]
   local record, busy = waiting(id)
-  if record and placed(ARGV[1], id, busy) and readable(record) and readable(redis.call('HGET', KEYS[13], id)) then
+  if record and placed(ARGV[1], id, busy) and readable(record) and readable(redis.call('HGET', KEYS[14], id)) then
     count = count + 1
     weigh(record)
     local job = spill_load(KEYS[11], KEYS[12], 'w', id, record)
@@ -39,12 +39,12 @@ for i = 4, #ARGV do
       data, score = {table.remove(job.data, k)}, {table.remove(job.score, k)}
       job.n, job.bytes = job.n - 1, job.bytes - #data[1]
     end
-    entomb(KEYS[13], KEYS[14], KEYS[10], KEYS[11], KEYS[12], id, data, score, job.retry, job.err, now)
+    entomb(KEYS[14], KEYS[15], KEYS[10], KEYS[11], KEYS[12], id, data, score, job.retry, job.err, now)
     if keep then
       spill_drop(KEYS[11], KEYS[12], 'w', id, record)
       job.retry, job.at, job.err = -1, now, ''
       redis.call('HSET', busy and KEYS[7] or KEYS[1], id, spill_pack(KEYS[11], KEYS[12], 'w', id, job))
-      if not busy and displace(id) then redis.call('RPUSH', KEYS[2], id) end
+      if not busy and displace(id) then line_up(id) end
     else
       remove(id, record, busy)
     end

@@ -1,10 +1,10 @@
 -- line: a stretch of the line of ids that are due, beyond a place. Reads only.
 --
--- KEYS  1 jobs  2 suspects  3 ready
+-- KEYS  1 jobs  2 suspects  3 ready  4 stale
 -- ARGV  1 most ids  2 '1': last first  3 most bytes of records to look at  then the place: the ids that were
 --       seen last, last first (none = begin at the end), each with its due time us or '' for an entry without a job
 -- Returns {ids beyond the place; id, due time us or '' if nothing waits for it, …}
--- An entry leaves the list at its head, with hardly an exception (push.lua). So a place that is gone was popped,
+-- An entry leaves the list at its head, with hardly an exception (repair.lua). So a place that is gone was popped,
 -- and with it all that stood before it. The due time tells a place from the same id that came again at the end.
 -- But an id may also be made due again where it stands, or leave the middle: then the place is the one seen before it.
 --#include record
@@ -12,9 +12,11 @@
 local most, reverse, room = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local suspects = redis.call('LLEN', KEYS[2])
 local size = suspects + redis.call('LLEN', KEYS[3])
+local stale = redis.call('EXISTS', KEYS[4]) == 1
 
 local function due(id)
   local record = redis.call('HGET', KEYS[1], id)
+  if stale and redis.call('HEXISTS', KEYS[4], id) == 1 then record = 'x' end -- the entry is a deleted job's
   if not record or record == 'x' then return '', record end
   room = room - #record
   local job = head_if(record)

@@ -1,7 +1,7 @@
 -- pop: acknowledge what is done and take the next flight, in one round trip.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 due  5 flight  6 parked  7 crashes  8 count
---       9 retry  10 suspects  11 spill  12 spillx
+--       9 retry  10 suspects  11 spill  12 spillx  13 stale
 -- ARGV  1 instance  2 fence  3 number of this pop  4 most ids  5 most bytes of records
 --       6 max_crashes  7 '1' if the node's probation slot is held  8 arguments of acks that follow
 --       then acks as in ack.lua
@@ -36,10 +36,12 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {0, '', '', 0, ''}
-local plain, crowded = quiet, false
+local plain, crowded, stale = quiet, false, false
 if not plain then
   plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7]) == 0
-  crowded = redis.call('EXISTS', KEYS[11]) == 1
+  local rare = redis.call('EXISTS', KEYS[11], KEYS[13])
+  crowded = rare > 0 and redis.call('EXISTS', KEYS[11]) == 1
+  stale = rare > (crowded and 1 or 0)
 end
 
 -- alone says that the id in flight is on probation: one that has no place among suspects.
@@ -80,7 +82,8 @@ if number <= last then
   return reply()
 end
 
--- promote moves jobs that became due to the end of the ready list, in order of their due times.
+-- promote moves jobs that became due to the end of the ready list, in order of their due times. An
+-- entry that an id has left there (see push.lua) serves it where it stands: no id has two.
 local function promote()
   local found = {}
   for _, key in ipairs({KEYS[4], KEYS[9]}) do
@@ -102,7 +105,15 @@ local function promote()
   for key, list in pairs(moved) do
     if #list > 0 then redis.call('ZREM', key, unpack(list)) end
   end
-  redis.call('RPUSH', KEYS[3], unpack(all))
+  if stale then
+    local left, fresh = redis.call('HMGET', KEYS[13], unpack(all)), {}
+    redis.call('HDEL', KEYS[13], unpack(all))
+    for i = 1, #all do
+      if not left[i] then fresh[#fresh + 1] = all[i] end
+    end
+    all = fresh
+  end
+  if #all > 0 then redis.call('RPUSH', KEYS[3], unpack(all)) end
 end
 
 -- wait ends a pop that takes nothing. Redis out of memory refuses a script whose first write
@@ -153,10 +164,13 @@ local function take()
   local ids = redis.call('LPOP', KEYS[3], most)
   if not ids then return false end
   local records = redis.call('HMGET', KEYS[2], unpack(ids))
+  local left = stale and redis.call('HMGET', KEYS[13], unpack(ids))
   local size, a, f = 0, #answer, 0
   for i = 1, #ids do
     local record = records[i]
-    if record == 'x' then
+    if left and left[i] then
+      redis.call('HDEL', KEYS[13], ids[i]) -- the job is scheduled; its entry was an earlier one's
+    elseif record == 'x' then
       redis.call('HDEL', KEYS[2], ids[i])
       redis.call('HINCRBY', KEYS[8], 'tombs', -1)
     elseif record then

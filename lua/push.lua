@@ -1,6 +1,6 @@
 -- push: put payloads into one shard, all of them in one step (I6, I7).
 --
--- KEYS  1 jobs  2 ready  3 count  4 due  5 flight  6 parked  7 retry  8 spill  9 spillx
+-- KEYS  1 jobs  2 ready  3 count  4 due  5 flight  6 parked  7 stale  8 spill  9 spillx
 -- ARGV  1 mode  2 most payloads waiting per id  3 most bytes waiting per id  4 channel to wake the owner
 --       then per job, by mode:
 --         a  id, tail                            tail = 2 bytes place in this push + payload
@@ -83,7 +83,8 @@ local function place(id, at, entombed)
     if not entombed then ready[#ready + 1] = id end
     return
   end
-  if entombed then redis.call('LREM', KEYS[2], 1, id) end
+  -- To find that entry would take as long as the list is. It stays, and the pop passes over it.
+  if entombed then redis.call('HSET', KEYS[7], id, 1) end
   local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
   if not first[2] or tonumber(first[2]) > at then wake = string.format('%.0f', at) end
   redis.call('ZADD', KEYS[4], string.format('%.0f', at), id)

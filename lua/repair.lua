@@ -1,7 +1,7 @@
 -- repair: mend one fault of one id, if it is still there.
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 morgue  14 dead  15 aside
+--       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead  16 aside
 -- ARGV  1 channel that wakes the owner  2 kind of the fault, see audit.go  3 id
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
 -- Returns 1, or 0 if there is nothing to mend: the fault is gone, or a flight is in the way.
@@ -27,8 +27,13 @@ local function leave(list, keep)
   return redis.call('LREM', list, -n, id)
 end
 
+-- passed says that one of the id's entries in ready is there to be passed over: see push.lua.
+local function passed()
+  return redis.call('HEXISTS', KEYS[13], id) == 1 and redis.call('ZSCORE', KEYS[3], id) and times(KEYS[2]) > 0
+end
+
 local function leave_all(but)
-  local n = 0
+  local n = redis.call('HDEL', KEYS[13], id)
   for _, key in ipairs({KEYS[2], KEYS[9]}) do n = n + leave(key, key == but and 1 or 0) end
   for _, key in ipairs(timed) do
     if key ~= but then n = n + redis.call('ZREM', key, id) end
@@ -37,7 +42,7 @@ local function leave_all(but)
 end
 
 local function places()
-  local n = times(KEYS[2]) + times(KEYS[9]) + (flies and 1 or 0)
+  local n = times(KEYS[2]) + times(KEYS[9]) + (flies and 1 or 0) - (passed() and 1 or 0)
   for _, key in ipairs(timed) do
     if redis.call('ZSCORE', key, id) then n = n + 1 end
   end
@@ -92,6 +97,10 @@ mend['two-places'] = function()
   return keep and leave_all(keep) > 0
 end
 
+mend['stale-mark'] = function()
+  return not passed() and redis.call('HDEL', KEYS[13], id) == 1
+end
+
 mend['wrong-time'] = function()
   local job = record and not flies and head_if(record)
   if not job then return false end
@@ -142,23 +151,23 @@ mend['crash-left'] = function()
 end
 
 mend['dead-unlisted'] = function()
-  local dead = redis.call('HGET', KEYS[13], id)
+  local dead = redis.call('HGET', KEYS[14], id)
   local job = dead and head_if(dead)
-  return job and not redis.call('ZSCORE', KEYS[14], id) and redis.call('ZADD', KEYS[14], string.format('%.0f', job.at), id) == 1
+  return job and not redis.call('ZSCORE', KEYS[15], id) and redis.call('ZADD', KEYS[15], string.format('%.0f', job.at), id) == 1
 end
 
 mend['dead-unrecorded'] = function()
-  return redis.call('HEXISTS', KEYS[13], id) == 0 and redis.call('ZREM', KEYS[14], id) == 1
+  return redis.call('HEXISTS', KEYS[14], id) == 0 and redis.call('ZREM', KEYS[15], id) == 1
 end
 
 mend['damaged-record'] = function()
-  local key = ({jobs = KEYS[1], parked = KEYS[7], morgue = KEYS[13]})[ARGV[4]]
+  local key = ({jobs = KEYS[1], parked = KEYS[7], morgue = KEYS[14]})[ARGV[4]]
   if redis.call('HGET', key, id) ~= ARGV[5] or flies and key == KEYS[1] then return false end
   local field = ARGV[4] .. ':' .. id
-  while redis.call('HEXISTS', KEYS[15], field) == 1 do field = field .. '+' end
-  redis.call('HSET', KEYS[15], field, ARGV[5])
+  while redis.call('HEXISTS', KEYS[16], field) == 1 do field = field .. '+' end
+  redis.call('HSET', KEYS[16], field, ARGV[5])
   redis.call('HDEL', key, id)
-  if key == KEYS[13] then redis.call('ZREM', KEYS[14], id) end
+  if key == KEYS[14] then redis.call('ZREM', KEYS[15], id) end
   if key == KEYS[1] then leave_all() end
   return true
 end

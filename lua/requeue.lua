@@ -1,7 +1,7 @@
 -- requeue: payloads leave the morgue for the queue, or blocked ids wait no longer.
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 morgue  14 dead
+--       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead
 -- ARGV  1 from: morgue or blocked  2 channel that wakes the owner  then ids (at most 1,000)
 -- Returns {the number of ids that were there, of how many this call was}; see measure.lua.
 -- They are fresh and due now, with what waits already: equal payloads are one, with the smallest
@@ -26,7 +26,7 @@ local function revive(id, job, record, busy)
   if entombed then
     redis.call('HINCRBY', KEYS[10], 'tombs', -1)
   elseif not record or displace(id) then
-    redis.call('RPUSH', KEYS[2], id)
+    line_up(id)
   end
 end
 
@@ -40,7 +40,7 @@ for i = 3, #ARGV do
       revive(id, spill_load(KEYS[11], KEYS[12], 'w', id, record), record, busy)
     end
   else
-    local dead = redis.call('HGET', KEYS[13], id)
+    local dead = redis.call('HGET', KEYS[14], id)
     if dead and readable(dead) and readable(record) then
       count = count + 1
       weigh(dead)
@@ -48,8 +48,8 @@ for i = 3, #ARGV do
       local job = spill_load(KEYS[11], KEYS[12], 'm', id, dead)
       redis.call('HINCRBY', KEYS[10], 'morgue', -job.n)
       spill_drop(KEYS[11], KEYS[12], 'm', id, dead)
-      redis.call('HDEL', KEYS[13], id)
-      redis.call('ZREM', KEYS[14], id)
+      redis.call('HDEL', KEYS[14], id)
+      redis.call('ZREM', KEYS[15], id)
       if record then job = merge(job, spill_load(KEYS[11], KEYS[12], 'w', id, record)) end -- what was buried was pushed before (I3)
       revive(id, job, record, busy)
     end

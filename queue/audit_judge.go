@@ -59,7 +59,8 @@ type trace struct {
 	due, retry, blocked, deadPlace place
 	ready, suspects, flight        int // entries; ready is -1 if it was not looked at
 	crashes                        bool
-	spilled, spilledDead           int // payloads in the spill; not known to a sweep
+	stale                          bool // one of its entries in ready is to be passed over
+	spilled, spilledDead           int  // payloads in the spill; not known to a sweep
 	broken                         []broken
 }
 
@@ -74,10 +75,14 @@ type finding struct {
 
 // places names where the id waits or flies.
 func (t *trace) places() (names []string) {
+	ready := t.ready
+	if t.stale && t.due.in && ready > 0 {
+		ready--
+	}
 	for _, list := range []struct {
 		name string
 		n    int
-	}{{"ready", t.ready}, {"suspects", t.suspects}, {"flight", t.flight}} {
+	}{{"ready", ready}, {"suspects", t.suspects}, {"flight", t.flight}} {
 		for range list.n {
 			names = append(names, list.name)
 		}
@@ -111,6 +116,9 @@ func (t *trace) judge() (found []finding) {
 		add(NoEntry, "it has a record and is in no list, so it never runs")
 	case t.record.form != 'x' && len(places) > 1:
 		add(TwoPlaces, "it is in %s, want one of them", in)
+	}
+	if t.stale && (!t.due.in || t.ready == 0) {
+		add(StaleMark, "an entry of it in ready is to be passed over, because it is scheduled; it has %d entries there, scheduled: %t", max(0, t.ready), t.due.in)
 	}
 	t.judgeTimes(add)
 	t.judgeSides(add)

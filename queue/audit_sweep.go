@@ -71,16 +71,18 @@ func (a *auditor) sweepSides(ctx context.Context, s *Shard, v *sight) error {
 	for _, side := range []struct {
 		name, key string
 		into      func(t *trace, h headline)
+		records   bool
 	}{
-		{"parked", s.keys.parked, func(t *trace, h headline) { t.parked = h }},
-		{"morgue", s.keys.morgue, func(t *trace, h headline) { t.dead = h; v.dead += h.n }},
-		{"crashes", s.keys.crashes, func(t *trace, h headline) { t.crashes = true }},
+		{"parked", s.keys.parked, func(t *trace, h headline) { t.parked = h }, true},
+		{"morgue", s.keys.morgue, func(t *trace, h headline) { t.dead = h; v.dead += h.n }, true},
+		{"crashes", s.keys.crashes, func(t *trace, h headline) { t.crashes = true }, false},
+		{"stale", s.keys.stale, func(t *trace, h headline) { t.stale = true }, false},
 	} {
 		err := s.walk(ctx, s.c.rdb, side.key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
 				t := v.of(flat[i])
 				side.into(t, headlineOf(flat[i+1]))
-				if side.name != "crashes" {
+				if side.records {
 					t.examine(side.name, flat[i+1])
 					v.deadBroken = v.deadBroken || side.name == "morgue" && len(t.broken) > 0
 				}

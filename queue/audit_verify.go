@@ -118,12 +118,12 @@ func (s *Shard) traces(ctx context.Context, ids []string, ready bool) ([]*trace,
 		return nil, err
 	}
 	flat, ok := reply.([]any)
-	if !ok || len(flat) != 13*len(ids) {
+	if !ok || len(flat) != 14*len(ids) {
 		return nil, fmt.Errorf("audit answered %d values for %d ids", len(flat), len(ids))
 	}
 	traces := make([]*trace, len(ids))
 	for i, id := range ids {
-		traces[i] = traceOf(id, flat[13*i:13*i+13])
+		traces[i] = traceOf(id, flat[14*i:14*i+14])
 	}
 	return traces, nil
 }
@@ -136,7 +136,7 @@ func traceOf(id string, r []any) *trace {
 		id: id, record: headlineOf(text(0)), parked: headlineOf(text(1)), dead: headlineOf(text(2)),
 		due: placeOf(text(3)), retry: placeOf(text(4)), blocked: placeOf(text(5)), deadPlace: placeOf(text(6)),
 		flight: count(7), suspects: count(8), crashes: text(9) != "", ready: count(10),
-		spilled: count(11), spilledDead: count(12),
+		spilled: count(11), spilledDead: count(12), stale: count(13) > 0,
 	}
 }
 

@@ -102,3 +102,31 @@ func BenchmarkPopAck(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPushOverTombs: an op is one push of 1,000 ids for later that were deleted while they
+// were ready, behind 200,000 ready ids.
+func BenchmarkPushOverTombs(b *testing.B) {
+	q, _, ahead := benchQueue(b, 1, 200_000)
+	if _, err := q.Push(b.Context(), ahead...); err != nil {
+		b.Fatal(err)
+	}
+	for n := range b.N {
+		b.StopTimer()
+		old, again := make([]lowkiq.Push, 1000), make([]lowkiq.Push, 1000)
+		ids := make([]string, len(old))
+		for i := range ids {
+			ids[i] = fmt.Sprint("tomb", n, ".", i)
+			old[i], again[i] = job(ids[i], "old"), job(ids[i], "new", in(time.Hour))
+		}
+		if _, err := q.Push(b.Context(), old...); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := q.Delete(b.Context(), Anywhere, ids...); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if _, err := q.Push(b.Context(), again...); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -79,6 +79,21 @@ func corruptions() []corruption {
 		{name: "tomb without an entry", want: LoneTomb, id: "lone", do: func(ctx context.Context, db rdb, k *shardKeys) error {
 			return redo(db.HSet(ctx, k.jobs, "lone", "x").Err(), db.HIncrBy(ctx, k.count, "tombs", 1).Err())
 		}},
+		{name: "entry to pass over lost", want: StaleMark, id: "l", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.LRem(ctx, k.ready, 0, "l").Err()
+		}},
+		{name: "ready and to be passed over", want: StaleMark, id: "r", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.stale, "r", 1).Err()
+		}},
+		{name: "nobody to be passed over", want: StaleMark, id: "new", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.stale, "new", 1).Err()
+		}},
+		{name: "entry to pass over not marked", want: TwoPlaces, id: "l", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HDel(ctx, k.stale, "l").Err()
+		}},
+		{name: "to be passed over, twice ready", want: TwoPlaces, id: "l", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.LPush(ctx, k.ready, "l").Err()
+		}},
 		{name: "due at another time", want: WrongTime, id: "d", do: func(ctx context.Context, db rdb, k *shardKeys) error {
 			return db.ZIncrBy(ctx, k.due, 1e9, "d").Err()
 		}},

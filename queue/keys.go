@@ -32,6 +32,7 @@ func CheckName(what, name string) error {
 // shardKeys are the names of a shard's keys.
 type shardKeys struct {
 	jobs, ready, due, retry, blocked string // where ids wait, and their records
+	stale                            string // scheduled ids whose entries in ready are of deleted jobs
 	claim, flight, parked            string // who owns the shard, what is being handled
 	suspects, crashes                string // probation
 	morgue, dead                     string // payloads out of retries
@@ -44,7 +45,7 @@ type shardKeys struct {
 func newShardKeys(cluster, queue string, layout, index int) shardKeys {
 	tag := "lk:{" + cluster + "/" + queue + "/" + strconv.Itoa(layout) + "/" + strconv.Itoa(index) + "}:"
 	return shardKeys{
-		jobs: tag + "jobs", ready: tag + "ready", due: tag + "due", retry: tag + "retry", blocked: tag + "blocked",
+		jobs: tag + "jobs", ready: tag + "ready", due: tag + "due", retry: tag + "retry", blocked: tag + "blocked", stale: tag + "stale",
 		claim: tag + "claim", flight: tag + "flight", parked: tag + "parked",
 		suspects: tag + "suspects", crashes: tag + "crashes",
 		morgue: tag + "morgue", dead: tag + "dead",
@@ -57,11 +58,11 @@ func newShardKeys(cluster, queue string, layout, index int) shardKeys {
 // The orders below are those of the scripts' headers.
 
 func (k *shardKeys) forPush() []string {
-	return []string{k.jobs, k.ready, k.count, k.due, k.flight, k.parked, k.retry, k.spill, k.spillx}
+	return []string{k.jobs, k.ready, k.count, k.due, k.flight, k.parked, k.stale, k.spill, k.spillx}
 }
 
 func (k *shardKeys) forPop() []string {
-	return []string{k.claim, k.jobs, k.ready, k.due, k.flight, k.parked, k.crashes, k.count, k.retry, k.suspects, k.spill, k.spillx}
+	return []string{k.claim, k.jobs, k.ready, k.due, k.flight, k.parked, k.crashes, k.count, k.retry, k.suspects, k.spill, k.spillx, k.stale}
 }
 
 func (k *shardKeys) forAside() []string {
@@ -81,7 +82,7 @@ func (k *shardKeys) forNack() []string {
 func (k *shardKeys) forBury() []string { return append(k.forClaim(), k.blocked) }
 
 func (k *shardKeys) forWaiting() []string {
-	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.parked, k.crashes, k.suspects, k.count, k.spill, k.spillx}
+	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.parked, k.crashes, k.suspects, k.count, k.spill, k.spillx, k.stale}
 }
 
 func (k *shardKeys) forMorgue() []string { return append(k.forWaiting(), k.morgue, k.dead) }
@@ -91,7 +92,7 @@ func (k *shardKeys) forForget() []string {
 }
 
 func (k *shardKeys) forStats() []string {
-	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.suspects, k.count, k.dead, k.claim}
+	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.suspects, k.count, k.dead, k.claim, k.stale}
 }
 
 func (k *shardKeys) forShow() []string {
@@ -120,7 +121,7 @@ var probeKeyRule = regexp.MustCompile(`^lk:\{[^/{}]+/\d+\}:probe$`)
 func (k *shardKeys) types() map[string]string {
 	types := map[string]string{}
 	for kind, keys := range map[string][]string{
-		"hash": {k.jobs, k.claim, k.parked, k.crashes, k.morgue, k.count, k.spillx, k.aside},
+		"hash": {k.jobs, k.claim, k.parked, k.crashes, k.morgue, k.count, k.spillx, k.aside, k.stale},
 		"list": {k.ready, k.flight, k.suspects, k.attempts},
 		"zset": {k.due, k.retry, k.blocked, k.dead, k.spill},
 	} {

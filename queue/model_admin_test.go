@@ -25,9 +25,10 @@ func (m *model) unplace(id string) (was bool) {
 func (m *model) remove(id string) {
 	home, busy := m.wait(id)
 	delete(home, id)
-	if busy || m.unplace(id) {
+	if busy || m.unplace(id) && !m.stale[id] {
 		return
 	}
+	delete(m.stale, id)
 	if slices.Contains(m.suspects, id) {
 		m.suspects = without(m.suspects, id)
 		delete(m.crashes, id)
@@ -83,7 +84,7 @@ func (m *model) revive(id string, job *modelJob) {
 	case old == nil:
 		m.arrive(id)
 	case m.unplace(id):
-		m.ready = append(m.ready, id)
+		m.lineUp(id)
 	}
 }
 
@@ -120,7 +121,7 @@ func (m *model) runNow(id string) int {
 	job.at, job.soft = m.now, true
 	if !busy {
 		delete(m.scheduled, id)
-		m.ready = append(m.ready, id)
+		m.lineUp(id)
 	}
 	return 1
 }

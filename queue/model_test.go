@@ -12,6 +12,7 @@ type model struct {
 	waiting   map[string]*modelJob // what waits, outside flights
 	ready     []string             // ids due now, in order; also tombs
 	tombs     map[string]bool      // deleted ids whose place in ready is left
+	stale     map[string]bool      // scheduled ids whose place of before in ready is left
 	scheduled map[string]bool      // waits for its due time
 	blocked   map[string]bool      // waits for a person
 	suspects  []string             // ids on probation, in order
@@ -49,7 +50,7 @@ type modelJob struct {
 func newModel(payloads, bytes int) *model {
 	return &model{
 		payloads: payloads, bytes: bytes,
-		waiting: map[string]*modelJob{}, tombs: map[string]bool{}, scheduled: map[string]bool{}, blocked: map[string]bool{},
+		waiting: map[string]*modelJob{}, tombs: map[string]bool{}, stale: map[string]bool{}, scheduled: map[string]bool{}, blocked: map[string]bool{},
 		crashes: map[string]int{}, flying: map[string]*modelJob{}, flight: map[string]int64{}, seat: map[string]int{}, parked: map[string]*modelJob{},
 		morgue: map[string]*modelJob{},
 	}
@@ -131,9 +132,18 @@ func (m *model) arrive(id string) {
 		if m.waiting[id].at <= m.now {
 			return
 		}
-		m.ready = without(m.ready, id)
+		m.stale[id] = true
 	}
 	m.enqueue(id)
+}
+
+// lineUp lets an id that waited elsewhere wait in ready: where it once stood, if that place is left.
+func (m *model) lineUp(id string) {
+	if m.stale[id] {
+		delete(m.stale, id)
+		return
+	}
+	m.ready = append(m.ready, id)
 }
 
 func without(list []string, id string) []string {

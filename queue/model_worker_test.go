@@ -30,7 +30,7 @@ func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
 	due := m.due(func(j *modelJob) bool { return j.at <= m.now })
 	for _, id := range due[:min(n, len(due))] {
 		delete(m.scheduled, id)
-		m.ready = append(m.ready, id)
+		m.lineUp(id)
 	}
 	for id := range m.flying {
 		if _, suspect := m.crashes[id]; suspect {
@@ -58,6 +58,11 @@ func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
 		if m.tombs[id] {
 			m.ready = m.ready[1:]
 			delete(m.tombs, id)
+			continue
+		}
+		if m.stale[id] {
+			m.ready = m.ready[1:]
+			delete(m.stale, id)
 			continue
 		}
 		if single && len(ids) == 1 {

@@ -60,7 +60,7 @@ func (w *lineWalk) ask(st *stream, n int) *call {
 		args = append(args, m.ID, at)
 	}
 	k := st.s.keys
-	return &call{script: w.q.c.scripts.line, keys: []string{k.jobs, k.suspects, k.ready}, args: args}
+	return &call{script: w.q.c.scripts.line, keys: []string{k.jobs, k.suspects, k.ready, k.stale}, args: args}
 }
 
 func (w *lineWalk) advance(c candidate) {

@@ -145,7 +145,9 @@ func repairLooksAgain(t *testing.T, b *backend) {
 // repairKeepsThePlace: which of two places is kept.
 func repairKeepsThePlace(t *testing.T, b *backend) {
 	for name, want := range map[string]State{
-		"ready and due": Scheduled, "ready and blocked": Waiting, "ready and suspect": Ready, "flying and ready": InFlight,
+		"entry to pass over lost": Scheduled, "ready and to be passed over": Ready, "entry to pass over not marked": Scheduled,
+		"to be passed over, twice ready": Scheduled,
+		"ready and due":                  Scheduled, "ready and blocked": Waiting, "ready and suspect": Ready, "flying and ready": InFlight,
 		"ready entry lost": Ready, "retry entry lost": Retrying, "failed among the fresh": Retrying,
 	} {
 		all := corruptions()
@@ -298,6 +300,8 @@ func (m *machine) smash(t *rapid.T) {
 		"crash":   func() error { return s.c.rdb.HSet(m.ctx, s.keys.crashes, id, 2).Err() },
 		"excuse":  func() error { return s.c.rdb.HDel(m.ctx, s.keys.crashes, id).Err() },
 		"suspect": func() error { return s.c.rdb.RPush(m.ctx, s.keys.suspects, id).Err() },
+		"mark":    func() error { return s.c.rdb.HSet(m.ctx, s.keys.stale, id, 1).Err() },
+		"unmark":  func() error { return s.c.rdb.HDel(m.ctx, s.keys.stale, id).Err() },
 		"counts":  func() error { return s.c.rdb.HSet(m.ctx, s.keys.count, "tombs", 9, "morgue", 9).Err() },
 		"park": func() error {
 			if record := s.c.rdb.HGet(m.ctx, s.keys.jobs, id).Val(); busy || strings.HasPrefix(record, "s") {

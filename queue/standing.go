@@ -33,6 +33,7 @@ func (q *Queue) Standing(ctx context.Context, id string) (Standing, error) {
 	claim := pipe.HMGet(ctx, s.keys.claim, "instance", "fence")
 	ready := pipe.LPos(ctx, s.keys.ready, id, redis.LPosArgs{MaxLen: standingDepth})
 	suspect := pipe.LPos(ctx, s.keys.suspects, id, redis.LPosArgs{})
+	stale := pipe.HGet(ctx, s.keys.stale, id)
 	crashes := pipe.HGet(ctx, s.keys.crashes, id)
 	flight := pipe.LLen(ctx, s.keys.flight)
 	suspects := pipe.LLen(ctx, s.keys.suspects)
@@ -46,7 +47,7 @@ func (q *Queue) Standing(ctx context.Context, id string) (Standing, error) {
 	switch {
 	case suspect.Err() == nil:
 		p.Suspect, p.Ahead = true, int(suspect.Val())
-	case ready.Err() == nil:
+	case ready.Err() == nil && stale.Err() != nil:
 		p.Ahead = int(suspects.Val() + ready.Val())
 	}
 	return p, nil

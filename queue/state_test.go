@@ -18,7 +18,7 @@ import (
 type state struct {
 	jobs, parked, morgue map[string]*modelJob
 	crowded              map[string]bool // "w"/"m" + id whose payloads are in the spill
-	tombs                map[string]bool
+	tombs, stale         map[string]bool
 	ready, suspects      []string
 	due, retry, blocked  map[string]int64
 	dead                 map[string]int64
@@ -30,9 +30,9 @@ type state struct {
 
 // raw is the shard's keys as Redis returned them.
 type raw struct {
-	jobs, parked, morgue, crashes, count, claim, spillx *redis.MapStringStringCmd
-	ready, suspects, spill, flight, attempts            *redis.StringSliceCmd
-	due, retry, blocked, dead                           *redis.ZSliceCmd
+	jobs, parked, morgue, crashes, count, claim, spillx, stale *redis.MapStringStringCmd
+	ready, suspects, spill, flight, attempts                   *redis.StringSliceCmd
+	due, retry, blocked, dead                                  *redis.ZSliceCmd
 }
 
 func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
@@ -41,7 +41,7 @@ func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
 	r := &raw{
 		jobs: pipe.HGetAll(ctx, k.jobs), parked: pipe.HGetAll(ctx, k.parked), morgue: pipe.HGetAll(ctx, k.morgue),
 		flight: pipe.LRange(ctx, k.flight, 0, -1), crashes: pipe.HGetAll(ctx, k.crashes), count: pipe.HGetAll(ctx, k.count),
-		claim: pipe.HGetAll(ctx, k.claim), spillx: pipe.HGetAll(ctx, k.spillx),
+		claim: pipe.HGetAll(ctx, k.claim), spillx: pipe.HGetAll(ctx, k.spillx), stale: pipe.HGetAll(ctx, k.stale),
 		ready: pipe.LRange(ctx, k.ready, 0, -1), suspects: pipe.LRange(ctx, k.suspects, 0, -1), spill: pipe.ZRange(ctx, k.spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.retry, 0, -1),
 		attempts: pipe.LRange(ctx, k.attempts, 0, -1),
@@ -62,7 +62,7 @@ func (s *Shard) readState(ctx context.Context) (*state, error) {
 
 func (r *raw) state() (*state, error) {
 	st := &state{
-		crowded: map[string]bool{}, tombs: map[string]bool{},
+		crowded: map[string]bool{}, tombs: map[string]bool{}, stale: map[string]bool{},
 		ready: r.ready.Val(), suspects: r.suspects.Val(),
 		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
 		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
@@ -98,6 +98,9 @@ func (r *raw) state() (*state, error) {
 		a, err := decodeAttempt(entry)
 		faults = append(faults, err)
 		st.attempts = append(st.attempts, sketch([]Attempt{a}))
+	}
+	for id := range r.stale.Val() {
+		st.stale[id] = true
 	}
 	for id, n := range r.crashes.Val() {
 		st.crashes[id], _ = strconv.Atoi(n)
@@ -198,8 +201,18 @@ func (st *state) check() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	places := map[string][]string{}
+	passed := map[string]bool{}
 	for _, id := range st.ready {
-		places[id] = append(places[id], "ready")
+		if st.stale[id] && !passed[id] {
+			passed[id] = true // what deleted jobs left is no place
+		} else {
+			places[id] = append(places[id], "ready")
+		}
+	}
+	for id := range st.stale {
+		if _, scheduled := st.due[id]; !scheduled || !passed[id] {
+			fault("stale %q: scheduled %t, an entry in ready %t, want both", id, scheduled, passed[id])
+		}
 	}
 	for _, id := range st.suspects {
 		places[id] = append(places[id], "suspects")
@@ -315,6 +328,7 @@ func (m *model) diff(st *state, hi int64) error {
 	want("ready", nonNil(st.ready), nonNil(m.ready))
 	want("suspects", nonNil(st.suspects), nonNil(m.suspects))
 	want("tombs", st.tombs, m.tombs)
+	want("stale", st.stale, m.stale)
 	due := slices.Concat(slices.Collect(maps.Keys(st.due)), slices.Collect(maps.Keys(st.retry)))
 	slices.Sort(due)
 	want("scheduled", nonNil(due), nonNil(slices.Sorted(maps.Keys(m.scheduled))))

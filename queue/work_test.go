@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -69,6 +71,35 @@ func TestCrowdIsLinear(t *testing.T) {
 	}
 }
 
+// TestPushOverTombsIsBounded: ids that were deleted and are pushed for later cost the same
+// however long the ready list is in which their entries are left.
+func TestPushOverTombsIsBounded(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	cost := map[int]int{}
+	for _, long := range []int{0, 100_000} { // one after the other: they share the figures
+		r := newRig(t, &backend{url: server.URL()}, func(c *Config) { c.Cluster = fmt.Sprint("of-", long) })
+		ahead, old, again := make([]lowkiq.Push, long), make([]lowkiq.Push, 1000), make([]lowkiq.Push, 1000)
+		ids := make([]string, len(old))
+		for i := range ahead {
+			ahead[i] = job(fmt.Sprint("ready", i), "1")
+		}
+		for i := range ids {
+			ids[i] = fmt.Sprint("id", i)
+			old[i], again[i] = job(ids[i], "old"), job(ids[i], "new", in(time.Hour))
+		}
+		r.push(ahead...)
+		r.push(old...)
+		r.no(second(r.q.Delete(r.ctx, Anywhere, ids...)))
+		before := r.work()
+		r.push(again...)
+		cost[long] = r.work() - before
+	}
+	if cost[100_000] > 10*cost[0]+20_000 {
+		t.Errorf("1,000 pushes over tombs beside 100,000 ready ids: got %d us of Redis, want about %d, as beside none", cost[100_000], cost[0])
+	}
+}
+
 // TestStateCheckObjects breaks a shard in every way that the check of its keys must see.
 func TestStateCheckObjects(t *testing.T) {
 	t.Parallel()
@@ -91,6 +122,8 @@ func TestStateCheckObjects(t *testing.T) {
 		"spill without owner": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.spillx, "w1:z:p", "000000000001 1").Err() },
 		"due, wrong time":     func(r *rig) error { return r.c.rdb.ZIncrBy(r.ctx, r.s.keys.due, 5, "later").Err() },
 		"retry among due":     func(r *rig) error { return r.c.rdb.Rename(r.ctx, r.s.keys.due, r.s.keys.retry).Err() },
+		"stale, not later":    func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.stale, "ready", 1).Err() },
+		"stale, not ready":    func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.stale, "later", 1).Err() },
 		"crash of a stranger": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.crashes, "ready", 1).Err() },
 	} {
 		t.Run(name, func(t *testing.T) {

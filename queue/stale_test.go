@@ -1,0 +1,164 @@
+package queue
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// Ids that were deleted while they were ready, and pushed again for later: their entries in the
+// ready list are stale.
+var staleTests = []testCase{
+	{"Stale_IsPassedOver", staleIsPassedOver},
+	{"Stale_ServesTheNextDueJob", staleServes},
+	{"Stale_EndsAsATombstone", staleEndsAsATombstone},
+	{"Stale_IsShownOnce", staleIsShownOnce},
+	{"Stale_Many", staleMany},
+}
+
+// newStale is a rig with a, b and c in the ready list, of which b is scheduled.
+func newStale(t *testing.T, b *backend) *rig {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "old"), job("c", "1"))
+	r.delete("b")
+	r.push(job("b", "1", in(time.Hour)))
+	return r
+}
+
+func (r *rig) delete(id string) {
+	r.t.Helper()
+	n, err := r.q.Delete(r.ctx, Anywhere, id)
+	eq(r.t, "deleted", fmt.Sprint(n, err), "1 <nil>")
+}
+
+// later lets two hours go by.
+func (r *rig) later() {
+	r.t.Helper()
+	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+}
+
+// line is the ready list.
+func (r *rig) line() []string {
+	r.t.Helper()
+	return r.c.rdb.LRange(r.ctx, r.s.keys.ready, 0, -1).Val()
+}
+
+func staleIsPassedOver(t *testing.T, b *backend) {
+	r := newStale(t, b)
+	p := r.pop(10)
+	eq(t, "popped", show(p.Jobs...), "a[1] c[1]")
+	eq(t, "ready", p.Ready, 0)
+	near(t, "next", p.Next, time.Hour)
+	r.ack(p.Flight, "a", "c")
+	r.find("b", Scheduled)
+	eq(t, "stale", r.c.rdb.HLen(r.ctx, r.s.keys.stale).Val(), 0)
+	r.later()
+	eq(t, "when it is due", show(r.drain()...), "b[1]")
+}
+
+func staleServes(t *testing.T, b *backend) {
+	for name, due := range map[string]func(*rig){
+		"its time comes": func(r *rig) { r.later() },
+		"run now":        func(r *rig) { r.no(second(r.q.RunNow(r.ctx, "b"))) },
+		"all but the oldest payload": func(r *rig) {
+			r.push(job("b", "0", score(0)))
+			n, err := r.q.KillOldest(r.ctx, Later, "b")
+			eq(t, "skipped", fmt.Sprint(n, err), "1 <nil>")
+		},
+		"requeue": func(r *rig) {
+			r.no(second(r.q.Kill(r.ctx, Anywhere, "b")))
+			r.no(second(r.q.Requeue(r.ctx, "b")))
+		},
+		"requeue into what waits": func(r *rig) {
+			r.no(second(r.q.Kill(r.ctx, Anywhere, "b")))
+			r.push(job("b", "1", in(time.Hour)))
+			r.no(second(r.q.Requeue(r.ctx, "b")))
+		},
+	} {
+		r := newStale(t, b)
+		due(r)
+		eq(t, name+": in line", r.line(), []string{"a", "b", "c"})
+		eq(t, name+": popped", show(r.drain()...), "a[1] b[1] c[1]")
+		eq(t, name+": left in line", r.line(), nil)
+	}
+}
+
+func staleEndsAsATombstone(t *testing.T, b *backend) {
+	r := newStale(t, b)
+	r.delete("b")
+	r.gone("b")
+	r.push(job("b", "2"))
+	eq(t, "in line", r.line(), []string{"a", "b", "c"})
+	r.delete("b")
+	r.push(job("b", "3", in(time.Hour)))
+	r.delete("b")
+	eq(t, "popped", show(r.drain()...), "a[1] c[1]")
+	eq(t, "records", r.c.rdb.HLen(r.ctx, r.s.keys.jobs).Val(), 1) // see the end of lua/claim.lua
+}
+
+func staleIsShownOnce(t *testing.T, b *backend) {
+	r := newStale(t, b)
+	stats, err := r.q.Stats(r.ctx)
+	r.no(err)
+	eq(t, "stats", stats.Jobs, Counts{Ready: 2, Scheduled: 1})
+	for state, want := range map[State]string{Ready: "a c", Scheduled: "b", "": "a c b"} {
+		page, err := r.q.Page(r.ctx, Query{State: state})
+		r.no(err)
+		got := ""
+		for _, job := range page.Jobs {
+			got += " " + job.ID
+		}
+		eq(t, fmt.Sprintf("page of %q", state), got, " "+want)
+	}
+	standing, err := r.q.Standing(r.ctx, "b")
+	r.no(err)
+	eq(t, "ahead", standing.Ahead, -1)
+	r.later() // due, and no pop has seen it
+	p := r.pop(1)
+	eq(t, "popped", show(p.Jobs...), "a[1]")
+	standing, err = r.q.Standing(r.ctx, "b")
+	r.no(err)
+	eq(t, "ahead of it when it is due", standing.Ahead, 0)
+}
+
+// staleMany: more of them than one pop takes, than one script pushes, and than one passes over.
+func staleMany(t *testing.T, b *backend) {
+	for name, due := range map[string]func(*rig){
+		"passed over": func(r *rig) {
+			p := r.pop(10)
+			eq(t, "popped", show(p.Jobs...), "live[1]")
+			eq(t, "passed over in several pops", p.Flight > 1, true)
+			eq(t, "in line", r.line(), nil)
+			r.later()
+		},
+		"due before that": func(r *rig) { r.later() },
+	} {
+		r := newRig(t, b)
+		var jobs, again []lowkiq.Push
+		var ids []string
+		for i := range 1500 {
+			ids = append(ids, fmt.Sprint("id", i))
+			jobs = append(jobs, job(ids[i], "old"))
+			again = append(again, job(ids[i], "new", in(time.Hour)))
+		}
+		r.push(append(jobs, job("live", "1"))...)
+		n, err := r.q.Delete(r.ctx, Anywhere, ids...)
+		eq(t, name+": deleted", fmt.Sprint(n, err), "1500 <nil>")
+		r.push(again...)
+		eq(t, name+": in line", len(r.line()), 1501)
+		due(r)
+		handled := map[string]int{}
+		for _, j := range r.drain() {
+			handled[show(j)]++
+		}
+		delete(handled, "live[1]")
+		eq(t, name+": handled", len(handled), 1500)
+		for job, n := range handled {
+			if n > 1 {
+				t.Errorf("%s: %s: handled %d times", name, job, n)
+			}
+		}
+	}
+}
