@@ -214,7 +214,7 @@ func (m *model) recover(cause Cause) (back, buried int) {
 	for _, id := range slices.Backward(ids) {
 		if cause == Seize && m.judge(id, len(ids) == 1) {
 			buried += len(m.flying[id].payloads)
-			m.entomb(id, m.flying[id].payloads, m.flying[id].retry, fmt.Sprintf("crash: its worker died %d times while it ran alone", m.maxCrashes))
+			m.entomb(id, m.flying[id].payloads, m.flying[id].retry, fmt.Sprintf("crash: its worker died %d times while it ran alone", m.crashes[id]))
 			m.land(id, m.flight[id], true)
 			m.unpark(id)
 			continue
