@@ -1,0 +1,145 @@
+package rebalance
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// What dies or is cut off, and how the cluster returns.
+
+func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 5, func(t *testing.T, w *world) {
+		w.eventually(20*time.Second, "voters", func() bool { return len(w.voters()) == 3 })
+		leader, id := w.leader(), w.record().ID
+		before := leader.agent.Assignment()
+		leader.kill()
+		took := w.eventually(30*time.Second, "the shards move", w.agreed)
+		t.Logf("agreed %s after the kill", took)
+		if limit := ttl + 3*time.Second; took > limit {
+			t.Errorf("took %s, want at most %s", took, limit)
+		}
+		movedFrom(t, before, w.alive()[0].agent.Assignment(), leader.node.Name)
+		w.eventually(20*time.Second, "three living voters", func() bool { return len(w.voting()) == 3 && len(w.voters()) == 3 })
+		if got := w.record().ID; got != id {
+			t.Errorf("got record %d, want still %d: two of three voters live", got, id)
+		}
+	})
+}
+
+func TestRebirth(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		nodes int
+		kill  func(w *world) []*process
+	}{
+		{"two of three voters", 5, func(w *world) []*process { return w.voting()[:2] }},
+		{"all voters", 5, (*world).voting},
+		{"all but one", 5, func(w *world) []*process { return w.voting()[1:] }},
+		{"all but one other", 5, func(w *world) []*process {
+			voters := w.voting()
+			return slices.DeleteFunc(w.alive(), func(p *process) bool { return p == voters[0] })
+		}},
+		{"the first of two", 2, func(w *world) []*process { return w.alive()[:1] }},
+		{"the second of two", 2, func(w *world) []*process { return w.alive()[1:] }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, tt.nodes, func(t *testing.T, w *world) {
+				w.eventually(20*time.Second, "voters", func() bool { return len(w.voting()) == votersFor(tt.nodes) })
+				before := w.alive()[0].agent.Assignment()
+				var names []string
+				for _, p := range tt.kill(w) {
+					names = append(names, p.node.Name)
+					p.kill()
+				}
+				took := w.eventually(40*time.Second, "the cluster returns", w.agreed)
+				t.Logf("agreed %s after the kill", took)
+				if limit := 15 * time.Second; took > limit {
+					t.Errorf("took %s, want at most %s", took, limit)
+				}
+				movedFrom(t, before, w.alive()[0].agent.Assignment(), names...)
+			})
+		})
+	}
+}
+
+func TestAllKilledAndRestarted(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, w *world) {
+		id := w.record().ID
+		before := w.alive()[0].agent.Assignment()
+		for _, p := range w.alive() {
+			p.kill()
+		}
+		for i := range 3 {
+			w.start(fmt.Sprintf("n%d", i+1), func(p *process) { p.claims = before })
+		}
+		took := w.eventually(30*time.Second, "the cluster returns", w.agreed)
+		t.Logf("agreed %s after the restart", took)
+		if got := w.record().ID; got <= id {
+			t.Errorf("got record %d, want one above %d", got, id)
+		}
+		if after := w.alive()[0].agent.Assignment(); !after.SamePlaces(before) {
+			t.Errorf("moved %v, want every node to keep what the claims say", before.Diff(after))
+		}
+	})
+}
+
+// TestLostCommit: what a leader cut off from its voters plans is lost, and it
+// follows the others once it is back.
+func TestLostCommit(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 5, func(t *testing.T, w *world) {
+		w.eventually(20*time.Second, "voters", func() bool { return len(w.voters()) == 3 })
+		old, id := w.leader(), w.record().ID
+		before := old.agent.Assignment()
+		old.isolate(true)
+		w.with(func() { w.processes[4].node.Draining = true }) // something to plan
+		old.agent.Wake()
+		w.eventually(15*time.Second, "another leader", func() bool {
+			p := w.leader()
+			return p != nil && p != old && p.agent.Assignment().Generation.Compare(before.Generation) > 0
+		})
+		if got := old.agent.Assignment(); got != before {
+			t.Errorf("the old leader works by %s, want still %s", got.Generation, before.Generation)
+		}
+		old.isolate(false)
+		w.eventually(15*time.Second, "the old leader follows", func() bool {
+			return old.agent.Assignment().Generation == w.leader().agent.Assignment().Generation
+		})
+		if got := w.record().ID; got != id {
+			t.Errorf("got record %d, want still %d", got, id)
+		}
+	})
+}
+
+// TestCutOffOldHistory: a leader that slept through a rebirth drops its Raft and
+// joins the new record, under a new server id.
+func TestCutOffOldHistory(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, w *world) {
+		w.eventually(20*time.Second, "voters", func() bool { return len(w.voters()) == 3 })
+		old, id := w.leader(), w.record().ID
+		server := old.agent.Seat().Server
+		for _, p := range w.alive() {
+			if p != old {
+				p.kill()
+			}
+		}
+		old.isolateFromKeeper()
+		fresh := w.start("fresh")
+		w.eventually(40*time.Second, "a new record", func() bool {
+			return w.record().ID > id && len(fresh.agent.Assignment().Nodes) == 1
+		})
+		w.with(func() { old.noKeeper = false })
+		w.eventually(20*time.Second, "both work by the new record", w.agreed)
+		if got := old.agent.Seat().Server; got == server || recordOf(got) != w.record().ID {
+			t.Errorf("got server %s, want a new one under record %d", got, w.record().ID)
+		}
+	})
+}
