@@ -40,7 +40,7 @@ func (cfg *Config) check() error {
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		key := "queues." + name
 		add(key, queue.CheckName("queue", name))
-		add(key+".handler", cfg.Queues[name].Handler.check())
+		cfg.checkHandler(key+".handler", cfg.Queues[name].Handler, add)
 	}
 	return errors.Join(errs...)
 }
@@ -60,6 +60,8 @@ func (cfg *Config) checkCluster(add func(key string, err error)) {
 
 // checkTLS looks at the keys of certificates; the files are not read.
 func (cfg *Config) checkTLS(add func(key string, err error)) {
+	cfg.place("node.tls")
+	cfg.place("redis_tls")
 	own := cfg.Node.TLS
 	add("node.tls", node.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, ClientAuth: node.ClientAuth(own.ClientAuth)}.Validate())
 	if cfg.RedisTLS == (RedisTLS{}) {
@@ -73,21 +75,31 @@ func (cfg *Config) checkTLS(add func(key string, err error)) {
 
 // checkBind wants a port that leaves room for Raft's above it.
 func checkBind(address string) error {
-	_, port, err := net.SplitHostPort(address)
-	n, err2 := strconv.Atoi(port)
-	if err != nil || err2 != nil || n < 0 || n > 65534 {
+	if _, port, ok := splitAddress(address); !ok || port > 65534 {
 		return fmt.Errorf("%q: want host:port, as in 127.0.0.1:7946, the port below 65535: Raft listens one above", address)
 	}
 	return nil
 }
 
 func checkSeed(address string) error {
-	host, port, err := net.SplitHostPort(address)
-	n, err2 := strconv.Atoi(port)
-	if err != nil || err2 != nil || host == "" || n < 1 || n > 65535 {
+	if host, port, ok := splitAddress(address); !ok || host == "" || port == 0 {
 		return fmt.Errorf("%q: want host:port of any node's gossip, as in 127.0.0.1:7946", address)
 	}
 	return nil
+}
+
+func checkAddress(address string) error {
+	if _, _, ok := splitAddress(address); !ok {
+		return fmt.Errorf("%q: want host:port, as in 127.0.0.1:7948", address)
+	}
+	return nil
+}
+
+// splitAddress is false unless address is host:port with a number for the port.
+func splitAddress(address string) (host string, port int, ok bool) {
+	host, text, err := net.SplitHostPort(address)
+	n, err2 := strconv.ParseUint(text, 10, 16)
+	return host, int(n), err == nil && err2 == nil
 }
 
 // origin is where a key was set, or the nearest key above it.
@@ -99,6 +111,20 @@ func (cfg *Config) origin(key string) origin {
 		key = key[:max(0, strings.LastIndex(key, "."))]
 	}
 	return origin{name: cfg.name}
+}
+
+// place gives a group of keys that is not in the file the place of its first one, which
+// a variable has set.
+func (cfg *Config) place(group string) {
+	if _, ok := cfg.origins[group]; ok {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(cfg.origins)) {
+		if strings.HasPrefix(key, group+".") {
+			cfg.origins[group] = cfg.origins[key]
+			return
+		}
+	}
 }
 
 // Fault makes an error of a key, for what only the caller can find out.
@@ -115,29 +141,21 @@ func checkRedis(address string) error {
 	return client.Close()
 }
 
-func checkAddress(address string) error {
-	if _, _, err := net.SplitHostPort(address); err != nil {
-		return fmt.Errorf("%q: want host:port, as in 127.0.0.1:7948", address)
-	}
-	return nil
-}
-
-// check says whether there is at most one handler, with fitting options.
-func (h Handler) check() error {
+// checkHandler wants at most one handler, with fitting options.
+func (cfg *Config) checkHandler(key string, h Handler, add func(key string, err error)) {
 	switch {
 	case h.HTTP != "" && len(h.Exec) > 0:
-		return errors.New("http and exec: want one of them")
+		add(key+".http", fmt.Errorf("exec is set as well, by %s: want one of them", cfg.origin(key+".exec").place()))
 	case h.HTTP == "" && h.Timeout != nil:
-		return errors.New("timeout belongs to http; the queue's handler_timeout is for both")
+		add(key+".timeout", errors.New("it belongs to http; the queue's handler_timeout is for both"))
 	case len(h.Exec) == 0 && h.Processes != nil:
-		return errors.New("processes belongs to exec")
+		add(key+".processes", errors.New("it belongs to exec"))
 	case len(h.Exec) > 0 && h.Exec[0] == "":
-		return errors.New("exec: the command is empty")
+		add(key+".exec", errors.New("the command is empty"))
 	case h.HTTP != "":
 		u, err := url.Parse(h.HTTP)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("http: %q: want http://host/path or https://host/path", h.HTTP)
+			add(key+".http", fmt.Errorf("%q: want http://host/path or https://host/path", mask(h.HTTP)))
 		}
 	}
-	return nil
 }

@@ -16,7 +16,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var update = flag.Bool("update", false, "write the golden files")
 
 // TestErrors compares the messages about bad configurations with golden files. A case
-// is a YAML file, with lines "# env NAME=value" and "# flag --x key value".
+// is a YAML file, with lines "# env NAME=value" and "# flag --x key value". All secrets
+// in them are hunter2.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	cases, err := filepath.Glob("testdata/errors/*.yaml")
@@ -30,6 +31,9 @@ func TestErrors(t *testing.T) {
 			_, err := Load(in)
 			if err == nil {
 				t.Fatal("got no error")
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("got %v, want no secret in it", err)
 			}
 			golden := strings.TrimSuffix(path, ".yaml") + ".golden"
 			if *update {
@@ -181,6 +185,30 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// A queue's name may look like another one's key.
+func TestQueueNamedLikeAKey(t *testing.T) {
+	t.Parallel()
+	cfg := load(t, Input{Name: "node.yaml", File: []byte("queues: {x: , x.handler: }"), Env: []string{"LOWKIQ_QUEUES_X_HANDLER_HTTP=http://127.0.0.1:9000"}})
+	if got := cfg.Queues["x"].Handler.HTTP; got != "http://127.0.0.1:9000" {
+		t.Errorf("got %q, want the variable's", got)
+	}
+}
+
+func TestFileOfAnotherSystem(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"lines end with CR LF":             strings.ReplaceAll(full, "\n", "\r\n"),
+		"it begins with a byte order mark": "\ufeff" + full,
+	} {
+		cfg, err := Load(Input{Name: "node.yaml", File: []byte(text)})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if cfg.Cluster != "shop" || cfg.Queues["a.b"].Handler.HTTP != "http://127.0.0.1:9000/orders" || *cfg.Queues["a.b"].Shards != 2 {
+			t.Errorf("%s: got %+v", name, cfg)
+		}
+	}
+}
+
 func TestNothing(t *testing.T) {
 	t.Parallel()
 	if cfg := load(t, Input{}); len(cfg.Queues) != 0 || cfg.Redis != "" {
@@ -219,9 +247,10 @@ func TestEnvName(t *testing.T) {
 
 // Whatever the bytes, the answer is a value or an error.
 func FuzzLoad(f *testing.F) {
-	f.Add([]byte(full))
-	f.Add([]byte("a: &a *a\n"))
-	f.Fuzz(func(t *testing.T, text []byte) {
+	f.Add([]byte(full), "[1s, 2s]")
+	f.Add([]byte("a: &a *a\n"), "{base: 1s}")
+	f.Fuzz(func(t *testing.T, text []byte, value string) {
 		_, _ = Load(Input{Name: "x", File: text})
+		_, _ = Load(Input{File: []byte("queues: {a: }"), Env: []string{"LOWKIQ_QUEUES_A_RETRY_IN=" + value}})
 	})
 }

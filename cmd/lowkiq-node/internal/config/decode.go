@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,12 @@ type decoder struct {
 }
 
 const maxMerges = 16
+
+// retryForms are the two ways to write a [RetryIn].
+const retryForms = "{base, power, jitter} or a list of durations"
+
+// octal is a number that is eight to some readers of YAML and ten to others.
+var octal = regexp.MustCompile(`^[-+]?0[0-9_]`)
 
 func (d *decoder) at(n ast.Node) origin {
 	if d.outside {
@@ -44,6 +51,9 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, key string, tag reflect.St
 	}
 	switch {
 	case v.Type() == reflect.TypeFor[RetryIn]() && n.Type() == ast.SequenceType:
+		if len(n.(*ast.SequenceNode).Values) == 0 {
+			return d.at(n).fault(key, "want %s, got an empty list", retryForms)
+		}
 		return d.list(n, v.FieldByName("Delays"), key, `min:"0s" max:"8760h"`)
 	case v.Kind() == reflect.Struct, v.Kind() == reflect.Map:
 		return d.mapping(n, v, key)
@@ -59,6 +69,9 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, key string, tag reflect.St
 	}
 	if n.Type() == ast.StringType && (v.Kind() == reflect.Int || v.Kind() == reflect.Float64 || v.Kind() == reflect.Bool) {
 		return d.at(n).fault(key, "want %s, got %s", want(v, tag), n)
+	}
+	if v.Kind() == reflect.Int && octal.MatchString(n.GetToken().Value) {
+		return d.at(n).fault(key, "want %s, got %s: is it octal?", want(v, tag), n)
 	}
 	return d.scalar(fmt.Sprint(scalar.GetValue()), v, key, tag, d.at(n))
 }
@@ -90,7 +103,7 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, key string) error {
 	if !ok {
 		kind := "keys and values"
 		if v.Type() == reflect.TypeFor[RetryIn]() {
-			kind = "{base, power, jitter} or a list of durations"
+			kind = retryForms
 		}
 		return d.at(n).fault(key, "want %s, got %s", kind, n)
 	}
@@ -154,7 +167,11 @@ func (d *decoder) list(n ast.Node, v reflect.Value, key string, tag reflect.Stru
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(seq.Values), len(seq.Values)))
 	for i, item := range seq.Values {
-		if err := d.decode(item, v.Index(i), fmt.Sprintf("%s[%d]", key, i), tag); err != nil {
+		place := fmt.Sprintf("%s[%d]", key, i)
+		if d.resolve(item).Type() == ast.NullType { // would be zero: a delay of none, an empty argument
+			return d.at(item).fault(place, "want %s, got nothing", want(v.Index(i), tag))
+		}
+		if err := d.decode(item, v.Index(i), place, tag); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
-	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -11,12 +11,12 @@ import (
 // Prefix of the environment variables.
 const Prefix = "LOWKIQ_"
 
-// fromEnv turns LOWKIQ_* variables into overrides, in order of their names.
-func (cfg *Config) fromEnv(env []string) ([]Override, error) {
-	keys := cfg.keys()
-	byName := make(map[string]string, len(keys))
-	for _, key := range keys {
-		byName[EnvName(key)] = key
+// fromEnv turns LOWKIQ_* variables into overrides of known settings, in order of the
+// variables' names.
+func fromEnv(env []string, known []setting) ([]Override, error) {
+	byName := make(map[string][]string, len(known))
+	for _, s := range known {
+		byName[EnvName(s.key)] = append(byName[EnvName(s.key)], s.key)
 	}
 	var overrides []Override
 	for _, line := range slices.Sorted(slices.Values(env)) {
@@ -24,14 +24,33 @@ func (cfg *Config) fromEnv(env []string) ([]Override, error) {
 		if !strings.HasPrefix(name, Prefix) || slices.Contains(reserved(), name) {
 			continue
 		}
-		key, ok := byName[name]
-		if !ok {
-			known := slices.Concat(slices.Sorted(maps.Keys(byName)), reserved())
-			return nil, &Error{Place: name, Reason: "unknown environment variable" + suggestion(name, known)}
+		keys := byName[name]
+		switch len(keys) {
+		case 0:
+			return nil, &Error{Place: name, Reason: "unknown environment variable" + hint(line, slices.Sorted(maps.Keys(byName)))}
+		case 1:
+			overrides = append(overrides, Override{Source: name, Key: keys[0], Value: value})
+		default:
+			return nil, &Error{Place: name, Reason: "it could mean " + strings.Join(keys, " or ") + ": set these in the file"}
 		}
-		overrides = append(overrides, Override{Source: name, Key: key, Value: value})
 	}
 	return overrides, nil
+}
+
+// serviceLink is what Kubernetes sets for a Service named lowkiq, or lowkiq-….
+var serviceLink = regexp.MustCompile(`^LOWKIQ(_\w+)?_(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT_\d+_[A-Z]+(_\w+)?=|PORT=\w+://)`)
+
+// hint says why an unknown variable may be there. It is given as NAME=value.
+func hint(line string, known []string) string {
+	if serviceLink.MatchString(line) {
+		return ", set by Kubernetes for a Service: enableServiceLinks: false in the pod's spec leaves it out"
+	}
+	name, _, _ := strings.Cut(line, "=")
+	text := suggestion(name, slices.Concat(known, reserved()))
+	if strings.HasPrefix(name, Prefix+"QUEUES_") {
+		text += " A variable changes a queue of the file, it adds none."
+	}
+	return text
 }
 
 // EnvName is the variable that sets a key.
@@ -47,36 +66,16 @@ func EnvName(key string) string {
 	}, key)
 }
 
-// keys lists every key that can be set, those of the queues that are there included.
-func (cfg *Config) keys() []string {
-	keys := leaves(reflect.TypeFor[Config](), "")
-	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
-		keys = append(keys, leaves(reflect.TypeFor[Queue](), "queues."+name+".")...)
-	}
-	return keys
-}
-
-func leaves(t reflect.Type, prefix string) []string {
-	var keys []string
-	for field := range t.Fields() {
-		key := field.Tag.Get("yaml")
-		switch {
-		case key == "" || field.Type.Kind() == reflect.Map:
-		case field.Type.Kind() == reflect.Struct:
-			keys = append(keys, leaves(field.Type, prefix+key+".")...)
-		default:
-			keys = append(keys, prefix+key)
-		}
-	}
-	return keys
-}
-
 // suggestion is `; did you mean "x"?` for the nearest of the known names, or names
-// them all if they are few.
+// them all if they are few. A name that goes on is near, too: token_file for token.
 func suggestion(name string, known []string) string {
 	best, least := "", len(name)/2+1
 	for _, k := range known {
-		if d := distance(name, k); d < least {
+		d := distance(name, k)
+		if strings.HasPrefix(k, name+"_") {
+			d = min(d, 2)
+		}
+		if d < least {
 			best, least = k, d
 		}
 	}

@@ -1,12 +1,11 @@
 package config
 
 import (
+	"bytes"
 	"errors"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -34,12 +33,13 @@ func Load(in Input) (*Config, error) {
 	if err := cfg.readFile(in.File); err != nil {
 		return nil, err
 	}
-	overrides, err := cfg.fromEnv(in.Env)
+	known := settings(reflect.ValueOf(cfg).Elem(), "")
+	overrides, err := fromEnv(in.Env, known)
 	if err != nil {
 		return nil, err
 	}
 	for _, o := range append(overrides, in.Flags...) {
-		if err := cfg.override(o); err != nil {
+		if err := cfg.override(o, known); err != nil {
 			return nil, err
 		}
 	}
@@ -47,13 +47,14 @@ func Load(in Input) (*Config, error) {
 }
 
 func (cfg *Config) readFile(text []byte) error {
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors begin with a byte order mark
 	file, err := parser.ParseBytes(text, 0)
 	var bad yaml.Error
 	if errors.As(err, &bad) {
 		return origin{cfg.name, bad.GetToken()}.fault("", "%s", bad.GetMessage())
 	}
 	if err != nil {
-		return &Error{Place: cfg.name, Reason: err.Error()}
+		return origin{name: cfg.name}.fault("", "%s", err.Error())
 	}
 	d := decoder{cfg: cfg, name: cfg.name, anchors: map[string]ast.Node{}}
 	for i, doc := range file.Docs {
@@ -71,56 +72,51 @@ func (cfg *Config) readFile(text []byte) error {
 }
 
 // override writes one value into the place that its key names.
-func (cfg *Config) override(o Override) error {
-	v, tag, err := cfg.find(o.Key)
-	if err != nil {
-		return origin{name: o.Source}.fault(o.Key, "%v", err)
+func (cfg *Config) override(o Override, known []setting) error {
+	from := origin{name: o.Source}
+	i := slices.IndexFunc(known, func(s setting) bool { return s.key == o.Key })
+	if i < 0 {
+		return from.fault(o.Key, "no such key")
 	}
+	v, tag := known[i].value, known[i].tag
 	d := decoder{cfg: cfg, name: o.Source, outside: true}
 	if v.Kind() == reflect.String {
-		return d.scalar(o.Value, v, o.Key, tag, origin{name: o.Source})
+		return d.scalar(o.Value, v, o.Key, tag, from)
 	}
 	file, err := parser.ParseBytes([]byte(o.Value), 0)
-	if err != nil || len(file.Docs) == 0 || file.Docs[0].Body == nil {
-		return origin{name: o.Source}.fault(o.Key, "%q is no value", o.Value)
+	if err != nil || len(file.Docs) != 1 || file.Docs[0].Body == nil {
+		return from.fault(o.Key, "%q is no value", o.Value)
 	}
 	v.SetZero()
 	return d.decode(file.Docs[0].Body, v, o.Key, tag)
 }
 
-// find walks from the root to the value of a key.
-func (cfg *Config) find(key string) (reflect.Value, reflect.StructTag, error) {
-	v, tag := reflect.ValueOf(cfg).Elem(), reflect.StructTag("")
-	rest := key
-	for rest != "" {
-		var word string
-		word, rest, _ = strings.Cut(rest, ".")
-		if v.Type() == reflect.TypeFor[map[string]*Queue]() {
-			// A queue's name may hold dots; the longest one that fits is it.
-			name, below := queueIn(cfg.Queues, word, rest)
-			if name == "" {
-				return v, tag, fmt.Errorf("no queue %q in the file", word)
-			}
-			v, rest = reflect.ValueOf(cfg.Queues[name]).Elem(), below
-			continue
-		}
-		field, ok := fields(v.Type())[word]
-		if !ok {
-			return v, tag, errors.New("no such key")
-		}
-		v, tag = v.FieldByIndex(field.Index), field.Tag
-	}
-	return v, tag, nil
+// setting is a key that can be set from outside the file.
+type setting struct {
+	key   string
+	value reflect.Value
+	tag   reflect.StructTag
 }
 
-func queueIn(queues map[string]*Queue, word, rest string) (name, below string) {
-	full := word + "." + rest
-	for _, q := range slices.Sorted(maps.Keys(queues)) {
-		if after, ok := strings.CutPrefix(full, q+"."); ok && len(q) >= len(name) {
-			name, below = q, after
+// settings lists the keys of a struct, those of the queues that are there included.
+func settings(v reflect.Value, prefix string) []setting {
+	var all []setting
+	for field, value := range v.Fields() {
+		key := field.Tag.Get("yaml")
+		switch {
+		case key == "":
+		case value.Kind() == reflect.Map:
+			queues := value.Interface().(map[string]*Queue)
+			for _, name := range slices.Sorted(maps.Keys(queues)) {
+				all = append(all, settings(reflect.ValueOf(queues[name]).Elem(), prefix+key+"."+name+".")...)
+			}
+		case value.Kind() == reflect.Struct:
+			all = append(all, settings(value, prefix+key+".")...)
+		default:
+			all = append(all, setting{prefix + key, value, field.Tag})
 		}
 	}
-	return name, below
+	return all
 }
 
 // fields are the keys of a struct.

@@ -22,7 +22,7 @@ type Node struct {
 	Concurrency     *int           `yaml:"concurrency" min:"1" max:"100000"`
 	TTL             *time.Duration `yaml:"ttl" min:"3s" max:"2m"`
 	PollInterval    *time.Duration `yaml:"poll_interval" min:"10ms" max:"1m"`
-	ShutdownTimeout *time.Duration `yaml:"shutdown_timeout" min:"0s" max:"1h"`
+	ShutdownTimeout *time.Duration `yaml:"shutdown_timeout" min:"1ms" max:"1h"`
 	HTTP            string         `yaml:"http"`
 	TokenFile       string         `yaml:"token_file"` // admin
 	PushTokenFile   string         `yaml:"push_token_file"`
