@@ -3,8 +3,8 @@
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
 --       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead
 -- ARGV  1 '' or the place an id must be in: ready, scheduled, retry, blocked  2 what: all, or oldest (the payload
---       with the smallest score; the rest is fresh and due now)  3 channel that wakes the owner
---       then ids (at most 1,000)
+--       with the smallest score; the rest is fresh and due now; of ids that are scheduled, failed or blocked only, or
+--       a repeated request would bury the next one)  3 channel that wakes the owner  then ids (at most 1,000)
 -- Returns {the number of ids of which something was buried, of how many this call was}; see measure.lua.
 -- Damaged records are left alone.
 --#include record
@@ -28,7 +28,8 @@ end
 for i = 4, #ARGV do
   local id = ARGV[i]
   local record, busy = waiting(id)
-  if record and placed(ARGV[1], id, busy) and readable(record) and readable(redis.call('HGET', KEYS[14], id)) then
+  local meant = record and placed(ARGV[1], id, busy) and (ARGV[2] ~= 'oldest' or not busy and apart(id))
+  if meant and readable(record) and readable(redis.call('HGET', KEYS[14], id)) then
     count = count + 1
     weigh(record)
     local job = spill_load(KEYS[11], KEYS[12], 'w', id, record)

@@ -86,7 +86,8 @@ func (q *Queue) Kill(ctx context.Context, place Place, ids ...string) (int, erro
 }
 
 // KillOldest sends the payload with the smallest score of each id to the morgue; the
-// rest is fresh and due now.
+// rest is fresh and due now. Ids that are due already or in flight are left alone: a
+// request that comes twice would bury two payloads.
 func (q *Queue) KillOldest(ctx context.Context, place Place, ids ...string) (int, error) {
 	return q.kill(ctx, place, "oldest", ids)
 }

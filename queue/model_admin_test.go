@@ -58,9 +58,9 @@ func (m *model) kill(place Place, id string) int {
 }
 
 func (m *model) killOldest(place Place, id string) int {
-	home, _ := m.wait(id)
+	home, busy := m.wait(id)
 	job := home[id]
-	if job == nil || !m.isIn(place, id) {
+	if job == nil || !m.isIn(place, id) || busy || !m.scheduled[id] && !m.blocked[id] {
 		return 0
 	}
 	if len(job.payloads) == 1 {

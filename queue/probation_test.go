@@ -18,6 +18,7 @@ var probationTests = []testCase{
 	{"Probation_PeopleDoNotEndIt", probationPeople},
 	{"Probation_MaxCrashes", probationMaxCrashes},
 	{"Probation_PoisonAmongNeighbours", probationPoison},
+	{"Probation_LoweredLimit", probationLoweredLimit},
 }
 
 func (r *rig) probation() (suspects []string, crashes map[string]int) {
@@ -136,13 +137,13 @@ func probationPeople(t *testing.T, b *backend) {
 	r.own(Seize)
 	_, err := r.q.Requeue(r.ctx, "a")
 	r.no(err)
-	_, err = r.q.KillOldest(r.ctx, Anywhere, "a")
-	r.no(err)
+	n, err := r.q.KillOldest(r.ctx, Anywhere, "a")
+	eq(t, "skipped", fmt.Sprint(n, err), "0 <nil>")
 	_, err = r.q.Delete(r.ctx, Anywhere, "b")
 	r.no(err)
 	suspects, crashes := r.probation()
 	eq(t, "probation", fmt.Sprint(suspects, crashes), "[a] map[a:0]")
-	eq(t, "drained", show(r.drain()...), "a[1 2]") // the dead one was the oldest
+	eq(t, "drained", show(r.drain()...), "a[dead 1 2]")
 }
 
 func probationMaxCrashes(t *testing.T, b *backend) {
@@ -224,4 +225,17 @@ func probationPoison(t *testing.T, b *backend) {
 	eq(t, "neighbours", done, []string{"m0", "m1", "m2", "m3", "n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7"})
 	eq(t, "buried", buried, 1)
 	eq(t, "poison", r.find("poison", Dead).RetryCount, -1)
+}
+
+// A limit that is lowered counts the crashes that were, and says how many.
+func probationLoweredLimit(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"))
+	for _, most := range []int{3, 3, 3, 2} {
+		_, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, MaxCrashes: most, Slot: true})
+		r.no(err)
+		r.own(Seize)
+	}
+	eq(t, "buried", r.claim.Buried, 1)
+	eq(t, "error", r.find("a", Dead).Error, "crash: its worker died 3 times while it ran alone")
 }

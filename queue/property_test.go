@@ -21,11 +21,16 @@ var propertyTests = []testCase{{"Model", testModel}}
 // long; a failure prints its seed, shrunk.
 func testModel(t *testing.T, b *backend) {
 	client := b.open(t)
+	client.rdb.AddHook(twice{})
 	rapid.Check(t, func(rt *rapid.T) {
 		if b.mini && rapid.Uint64().Draw(rt, "embedded")%8 != 0 {
 			return // it is slow, and not the judge: an eighth must do
 		}
-		m := newMachine(rt, t.Context(), client.rename(b.name()))
+		ctx := t.Context()
+		if rapid.Bool().Draw(rt, "every script comes twice") {
+			ctx = repeated(ctx)
+		}
+		m := newMachine(rt, ctx, client.rename(b.name()))
 		rt.Repeat(map[string]func(*rapid.T){
 			"push":    m.push,
 			"push2":   m.push,

@@ -277,7 +277,6 @@ func ruleFlightAlone(t *testing.T, b *backend) {
 	actions := map[string]func(...string) (int, error){
 		"delete":  func(ids ...string) (int, error) { return r.q.Delete(r.ctx, Anywhere, ids...) },
 		"kill":    func(ids ...string) (int, error) { return r.q.Kill(r.ctx, Anywhere, ids...) },
-		"oldest":  func(ids ...string) (int, error) { return r.q.KillOldest(r.ctx, Anywhere, ids...) },
 		"run now": func(ids ...string) (int, error) { return r.q.RunNow(r.ctx, ids...) },
 	}
 	for name, act := range actions {
