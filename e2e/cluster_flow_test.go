@@ -19,8 +19,7 @@ import (
 // scenario's business; they are in the books.
 type flow struct {
 	f      *fleet
-	cancel context.CancelFunc
-	ended  chan struct{}
+	stop   func()
 	failed atomic.Int64 // pushes
 }
 
@@ -33,17 +32,20 @@ const (
 var allEvents = sync.OnceValue(func() []lowkiq.Push { return realEvents(stream.Count) })
 
 func (f *fleet) startFlow() *flow {
-	ctx, cancel := context.WithCancel(f.t.Context())
-	fl := &flow{f: f, cancel: cancel, ended: make(chan struct{})}
-	go func() { defer close(fl.ended); fl.run(ctx) }()
-	f.t.Cleanup(fl.stop)
+	fl := &flow{f: f}
+	fl.stop = f.background(fl.run)
 	return fl
 }
 
-// stop may be called twice.
-func (fl *flow) stop() {
-	fl.cancel()
-	<-fl.ended
+// background runs something until the test ends or calls stop, which waits for its end and
+// may be called twice.
+func (f *fleet) background(run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); run(ctx) }()
+	stop = func() { cancel(); <-ended }
+	f.t.Cleanup(stop)
+	return stop
 }
 
 func (fl *flow) run(ctx context.Context) {

@@ -18,8 +18,7 @@ import (
 type watch struct {
 	f      *fleet
 	shards []*queue.Shard
-	cancel context.CancelFunc
-	ended  chan struct{}
+	end    func()
 
 	mu    sync.Mutex
 	now   []holding // by shard; guarded by mu
@@ -45,22 +44,15 @@ type move struct {
 const watchEvery = 10 * time.Millisecond
 
 func (f *fleet) watchClaims() *watch {
-	ctx, cancel := context.WithCancel(f.t.Context())
-	w := &watch{f: f, cancel: cancel, ended: make(chan struct{})}
+	w := &watch{f: f}
 	for _, q := range f.queues {
 		for i := range q.Shards {
 			w.shards = append(w.shards, q.Shard(i))
 		}
 	}
 	w.now = make([]holding, len(w.shards))
-	go func() { defer close(w.ended); w.run(ctx) }()
-	f.t.Cleanup(w.end)
+	w.end = f.background(w.run)
 	return w
-}
-
-func (w *watch) end() {
-	w.cancel()
-	<-w.ended
 }
 
 func (w *watch) run(ctx context.Context) {
