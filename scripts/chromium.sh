@@ -16,8 +16,11 @@ skipped() {
 	exit 0
 }
 
+# apt repeats a download that broke off, and waits for another apt-get that is at work.
+apt() { apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
+
 command -v apt-get >/dev/null || skipped "this is no Debian"
 [ "$(id -u)" -eq 0 ] || skipped "this is not root, who could install it"
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -q </dev/null || skipped "apt-get update does not work"
-apt-get install -q -y --no-install-recommends chromium </dev/null || skipped "apt-get install chromium does not work"
+apt update || skipped "apt-get update does not work"
+apt install -y --no-install-recommends chromium || skipped "apt-get install chromium does not work"

@@ -16,6 +16,9 @@ fail() {
 	exit 1
 }
 
+# apt repeats a download that broke off, and waits for another apt-get that is at work.
+apt() { apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
+
 # install leaves the packaged service off: policy-rc.d is how Debian's packages ask
 # whether they may start one. A service that was there before is left alone.
 install() {
@@ -28,8 +31,8 @@ install() {
 		chmod +x "$policy"
 	fi
 	had_one=$(command -v redis-server || true)
-	apt-get update -q </dev/null
-	apt-get install -q -y --no-install-recommends redis-server </dev/null
+	apt update
+	apt install -y --no-install-recommends redis-server
 	[ -z "$had_one" ] || return 0
 	# Not at the next boot either, nor where another policy let it start.
 	if [ -d /run/systemd/system ]; then
