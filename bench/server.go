@@ -179,7 +179,7 @@ func freePort() (int, error) {
 
 // await returns when the server listens, or has ended, or too much time has passed.
 func await(ctx context.Context, port int, ended <-chan struct{}) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, errors.New("it does not listen within 5 s"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Second, errors.New("it does not listen within 30 s"))
 	defer cancel()
 	var dialer net.Dialer
 	for {
