@@ -35,7 +35,7 @@ func (m *Metrics) Durations() (map[string]Durations, error) {
 			b.Upto, b.Sum = append(b.Upto, h.GetSampleCount()), h.GetSampleSum()
 			name := metric.GetLabel()[0].GetValue()
 			d := all[name]
-			if family.GetName() == "lowkiq_handler_seconds" {
+			if family.GetName() == handlerSeconds {
 				d.Handler = b
 			} else {
 				d.Wait = b

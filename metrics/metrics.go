@@ -23,10 +23,16 @@ type Metrics struct {
 
 	Moves      prometheus.Counter   // shards gained or lost by this node
 	Handover   prometheus.Histogram // seconds from the wish to release a shard to its release
-	Unowned    prometheus.Histogram // seconds a shard this node claimed had no live owner
+	Unowned    prometheus.Histogram // seconds from the wish to claim a shard to its claim
 	RaftLeader prometheus.Gauge     // 1 if this node leads the cluster
 	Generation prometheus.Gauge     // Raft index of the applied assignment
 }
+
+// The names of the histograms that Durations reads.
+const (
+	handlerSeconds = "lowkiq_handler_seconds"
+	waitSeconds    = "lowkiq_wait_seconds"
+)
 
 // Buckets from 0.1 ms to 100 s: an empty handler and a slow report both have a place.
 var seconds = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 100}
@@ -47,8 +53,8 @@ func New(registry prometheus.Registerer) *Metrics {
 		processed:   counter("lowkiq_jobs_processed_total", "Job ids handled and acknowledged.", byQueue...),
 		failed:      counter("lowkiq_jobs_failed_total", "Failures of job ids.", byQueue...),
 		redelivered: counter("lowkiq_jobs_redelivered_total", "Job ids that were in flight when their shard was claimed, and are handled again.", byQueue...),
-		handler:     prometheus.NewHistogramVec(histogram("lowkiq_handler_seconds", "Duration of handler calls.", seconds), byQueue),
-		wait:        prometheus.NewHistogramVec(histogram("lowkiq_wait_seconds", "Time from a job's due time to its handler.", seconds), byQueue),
+		handler:     prometheus.NewHistogramVec(histogram(handlerSeconds, "Duration of handler calls.", seconds), byQueue),
+		wait:        prometheus.NewHistogramVec(histogram(waitSeconds, "Time from a job's due time to its handler.", seconds), byQueue),
 		owned:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_shards_owned", Help: "Shards that this node works on."}, byQueue),
 		shards:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_queue_shards", Help: "Shards of the queue, whoever works on them."}, byQueue),
 		fenced:      counter("lowkiq_fenced_total", "Operations that Redis refused because another instance holds the shard.", "op"),

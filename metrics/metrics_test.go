@@ -14,38 +14,127 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The names are a contract: boards and alerts refer to them.
-func TestNames(t *testing.T) {
+// The names, kinds and labels are a contract: boards and alerts refer to them. A series
+// per anything but queue, state and op could be too many.
+const contract = `
+lowkiq_claims_unreplicated_total COUNTER
+lowkiq_fenced_total COUNTER op
+lowkiq_generation GAUGE
+lowkiq_handler_overdue_total COUNTER queue
+lowkiq_handler_seconds HISTOGRAM queue
+lowkiq_handover_seconds HISTOGRAM
+lowkiq_jobs_failed_total COUNTER queue
+lowkiq_jobs_processed_total COUNTER queue
+lowkiq_jobs_redelivered_total COUNTER queue
+lowkiq_lease_remaining_seconds GAUGE
+lowkiq_morgue_payloads GAUGE queue
+lowkiq_queue_jobs GAUGE queue state
+lowkiq_queue_lag_seconds GAUGE queue
+lowkiq_queue_shards GAUGE queue
+lowkiq_raft_leader GAUGE
+lowkiq_shard_moves_total COUNTER
+lowkiq_shards_owned GAUGE queue
+lowkiq_shards_unowned GAUGE queue
+lowkiq_unowned_seconds HISTOGRAM
+lowkiq_wait_seconds HISTOGRAM queue
+`
+
+func TestContract(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := New(registry)
-	q := m.Queue("orders")
-	q.Processed.Add(3)
-	q.Wait.Observe(0.2)
-	m.Fenced("pop")
+	m.Queue("orders")
 	m.SetUnowned("orders", 1)
 	registry.MustRegister(&Shards{Timeout: time.Second, Read: func(context.Context) (map[string]Figures, error) {
-		return map[string]Figures{"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2}, Morgue: 4}}, nil
+		return map[string]Figures{"orders": {Jobs: map[string]int{"ready": 2}}}, nil
 	}})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[string]bool{}
+	got := "\n"
 	for _, f := range families {
-		seen[f.GetName()] = true
-	}
-	for _, name := range strings.Fields(`lowkiq_queue_lag_seconds lowkiq_queue_jobs lowkiq_morgue_payloads
-		lowkiq_jobs_processed_total lowkiq_jobs_failed_total lowkiq_jobs_redelivered_total lowkiq_handler_seconds
-		lowkiq_wait_seconds lowkiq_shards_owned lowkiq_queue_shards lowkiq_shards_unowned lowkiq_claims_unreplicated_total lowkiq_shard_moves_total lowkiq_handover_seconds lowkiq_unowned_seconds
-		lowkiq_fenced_total lowkiq_raft_leader lowkiq_generation`) {
-		if !seen[name] {
-			t.Errorf("%s is missing", name)
+		got += f.GetName() + " " + f.GetType().String()
+		for _, label := range f.GetMetric()[0].GetLabel() {
+			got += " " + label.GetName()
 		}
+		got += "\n"
+	}
+	if got != contract {
+		t.Errorf("got %s\nwant %s", got, contract)
 	}
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: got %v, %v, want nothing", problems, err)
 	}
+}
+
+// What a node has handled so far is there from the start, as zeros: increase() would miss
+// the first failure of a queue.
+func TestQueueBeginsWithZeros(t *testing.T) {
+	m := New(prometheus.NewRegistry())
+	m.Queue("orders")
+	for name, vec := range map[string]prometheus.Collector{
+		"processed": m.processed, "failed": m.failed, "redelivered": m.redelivered, "overdue": m.overdue,
+		"handler": m.handler, "wait": m.wait, "owned": m.owned,
+	} {
+		if n := testutil.CollectAndCount(vec); n != 1 {
+			t.Errorf("%s: got %d series before anything happened, want 1", name, n)
+		}
+	}
+}
+
+// Each metric of a queue counts what its name says.
+func TestQueueFieldsAreTheirMetrics(t *testing.T) {
+	m := New(prometheus.NewRegistry())
+	q := m.Queue("orders")
+	q.Processed.Add(1)
+	q.Failed.Add(2)
+	q.Redelivered.Add(3)
+	q.Overdue.Add(4)
+	q.Owned.Set(5)
+	q.Shards.Set(6)
+	for want, vec := range []prometheus.Collector{1: m.processed, 2: m.failed, 3: m.redelivered, 4: m.overdue, 5: m.owned, 6: m.shards} {
+		if vec == nil {
+			continue
+		}
+		if got := testutil.ToFloat64(vec); got != float64(want) {
+			t.Errorf("got %v, want %d", got, want)
+		}
+	}
+}
+
+func TestUnownedOfTheLeaderOnly(t *testing.T) {
+	m := New(prometheus.NewRegistry())
+	m.SetUnowned("orders", 2)
+	m.SetUnowned("mail", 0)
+	if n, got := testutil.CollectAndCount(m.ownerless), testutil.ToFloat64(m.ownerless.WithLabelValues("orders")); n != 2 || got != 2 {
+		t.Errorf("got %d series, orders %v, want 2 and 2", n, got)
+	}
+	m.NoUnowned()
+	if n := testutil.CollectAndCount(m.ownerless); n != 0 {
+		t.Errorf("got %d series of a node that does not lead, want none", n)
+	}
+}
+
+// The time runs on between two scrapes though nothing is renewed, and not below zero.
+func TestLeaseRemaining(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m := New(registry)
+	want := func(seconds string) {
+		t.Helper()
+		text := "# HELP lowkiq_lease_remaining_seconds Time until this node must stop working unless it renews its lease; 0 without a lease.\n" +
+			"# TYPE lowkiq_lease_remaining_seconds gauge\nlowkiq_lease_remaining_seconds " + seconds + "\n"
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(text), "lowkiq_lease_remaining_seconds"); err != nil {
+			t.Error(err)
+		}
+	}
+	want("0")
+	left := 2 * time.Second
+	m.LeaseRemaining(func() time.Duration { left -= 500 * time.Millisecond; return left })
+	want("1.5")
+	want("1")
+	left = -time.Second
+	want("0")
 }
 
 // increase() sees no step from nothing to 1, so a first refusal would alert nobody.
@@ -61,19 +150,37 @@ func TestFencedBeginsWithZero(t *testing.T) {
 }
 
 func TestShards(t *testing.T) {
+	owned := map[string]Figures{
+		"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2, "retry": 1}, Morgue: 4},
+		"mail":   {Jobs: map[string]int{"ready": 0}},
+	}
 	s := &Shards{Timeout: time.Second, Read: func(ctx context.Context) (map[string]Figures, error) {
 		if _, limited := ctx.Deadline(); !limited {
 			t.Error("a scrape has no deadline")
 		}
-		return map[string]Figures{"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2}, Morgue: 4}}, nil
+		return owned, nil
 	}}
-	want := `
-# HELP lowkiq_queue_lag_seconds Age of the oldest due job; 0 if none.
+	const want = `
+# HELP lowkiq_morgue_payloads Payloads of this node's shards that ran out of retries.
+# TYPE lowkiq_morgue_payloads gauge
+lowkiq_morgue_payloads{queue="mail"} 0
+lowkiq_morgue_payloads{queue="orders"} 4
+# HELP lowkiq_queue_jobs Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked.
+# TYPE lowkiq_queue_jobs gauge
+lowkiq_queue_jobs{queue="mail",state="ready"} 0
+lowkiq_queue_jobs{queue="orders",state="ready"} 2
+lowkiq_queue_jobs{queue="orders",state="retry"} 1
+# HELP lowkiq_queue_lag_seconds Age of the oldest due job of this node's shards; 0 if none.
 # TYPE lowkiq_queue_lag_seconds gauge
+lowkiq_queue_lag_seconds{queue="mail"} 0
 lowkiq_queue_lag_seconds{queue="orders"} 1.5
 `
-	if err := testutil.CollectAndCompare(s, strings.NewReader(want), "lowkiq_queue_lag_seconds"); err != nil {
+	if err := testutil.CollectAndCompare(s, strings.NewReader(want)); err != nil {
 		t.Error(err)
+	}
+	owned = nil
+	if n := testutil.CollectAndCount(s); n != 0 {
+		t.Errorf("got %d series after the shards were released, want none", n)
 	}
 }
 

@@ -14,7 +14,8 @@ type Figures struct {
 	Morgue int            // payloads in the morgue
 }
 
-// Shards exports the figures of the owned shards. Read is called for every scrape.
+// Shards exports the figures of the owned shards. Read is called for every scrape. All
+// fields are needed.
 type Shards struct {
 	Read    func(ctx context.Context) (map[string]Figures, error) // by queue
 	Timeout time.Duration                                         // of one read
@@ -22,9 +23,9 @@ type Shards struct {
 }
 
 var (
-	lagDesc    = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job; 0 if none.", []string{"queue"}, nil)
-	jobsDesc   = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs by state.", []string{"queue", "state"}, nil)
-	morgueDesc = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads that ran out of retries.", []string{"queue"}, nil)
+	lagDesc    = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job of this node's shards; 0 if none.", []string{"queue"}, nil)
+	jobsDesc   = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked.", []string{"queue", "state"}, nil)
+	morgueDesc = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads of this node's shards that ran out of retries.", []string{"queue"}, nil)
 )
 
 // Describe implements prometheus.Collector.
