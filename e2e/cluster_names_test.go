@@ -21,8 +21,7 @@ import (
 func TestClusterNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, fleetShards)
-	admin := redis.NewClient(&redis.Options{Addr: r.redis.Addr(), Protocol: 2, DisableIdentity: true})
-	defer admin.Close()
+	admin := r.admin()
 	one, other := r.ofCluster(admin, "one"), r.ofCluster(admin, "one-more")
 	first, second := redistest.Addresses(t, 2)[0], redistest.Addresses(t, 2)[0]
 	one.up("n1", bindTo(first))

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq/internal/history"
 )
 
@@ -54,18 +52,17 @@ func (f *fleet) served(after time.Duration) (at time.Duration) {
 // forgets empties Redis.
 func (f *fleet) forgets() {
 	f.t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: f.redis.Addr(), Protocol: 2, DisableIdentity: true})
-	defer client.Close()
+	admin := f.admin()
 	f.booking.Lock() // no push between the two
 	f.mu.Lock()
 	for i := range f.pushed {
 		f.pushed[i].Optional = true
 	}
-	err := client.FlushAll(f.t.Context()).Err()
+	err := admin.FlushAll(f.t.Context()).Err()
 	f.mu.Unlock()
 	f.booking.Unlock()
 	if err == nil {
-		err = client.ScriptFlush(f.t.Context()).Err()
+		err = admin.ScriptFlush(f.t.Context()).Err()
 	}
 	if err != nil {
 		f.t.Fatal(err)

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
@@ -196,9 +194,7 @@ func (s *soak) clockJumps() string {
 }
 
 func (s *soak) forgetsScripts() string {
-	client := redis.NewClient(&redis.Options{Addr: s.f.redis.Addr(), Protocol: 2, DisableIdentity: true})
-	defer client.Close()
-	if err := client.ScriptFlush(s.f.t.Context()).Err(); err != nil {
+	if err := s.f.admin().ScriptFlush(s.f.t.Context()).Err(); err != nil {
 		s.f.t.Fatal(err)
 	}
 	return "SCRIPT FLUSH"
