@@ -34,8 +34,9 @@ const (
 	waitSeconds    = "lowkiq_wait_seconds"
 )
 
-// Buckets from 0.1 ms to 100 s: an empty handler and a slow report both have a place.
-var seconds = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 100}
+// Buckets from 0.1 ms to 30 min: an empty handler and one that nears the default
+// handler_timeout both have a place.
+var seconds = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 100, 300, 1800}
 
 // New makes the metrics and registers them.
 func New(registry prometheus.Registerer) *Metrics {
