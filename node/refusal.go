@@ -44,24 +44,26 @@ func (f *refusedOps) note(s lowkiq.Shard, op string, err error) (news bool) {
 	return !known
 }
 
-// end notes that Redis has done an operation.
-func (f *refusedOps) end(s lowkiq.Shard, op string) {
-	f.drop(func(r refusedOp, _ string) bool { return r == refusedOp{s, op} })
+// end notes that Redis has done an operation. It says whether that is news.
+func (f *refusedOps) end(s lowkiq.Shard, op string) (news bool) {
+	return f.drop(func(r refusedOp, _ string) bool { return r == refusedOp{s, op} })
 }
 
-// forget drops what was noted of a shard.
-func (f *refusedOps) forget(s lowkiq.Shard) {
-	f.drop(func(r refusedOp, _ string) bool { return r.shard == s })
+// forget drops what was noted of a shard. It says whether there was anything.
+func (f *refusedOps) forget(s lowkiq.Shard) (some bool) {
+	return f.drop(func(r refusedOp, _ string) bool { return r.shard == s })
 }
 
-func (f *refusedOps) drop(which func(refusedOp, string) bool) {
+func (f *refusedOps) drop(which func(refusedOp, string) bool) (some bool) {
 	if !f.some.Load() {
-		return
+		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	before := len(f.of)
 	maps.DeleteFunc(f.of, which)
 	f.some.Store(len(f.of) > 0)
+	return len(f.of) < before
 }
 
 // Most refusals that a lease tells, and most bytes of each: all nodes read it.
@@ -99,7 +101,22 @@ func (r *runner) troubled(op string, err error) {
 }
 
 // worked notes that an operation was done.
-func (r *runner) worked(op string) { r.in.refusals.end(r.claim.Shard.Shard, op) }
+func (r *runner) worked(op string) {
+	if r.in.refusals.end(r.claim.Shard.Shard, op) {
+		r.in.log.Info("redis does an operation again that it refused", "op", op, "shard", r.claim.Shard)
+		r.in.keeper.poke()
+	}
+}
+
+// refusedFor is what a lease tells of a shard's refusals, "" if nothing.
+func (info LeaseInfo) refusedFor(s lowkiq.Shard) string {
+	for _, text := range info.Refused {
+		if about, found := strings.CutPrefix(text, fmt.Sprintf("shard %s: ", s)); found {
+			return about
+		}
+	}
+	return ""
+}
 
 // refusalsOf is what an instance's lease tells of refusals, for people.
 func refusalsOf(other queue.Instance) (warnings []string) {

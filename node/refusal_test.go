@@ -65,6 +65,9 @@ func TestNackRefused(t *testing.T) {
 	if got := p.stats().Jobs; got.InFlight != 1 || calls.Load() != 1 {
 		t.Errorf("%+v after %d calls, want one job in flight and one call", got, calls.Load())
 	}
+	if why, err := run.why(t.Context(), p.Queue, "a"); err != nil || !strings.Contains(why.Reason, "NOPERM") {
+		t.Errorf("why is it not running: got %q, %v; want what Redis says", why.Reason, err)
+	}
 	allowAll(t, srv.Addr())
 	p.drained()
 	await(t, "no warning any more", func() bool { return len(run.warnings()) == 0 })
@@ -127,7 +130,7 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	f := newRefusedOps()
 	shard := func(i int) lowkiq.Shard { return lowkiq.Shard{Queue: "orders", Index: i} }
-	if f.end(shard(0), "nack"); len(f.list()) != 0 || f.some.Load() {
+	if f.end(shard(0), "nack") || len(f.list()) != 0 || f.some.Load() {
 		t.Errorf("nothing was refused: got %q", f.list())
 	}
 	for i := range 5 {
@@ -143,7 +146,9 @@ func TestRefusals(t *testing.T) {
 	if len(got) != toldRefusals+1 || got[0] != "0: again" || len(got[1]) != toldBytes || got[toldRefusals] != "3 more" {
 		t.Errorf("got %q", got)
 	}
-	f.end(shard(0), "nack")
+	if !f.end(shard(0), "nack") {
+		t.Error("the end of a refusal is no news")
+	}
 	if got := f.list()[0]; got[:2] != "1:" {
 		t.Errorf("got %q, want it without the one that ended", got)
 	}

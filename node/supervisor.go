@@ -94,7 +94,9 @@ func (in *instance) part(r *runner) {
 func (in *instance) forget(r *runner) {
 	r.flush.Stop()
 	r.cancel(lowkiq.ErrShutdown)
-	in.refusals.forget(r.claim.Shard.Shard)
+	if in.refusals.forget(r.claim.Shard.Shard) {
+		in.keeper.poke()
+	}
 	in.mu.Lock()
 	delete(in.runners, r.claim.Shard.Shard)
 	in.mu.Unlock()

@@ -19,7 +19,8 @@ type facts struct {
 	standing queue.Standing
 	paused   bool
 	shard    web.ShardStatus
-	handled  bool // a live node that is not draining handles the queue
+	handled  bool   // a live node that is not draining handles the queue
+	refused  string // what Redis refuses the shard's owner, "" if nothing
 }
 
 func (n *Node) why(ctx context.Context, q *queue.Queue, id string) (web.Reason, error) {
@@ -42,6 +43,7 @@ func (n *Node) why(ctx context.Context, q *queue.Queue, id string) (web.Reason, 
 	f.paused = entries[q.Name].Paused
 	f.shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.standing.Owner}, n.agreed(), live)
 	f.handled = shardState(q.Name, "", "", false, live) == web.Claiming
+	f.refused = live[f.shard.Owner].refusedFor(q.Of(id).Shard)
 	return f.judge(id), nil
 }
 
@@ -86,6 +88,9 @@ func (f *facts) inFlight() string {
 	case !f.alive():
 		return fmt.Sprintf("it was in flight with %s, whose lease is gone: it runs again once the shard is seized%s", f.shard.Owner, f.successor())
 	}
+	if f.refused != "" {
+		return fmt.Sprintf("it is in flight (%d) with %s, which Redis refuses an operation: %s", f.job.Flight, f.shard.Owner, f.refused)
+	}
 	text := fmt.Sprintf("a handler of %s has it (flight %d)", f.shard.Owner, f.job.Flight)
 	if !f.job.Since.IsZero() {
 		text += fmt.Sprintf(" for %s", f.standing.Now.Sub(f.job.Since).Round(time.Millisecond))
@@ -107,6 +112,8 @@ func (f *facts) waiting() string {
 		return fmt.Sprintf("queue %q is paused", f.shard.Queue)
 	case !f.alive():
 		return f.ownerless()
+	case f.refused != "":
+		return fmt.Sprintf("its shard waits, because Redis refuses %s an operation: %s", f.shard.Owner, f.refused)
 	case f.shard.State == web.Leaving:
 		return fmt.Sprintf("its shard is on its way from %s to %s", f.shard.Owner, cmp.Or(f.shard.Assigned, "another node"))
 	case f.standing.Suspect:
