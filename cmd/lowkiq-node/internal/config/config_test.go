@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -253,4 +254,40 @@ func FuzzLoad(f *testing.F) {
 		_, _ = Load(Input{Name: "x", File: text})
 		_, _ = Load(Input{File: []byte("queues: {a: }"), Env: []string{"LOWKIQ_QUEUES_A_RETRY_IN=" + value}})
 	})
+}
+
+// Whatever the file can say of a single key, a variable can.
+func TestEveryKeyByVariable(t *testing.T) {
+	t.Parallel()
+	cfg := load(t, Input{File: []byte("queues: {orders: }")})
+	known := settings(reflect.ValueOf(cfg).Elem(), "")
+	if len(known) < 39 {
+		t.Fatalf("got %d keys, want all of them", len(known))
+	}
+	for _, s := range known {
+		o := Override{Source: EnvName(s.key), Key: s.key, Value: example(s)}
+		if err := cfg.override(o, known); err != nil {
+			t.Error(err)
+		} else if s.value.IsZero() || cfg.origin(s.key).place() != o.Source {
+			t.Errorf("%s=%s: got %v from %s", o.Source, o.Value, s.value, cfg.origin(s.key).place())
+		}
+	}
+}
+
+// example is a value of a key that is not zero.
+func example(s setting) string {
+	t := s.value.Type()
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case s.tag.Get("oneof") != "":
+		word, _, _ := strings.Cut(s.tag.Get("oneof"), ",")
+		return word
+	case s.tag.Get("max") != "":
+		return s.tag.Get("max")
+	case t == reflect.TypeFor[RetryIn](), t.Kind() == reflect.Slice:
+		return "[1s]"
+	}
+	return "true"
 }
