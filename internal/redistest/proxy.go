@@ -153,7 +153,7 @@ func (p *Proxy) accept(listener net.Listener) {
 }
 
 func (p *Proxy) serve(conn net.Conn) {
-	redis, err := net.DialTimeout("tcp", p.upstream, time.Second)
+	redis, err := net.DialTimeout("tcp", p.upstream, 5*time.Second)
 	if err != nil {
 		_ = conn.Close()
 		return

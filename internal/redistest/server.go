@@ -210,7 +210,7 @@ func (s *Server) options() *redis.Options {
 func options(addr string) *redis.Options {
 	return &redis.Options{
 		Addr: addr, Protocol: 2, DisableIdentity: true,
-		MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second,
+		MaxRetries: -1, DialerRetries: 1, DialTimeout: 5 * time.Second,
 		ReadTimeout: 5 * time.Second, PoolSize: 2,
 	}
 }
