@@ -15,13 +15,14 @@ import (
 
 const shortTTL = 3 * time.Second
 
-// next waits until the node works as its n-th instance.
-func (r *running) next(suffix string) {
+// next waits until the node works as an instance after this one.
+func (r *running) next(after *instance) (in *instance) {
 	r.t.Helper()
-	await(r.t, "instance "+suffix, func() bool {
-		in := r.instance()
-		return in != nil && strings.HasSuffix(in.name, suffix) && r.settled.Load() && len(in.all()) > 0
+	await(r.t, "an instance after "+after.name, func() bool {
+		in = r.instance()
+		return in != nil && in.number > after.number && r.settled.Load() && len(in.all()) > 0
 	})
+	return in
 }
 
 // alone reports whether a shard's job runs on probation.
@@ -69,7 +70,7 @@ func TestLeaseLost(t *testing.T) {
 		t.Error("a lost lease lets handlers start")
 	}
 	srv.Resume()
-	run.next(".2")
+	run.next(first)
 	p.drained()
 	if s := p.stats(); s.Failed != 0 || s.Processed != 1 || s.Morgue != 0 {
 		t.Errorf("%d failed, %d processed, %d buried; want 0, 1, 0", s.Failed, s.Processed, s.Morgue)
@@ -102,14 +103,14 @@ func TestOverrunOfLease(t *testing.T) {
 		<-release
 		return nil
 	}))
-	run.serving()
+	first := run.serving().instance()
 	p.push(numbered("a", 0, 1)...)
 	receive(t, "the handler", began)
 	srv.Pause()
 	if late := receive(t, "the overrun", overrun); late < 0 {
 		t.Errorf("OnOverrun was called %s before 0.9 ttl", -late)
 	}
-	run.next(".2")
+	run.next(first)
 	p.drained()
 	if got := p.stats().Processed; got != 1 {
 		t.Errorf("%d processed, want 1: it was done, and acked under the old name", got)
@@ -122,19 +123,15 @@ func TestRedisAwayAndBack(t *testing.T) {
 	srv := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	p := open(t, srv.URL(), 4)
 	w := newWitness(1)
-	run := start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{Shards: 4}, w.around(func(context.Context, *lowkiq.Batch) error { return nil }))
-	run.serving()
+	run := start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{Shards: 4}, w.around(nothing)).serving()
+	in := run.instance()
 	p.push(numbered("a", 0, 5)...)
 	p.drained()
 	for n := range 2 {
-		lost := run.instance().keeper.lost
 		srv.Stop()
-		receive(t, "the lease's loss", lost)
+		receive(t, "the lease's loss", in.keeper.lost)
 		srv.Restart()
-		await(t, "it works on as another instance", func() bool {
-			in := run.instance()
-			return in != nil && in.keeper.lost != lost && run.settled.Load() && len(in.all()) == 4
-		})
+		in = run.next(in)
 		p.push(numbered("a", 5+5*n, 10+5*n)...)
 		p.drained()
 	}
@@ -168,6 +165,7 @@ func TestRedisRestartedEmpty(t *testing.T) {
 		}))
 	}
 	run := node("n1").serving()
+	first := run.instance()
 	second := node("n2")
 	await(t, "the second node stands by", func() bool { return second.instance() != nil && second.instance().wakes != nil })
 	p.push(numbered("a", 0, 1)...)
@@ -178,7 +176,7 @@ func TestRedisRestartedEmpty(t *testing.T) {
 	if in := run.instance(); in != nil {
 		in.keeper.poke() // it would notice within ttl/6
 	}
-	run.next(".2")
+	run.next(first)
 	if !run.absentHeld() {
 		t.Error("the node waited until absent claims count as free: it ran these shards last")
 	}

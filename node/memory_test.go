@@ -120,9 +120,10 @@ func TestNotReadyBeforeClaims(t *testing.T) {
 		}
 		return false
 	})
-	raw(t, srv.Addr(), "DEL", "lk:{default}:lease:"+run.instance().name)
-	run.instance().keeper.poke()
-	run.next(".2")
+	first := run.instance()
+	raw(t, srv.Addr(), "DEL", "lk:{default}:lease:"+first.name)
+	first.keeper.poke()
+	run.next(first)
 	if claims.Load() < 4 || ready.Load() > 0 {
 		t.Errorf("ready at %d of %d claims, want 0 of 4", ready.Load(), claims.Load())
 	}
