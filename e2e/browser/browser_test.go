@@ -34,7 +34,7 @@ func chromium(t testing.TB) context.Context {
 }
 
 func start(t testing.TB, path string) context.Context {
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.DisableGPU)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.DisableGPU, chromedp.WSURLReadTimeout(patience))
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium refuses root otherwise; it sees the pages of this test only
 	}
@@ -129,7 +129,7 @@ func eval[T any](b *tab, expression string) T {
 // sees waits until an expression holds on the page.
 func (b *tab) sees(what, expression string) {
 	b.t.Helper()
-	await(b.t, fmt.Sprintf("%s at %s", what, b.where()), soon, func() bool { return eval[bool](b, expression) })
+	await(b.t, fmt.Sprintf("%s at %s", what, b.where()), patience, func() bool { return eval[bool](b, expression) })
 }
 
 // shoot leaves a picture of the whole page among the artifacts.

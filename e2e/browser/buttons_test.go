@@ -264,7 +264,7 @@ func (b *tab) pressGroup(w *world, name string, state queue.State, label, meant 
 // opensWith opens a page until an expression holds: without scripts it does not change by itself.
 func (b *tab) opensWith(at, expression string) {
 	b.t.Helper()
-	await(b.t, expression+" at "+at, soon, func() bool {
+	await(b.t, expression+" at "+at, patience, func() bool {
 		b.open(at)
 		return eval[bool](b, expression)
 	})

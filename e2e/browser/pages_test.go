@@ -59,7 +59,7 @@ func pages() []page {
 		{name: "plan", path: "/plan", want: "n1"},
 		{name: "plan-add", path: query("/plan", "add", "n4"), want: "n4"},
 		{name: "plan-remove", path: query("/plan", "remove", "n2"), want: "n2"},
-		{name: "redis", path: "/redis", want: "7."},
+		{name: "redis", path: "/redis", want: "noeviction"},
 		{name: "nowhere", path: "/nowhere", want: "nowhere", fail: true},
 		{name: "nowhere-queue", path: "/queues/nobody", want: "nobody", fail: true},
 	}

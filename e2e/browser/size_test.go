@@ -22,6 +22,9 @@ const (
 	manyJobs   = 1_000_000
 )
 
+// quick is what a page may take even on a busy machine.
+const quick = 20 * time.Second
+
 // bigPages are those that a size may harm.
 var bigPages = []page{
 	{name: "overview", path: "/", want: "queue-0000"},
@@ -40,7 +43,7 @@ var bigPages = []page{
 	{name: "shards", path: "/shards", want: "queue-0000"},
 	{name: "nodes", path: "/nodes", want: "n1"},
 	{name: "plan", path: query("/plan", "add", "n2"), want: "n2"},
-	{name: "redis", path: "/redis", want: "7."},
+	{name: "redis", path: "/redis", want: "noeviction"},
 }
 
 // newBigWorld is a cluster of one node that handles none of many queues and jobs.
@@ -103,7 +106,7 @@ func TestPagesOfManyQueues(t *testing.T) {
 		if !strings.Contains(body, p.want) || !strings.Contains(body, "</html>") || strings.Contains(body, unread) {
 			t.Errorf("%s: got %d bytes without %q, or without an end, or unread figures", p.path, len(body), p.want)
 		}
-		if took > soon {
+		if took > quick {
 			t.Errorf("%s: took %s", p.path, took)
 		}
 	}
