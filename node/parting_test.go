@@ -59,8 +59,8 @@ func TestLostShardsWaitQuietly(t *testing.T) {
 	}
 	before := commands(t, srv.Addr())
 	<-time.After(time.Second) // the window of the measurement
-	if got := commands(t, srv.Addr()) - before; got > 30 {
-		t.Errorf("%d commands in a second, want about none", got)
+	if got := commands(t, srv.Addr()) - before; got > 100 {
+		t.Errorf("%d commands in a second, want about none, not one after the other", got)
 	}
 	close(release)
 	p.drained()

@@ -91,7 +91,7 @@ func TestClusterMetrics(t *testing.T) {
 // its polls, the leader's share included.
 func TestIdleCluster(t *testing.T) {
 	t.Parallel()
-	const size, window, windows = 5, 6 * time.Second, 5
+	const size, window, windows = 5, 6 * time.Second, 10
 	srv := redistest.Start(t)
 	var nodes []*member
 	for i := range size {
