@@ -1,0 +1,162 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// PopRequest says what to pop.
+type PopRequest struct {
+	Acks       []Acks // done since the last pop; sent along
+	IDs        int    // most jobs, 1 to 1,000
+	Bytes      int    // most bytes of payloads; one job may exceed it
+	MaxCrashes int    // crashes after which an id on probation is buried; 0 = never
+	Slot       bool   // the node's probation slot is held: an id that crashed before may come
+}
+
+// Probation is what a pop says of ids on probation.
+type Probation string
+
+// The states of probation.
+const (
+	NoProbation    Probation = ""
+	ProbationTaken Probation = "taken" // the popped id is on probation: nothing else of the shard may run
+	ProbationWait  Probation = "wait"  // one waits until all flights of the shard have ended
+	ProbationSlot  Probation = "slot"  // one waits for the node's slot
+)
+
+// passedOver, in the place of a probation, says that a pop found entries of deleted jobs only, as many
+// as one script may look at: the next pop goes on there.
+const passedOver Probation = "passed"
+
+// Popped is the answer to a pop.
+type Popped struct {
+	Now       time.Time // by Redis's clock
+	Flight    int64     // the number that acks and nacks of these jobs name
+	Jobs      []lowkiq.Job
+	Open      []int64   // all flights of the claim that are not finished
+	Next      time.Time // when the next scheduled job is due; zero if there is none
+	Ready     int       // ids still in the ready list
+	Probation Probation
+	Damaged   []string // ids whose records could not be read: they were set aside, as by a repair
+}
+
+// maxPop is the most jobs of a pop: Redis runs the script alone, so it must stay short.
+const maxPop = 1000
+
+// Pop acknowledges what is done and takes the next flight, in one round trip. After a
+// Transient error call it again with the same request: the answer will be the same
+// flight, and acks are no-ops the second time.
+func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
+	if req.IDs < 1 || req.IDs > maxPop {
+		return Popped{}, fmt.Errorf("shard %s: pop %d jobs: want 1 to %d", c.Shard, req.IDs, maxPop)
+	}
+	number := c.popped + 1
+	slot := "0"
+	if req.Slot {
+		slot = "1"
+	}
+	args := make([]any, 8, 8+2*len(req.Acks)+ackCount(req.Acks))
+	args[0], args[1], args[2], args[3] = c.Instance, c.fence, number, req.IDs
+	args[4], args[5], args[6] = req.Bytes, req.MaxCrashes, slot
+	args = appendAcks(args, req.Acks)
+	args[7] = len(args) - 8
+	reply, err := c.c.run(ctx, c.c.scripts.pop, c.pop, args...)
+	if err != nil {
+		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
+	}
+	popped, err := decodePop(reply)
+	if err != nil {
+		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
+	}
+	popped.Flight = number
+	if len(popped.Damaged) > 0 {
+		return c.withoutDamaged(ctx, req, popped)
+	}
+	c.popped = number
+	if popped.Probation == passedOver {
+		req.Acks = nil
+		return c.Pop(ctx, req)
+	}
+	return popped, nil
+}
+
+// withoutDamaged sets aside what a pop could not read: such a record must stop nobody else. A
+// flight of which nothing is left is followed by the next.
+func (c *Claim) withoutDamaged(ctx context.Context, req PopRequest, popped Popped) (Popped, error) {
+	args := []any{c.Instance, c.fence, popped.Flight}
+	for _, id := range popped.Damaged {
+		args = append(args, id)
+	}
+	if _, err := c.c.run(ctx, c.c.scripts.aside, c.keys.forAside(), args...); err != nil {
+		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
+	}
+	c.popped = popped.Flight
+	if len(popped.Jobs) > 0 {
+		return popped, nil
+	}
+	req.Acks = nil
+	next, err := c.Pop(ctx, req)
+	next.Damaged = append(popped.Damaged, next.Damaged...)
+	return next, err
+}
+
+func ackCount(acks []Acks) (n int) {
+	for _, a := range acks {
+		if !a.Rest {
+			n += len(a.IDs)
+		}
+	}
+	return n
+}
+
+func decodePop(reply any) (Popped, error) {
+	r, ok := reply.([]any)
+	if !ok || len(r) < 5 || len(r)%2 != 1 {
+		return Popped{}, errors.New("pop answered nonsense")
+	}
+	var p Popped
+	p.Now, p.Next = microTime(r[0]), microTime(r[2])
+	if open, _ := r[1].(string); open != "" {
+		for word := range strings.SplitSeq(open, " ") {
+			n, _ := strconv.ParseInt(word, 10, 64)
+			p.Open = append(p.Open, n)
+		}
+	}
+	ready, _ := r[3].(int64)
+	probation, _ := r[4].(string)
+	p.Ready, p.Probation = int(ready), Probation(probation)
+	n := (len(r) - 5) / 2
+	if n == 0 {
+		return p, nil
+	}
+	p.Jobs = make([]lowkiq.Job, 0, n)
+	slab := make([]lowkiq.Payload, 0, n)
+	for i := range n {
+		id, _ := r[5+2*i].(string)
+		record, _ := r[6+2*i].(string)
+		job, rest, err := decodeJob(id, record, slab)
+		if err != nil {
+			p.Damaged = append(p.Damaged, id)
+			continue
+		}
+		p.Jobs, slab = append(p.Jobs, job), rest
+	}
+	return p, nil
+}
+
+// microTime reads unix microseconds; "" is the zero time.
+func microTime(v any) time.Time {
+	text, _ := v.(string)
+	us, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMicro(us)
+}
