@@ -69,6 +69,10 @@ func TestCheckEachRule(t *testing.T) {
 
 		{"stale fence", Config{}, run{pushed: slices.Concat(a, b), calls: []*did{
 			ok(1, 2, "a", 1, 2, 3).by("q", 2), ok(3, 4, "b", 4)}}, []Kind{StaleFence}},
+		{"two processes with one fence", Config{}, run{pushed: slices.Concat(a, b), calls: []*did{
+			ok(1, 2, "a", 1, 2, 3), ok(3, 4, "b", 4).by("q", 1)}}, []Kind{StaleFence}},
+		{"two children with the fence of their parent", Config{}, run{pushed: slices.Concat(a, b), calls: []*did{
+			ok(1, 2, "a", 1, 2, 3).by("p/1", 1), ok(3, 4, "b", 4).by("p/2", 1)}}, nil},
 		{"an older fence that began earlier", Config{}, run{pushed: slices.Concat(a, b), calls: []*did{
 			ok(1, 5, "b", 4), ok(2, 3, "a", 1, 2, 3).by("q", 2)}}, nil},
 

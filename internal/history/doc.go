@@ -32,7 +32,8 @@
 //
 //   - I1: no two calls of one (queue, id) overlap; with Config.ShardConcurrency, no
 //     more batches of a shard than that; a batch never starts with a fence below
-//     that of a batch of its shard that started before.
+//     that of a batch of its shard that started before, nor with that of another
+//     process. Several processes behind one HTTP handler are named "<name>/<which>".
 //   - I2: every pushed payload was in a call that succeeded; nothing was handled
 //     that was not pushed. Equal payloads of an id that wait together are one, with
 //     the smallest score: a payload also counts as handled if an equal one with a

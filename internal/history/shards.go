@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
-// judgeShards checks I1 per shard: fences never go back, and with concurrency > 0
+// judgeShards checks I1 per shard: fences never go back, each is of one process, and with concurrency > 0
 // no more batches than that run at once. A batch is the calls of one process with
 // one start.
 func (t *table) judgeShards(v *Verdict, concurrency int) {
@@ -39,6 +40,11 @@ type shardState struct {
 
 func (s *shardState) fence(t *table, v *Verdict, i int32) {
 	c, h := &t.calls[i], &t.calls[s.highest]
+	if c.fence == h.fence && !t.related(c.process, h.process) {
+		v.fault(StaleFence, func() (string, []string) {
+			return fmt.Sprintf("two processes had fence %d", c.fence), []string{t.describe(s.highest), t.describe(i)}
+		})
+	}
 	if c.fence >= h.fence {
 		s.highest = i
 		return
@@ -50,6 +56,15 @@ func (s *shardState) fence(t *table, v *Verdict, i int32) {
 		return fmt.Sprintf("a batch began with fence %d after one with fence %d", c.fence, h.fence),
 			[]string{t.describe(s.highest), t.describe(i)}
 	})
+}
+
+// related: a process and its exec children, who have their fences from it.
+func (t *table) related(a, b int32) bool {
+	parent := func(process int32) string {
+		name, _, _ := strings.Cut(t.processes.list[process], "/")
+		return name
+	}
+	return a == b || parent(a) == parent(b)
 }
 
 func (s *shardState) enter(t *table, v *Verdict, i int32, concurrency int) {

@@ -13,7 +13,7 @@ type Kind string
 const (
 	Overlap    Kind = "overlap"     // I1: two calls of one id at once
 	Crowd      Kind = "crowd"       // I1: more batches of a shard at once than allowed
-	StaleFence Kind = "stale fence" // I1: a batch began with a lower fence than one before it
+	StaleFence Kind = "stale fence" // I1: a batch began with a lower fence than one before it, or another process's
 	Lost       Kind = "lost"        // I2: pushed and never handled
 	Unknown    Kind = "unknown"     // I2: handled and never pushed
 	Unsorted   Kind = "unsorted"    // I3: scores of a call do not ascend, or equal ones are not in push order

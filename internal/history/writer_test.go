@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -117,7 +118,7 @@ func TestProcessesShareAFile(t *testing.T) {
 	var pushed []Pushed
 	for p := range 3 {
 		worker := exec.Command(os.Args[0], "-test.run=^TestWorker$")
-		worker.Env = append(os.Environ(), "HISTORY_WORKER="+path, fmt.Sprintf("HISTORY_ID=w%d", p))
+		worker.Env = append(os.Environ(), "HISTORY_WORKER="+path, fmt.Sprintf("HISTORY_ID=w%d", p), fmt.Sprintf("HISTORY_FENCE=%d", p+1))
 		var said strings.Builder
 		worker.Stdout, worker.Stderr = &said, &said
 		kill := p == 2
@@ -176,18 +177,27 @@ func TestWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
+	fence, err := strconv.ParseInt(os.Getenv("HISTORY_FENCE"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
 	h := Wrap(w, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
+	handle := func(g int, id string, score float64) error {
+		batch := batchOf(g, lowkiq.Job{ID: id, Payloads: loads(id, score)})
+		batch.Fence = fence
+		return h.Handle(t.Context(), batch)
+	}
 	var wg sync.WaitGroup
 	for g := range workerGoroutines {
 		id := fmt.Sprintf("%s-%d", os.Getenv("HISTORY_ID"), g)
 		wg.Go(func() {
 			for s := range workerCalls {
-				if err := h.Handle(t.Context(), batchOf(g, lowkiq.Job{ID: id, Payloads: loads(id, float64(s))})); err != nil {
+				if err := handle(g, id, float64(s)); err != nil {
 					t.Error(err)
 				}
 			}
 			for os.Getenv("HISTORY_FOREVER") != "" { // repeats the last call until it is killed
-				_ = h.Handle(t.Context(), batchOf(g, lowkiq.Job{ID: id, Payloads: loads(id, workerCalls-1)}))
+				_ = handle(g, id, workerCalls-1)
 			}
 		})
 	}
