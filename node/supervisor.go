@@ -171,8 +171,11 @@ func (in *instance) release(ctx context.Context, r *runner) {
 	<-r.idle
 	if acks := r.lastAcks(); len(acks) > 0 {
 		err := in.persist(ctx, "ack", r, func() error { return second(r.claim.Ack(ctx, acks...)) })
-		if err == nil {
+		switch {
+		case err == nil:
 			r.acknowledged(acks)
+		case !errors.Is(err, lowkiq.ErrFenced): // else the release says so
+			in.trouble("ack", r.claim.Shard, err)
 		}
 	}
 	err := in.persist(ctx, "release", r, func() error { return second(r.claim.Release(ctx)) })
