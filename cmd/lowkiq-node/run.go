@@ -29,8 +29,8 @@ type runCommand struct {
 	HTTP          string     `name:"http" placeholder:"HOST:PORT" help:"Address of the API and the metrics. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
 	Concurrency   *int       `placeholder:"N" help:"Most handler calls at once. Default: four per CPU."`
 	TokenFile     string     `placeholder:"FILE" help:"File with the admin token, which API callers must send. LOWKIQ_NODE_TOKEN is the token itself."`
-	Insecure      bool       `help:"Serve the API to other hosts without a token, gossip with them without a key, speak Raft with them without certificates."`
-	AllowEviction bool       `help:"Accept a Redis that may evict keys, and with them jobs."`
+	Insecure      *bool      `help:"Serve the API to other hosts without a token, gossip with them without a key, speak Raft with them without certificates."`
+	AllowEviction *bool      `help:"Accept a Redis that may evict keys, and with them jobs."`
 	LogLevel      slog.Level `default:"info" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
 }
 
@@ -68,8 +68,8 @@ func (c *runCommand) overrides() []config.Override {
 		config.Override{Source: "--http", Key: "node.http", Value: c.HTTP},
 		config.Override{Source: "--concurrency", Key: "node.concurrency", Value: number(c.Concurrency)},
 		config.Override{Source: "--token-file", Key: "node.token_file", Value: c.TokenFile},
-		config.Override{Source: "--insecure", Key: "node.insecure", Value: yes(c.Insecure)},
-		config.Override{Source: "--allow-eviction", Key: "node.allow_eviction", Value: yes(c.AllowEviction)},
+		config.Override{Source: "--insecure", Key: "node.insecure", Value: truth(c.Insecure)},
+		config.Override{Source: "--allow-eviction", Key: "node.allow_eviction", Value: truth(c.AllowEviction)},
 	)
 }
 

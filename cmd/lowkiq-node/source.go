@@ -38,6 +38,14 @@ func number(n *int) string {
 	return strconv.Itoa(*n)
 }
 
+// truth of a flag that may undo what the file says.
+func truth(flag *bool) string {
+	if flag == nil {
+		return ""
+	}
+	return strconv.FormatBool(*flag)
+}
+
 // list writes texts as the file would.
 func list(texts []string) string {
 	if len(texts) == 0 {
