@@ -74,7 +74,7 @@ func TestEmbedded(t *testing.T) {
 // open connects with a cluster name of its own.
 func (b *backend) open(t testing.TB, change ...func(*Config)) *Client {
 	t.Helper()
-	cfg := Config{Redis: b.url, Cluster: b.name(), PoolSize: 16, Timeout: 20 * time.Second}
+	cfg := Config{Redis: b.url, Cluster: b.name(), PoolSize: 16, Timeout: time.Minute} // on a machine that does much else, too
 	for _, f := range change {
 		f(&cfg)
 	}

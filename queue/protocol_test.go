@@ -264,8 +264,12 @@ func noScript(t *testing.T, b *backend) {
 	}
 	q, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "wide", Shards: 3})
 	r.no(err)
+	many := 10_000
+	if b.mini {
+		many = 5000 // it answers a pipeline as a whole, which must be within the client's patience
+	}
 	var jobs []lowkiq.Push
-	for i := range 10_000 {
+	for i := range many {
 		jobs = append(jobs, job(fmt.Sprint("id", i%50), fmt.Sprint(i)))
 	}
 	forget()
