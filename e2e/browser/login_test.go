@@ -4,6 +4,7 @@ package browser
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +13,19 @@ import (
 
 const adminToken = "a-token-of-the-browser-tests"
 
-// withToken starts one more node, which asks for a token.
+// beyond is an address of this machine, beyond loopback if it has one: without TLS browsers
+// treat such a page with more suspicion, and send other headers from it.
+func beyond() string {
+	addresses, _ := net.InterfaceAddrs()
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
+			return ip.IP.String()
+		}
+	}
+	return "127.0.0.1"
+}
+
+// withToken starts one more node, which asks for a token, where operators would look for it.
 func (w *world) withToken(name string) {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -27,7 +40,7 @@ func (w *world) withToken(name string) {
 			w.t.Fatal(err)
 		}
 	}
-	w.nodes[name] = launch(w.t, name, binary(w.t), "run", "--config", config, "--name", name, "--http", "127.0.0.1:0", "--bind", "127.0.0.1:0")
+	w.nodes[name] = launch(w.t, name, binary(w.t), "run", "--config", config, "--name", name, "--http", net.JoinHostPort(beyond(), "0"), "--bind", "127.0.0.1:0")
 	await(w.t, "node "+name+" is ready", patience, func() bool { return ready(w.url(name)) })
 }
 
