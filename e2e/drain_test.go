@@ -20,12 +20,12 @@ func TestSIGTERM(t *testing.T) {
 	var slowestEnd, slowestStart time.Duration
 	for i := range rounds {
 		feed.share(i+1, rounds)
-		w := r.start(settings{Work: 5 * time.Millisecond})
+		w := r.start(settings{TTL: calmTTL, Work: 5 * time.Millisecond})
 		slowestStart = max(slowestStart, r.works(w)-w.started)
 		<-time.After(upTo(random, 200*time.Millisecond))
 		slowestEnd = max(slowestEnd, w.terminate(patience))
 	}
-	w := r.start(settings{})
+	w := r.start(settings{TTL: calmTTL})
 	r.leased(w, 1)
 	feed.finish()
 	r.drained()

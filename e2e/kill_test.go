@@ -13,7 +13,7 @@ import (
 
 // servesAgain is the promise for a crashed process that is restarted on its host, from
 // its start to its first handled job (design, section 6, seize (a)). Without the proof of the
-// death it would take a ttl at least, and with slack it may still not take that.
+// death it would take a ttl at least, which calmTTL makes longer than this and slack.
 const servesAgain = 2 * time.Second
 
 // randomly returns a source whose seed the log tells.
@@ -32,7 +32,7 @@ func TestKillNineTwentyTimes(t *testing.T) {
 	random := randomly(t)
 	r := newRig(t, 16)
 	feed := r.feed(realEvents(stream.Count))
-	s := settings{MaxCrashes: -1, Work: 2 * time.Millisecond}
+	s := settings{TTL: calmTTL, MaxCrashes: -1, Work: 2 * time.Millisecond}
 	early := 0
 	var slowest time.Duration
 	for i := range kills {

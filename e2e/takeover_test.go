@@ -27,11 +27,11 @@ func TestTakeover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 16)
-			a := r.start(settings{Name: "a", Work: 10 * time.Millisecond})
+			a := r.start(settings{Name: "a", TTL: calmTTL, Work: 10 * time.Millisecond})
 			feed := r.feed(realEvents(3000))
 			feed.share(1, 2)
 			r.works(a)
-			b := r.start(settings{Name: "b", Work: time.Millisecond})
+			b := r.start(settings{Name: "b", TTL: calmTTL, Work: time.Millisecond})
 			r.leased(b, 1)
 			if b.first() != 0 {
 				t.Error("the second worker works while the first lives")

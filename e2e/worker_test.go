@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	// ttl is the default: a machine that halts for a few seconds costs no lease.
-	ttl = 6 * time.Second
+	ttl = 3 * time.Second // the least that a node allows
+	// calmTTL is for tests in which no lease is to run out, and shows when one had to.
+	calmTTL = time.Minute
 	// queueName is the queue of every test.
 	queueName = "history"
 )
