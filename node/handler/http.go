@@ -21,7 +21,8 @@ const (
 	quoted        = 512              // bytes of a response that an error quotes
 	minRetryAfter = time.Second      // an endpoint that says 0 is not asked again without a pause
 	maxRetryAfter = 24 * time.Hour   // an endpoint cannot put a job off for longer
-	pingAfter     = 15 * time.Second // of silence; an answer to the ping is waited for as long
+	pingAfter     = 15 * time.Second // of silence on a connection with HTTP/2
+	pongWithin    = 2 * time.Minute  // an endpoint with one thread answers no ping while it works
 )
 
 // HTTPConfig says where to post batches.
@@ -87,7 +88,7 @@ func newClient() *http.Client {
 		ForceAttemptHTTP2:   true,
 		// Batches of an endpoint with HTTP/2 share a connection. One that a firewall has forgotten would
 		// keep them until their handlers' timeout, and those after them too.
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingAfter},
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pongWithin},
 	}
 	return &http.Client{
 		Transport:     transport,

@@ -82,8 +82,8 @@ func TestHTTPNoticesADeadConnection(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		began := time.Now()
-		if err := h.Handle(ctx, batch()); err == nil || time.Since(began) > time.Minute {
-			t.Errorf("got %v after %s, want an error within a minute", err, time.Since(began))
+		if err := h.Handle(ctx, batch()); err == nil || time.Since(began) > 3*time.Minute {
+			t.Errorf("got %v after %s, want an error within three minutes", err, time.Since(began))
 		}
 		if err := h.Handle(ctx, batch()); err != nil {
 			t.Errorf("got %v, want a new connection for the next batch", err)
