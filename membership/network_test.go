@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -13,26 +12,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"go.uber.org/goleak"
+
+	"github.com/lowkiq/lowkiq/internal/leaktest"
 )
 
-// TestMain looks for leaks for longer than goleak does by itself: memberlist's
-// Shutdown does not wait for a probe under way, which ends within its interval, and
-// that is stretched up to eightfold on a busy machine.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	for deadline := time.Now().Add(patience); code == 0; {
-		err := goleak.Find()
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // inBubble runs a story whose processes gossip in memory and in the bubble's time, so that
 // no busy machine makes them miss each other.
