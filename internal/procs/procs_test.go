@@ -1,0 +1,83 @@
+package procs
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+)
+
+func TestStart(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no /proc")
+	}
+	first, err := Start(os.Getpid())
+	again, err2 := Start(os.Getpid())
+	if errors.Join(err, err2) != nil || first != again || first == "" {
+		t.Errorf("got %q %v, then %q %v; want the same twice", first, err, again, err2)
+	}
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, err = Start(zombie.Process.Pid); errors.Is(err, ErrEnded) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a zombie: got %v, want %v", err, ErrEnded)
+		}
+	}
+	if err := zombie.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Start(zombie.Process.Pid); !os.IsNotExist(err) {
+		t.Errorf("a process that is gone: got %v", err)
+	}
+}
+
+// A guard is found by the name of whom it guards for, and by no other one.
+func TestGuarded(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no /proc")
+	}
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip(err)
+	}
+	name := Name(3600, "77"+Self()[len(Self())-2:]) // to sleep these are seconds
+	guarded := func() bool {
+		t.Helper()
+		found, err := Guarded(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if guarded() {
+		t.Fatal("guarded before there is a guard")
+	}
+	guard := &exec.Cmd{Path: sleep, Args: []string{GuardName, name}}
+	if err := guard.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); !guarded(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("its guard is not found")
+		}
+	}
+	for _, other := range []string{name + "0", name[:len(name)-1], ""} {
+		if found, err := Guarded(other); found || err != nil {
+			t.Errorf("%q: got %v %v, want none", other, found, err)
+		}
+	}
+	_ = guard.Process.Kill()
+	_ = guard.Wait() // it was killed
+	if guarded() {
+		t.Error("guarded after its guard's end")
+	}
+}
