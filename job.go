@@ -3,6 +3,7 @@ package lowkiq
 import (
 	"fmt"
 	"hash/crc32"
+	"log/slog"
 	"time"
 )
 
@@ -17,11 +18,17 @@ type Queue struct {
 // other jobs of the same push are not affected.
 const (
 	MaxIDBytes      = 512       // longest job id, bytes
-	MaxPayloadBytes = 1 << 20   // longest payload, bytes (default; queue.Config.PayloadBytes)
+	MaxPayloadBytes = 1 << 20   // longest payload, bytes (default; queue.PushRules.PayloadBytes)
 	MaxPayloads     = 10_000    // payloads waiting for one id (default)
 	MaxIDPayload    = 16 << 20  // bytes of payloads waiting for one id (default)
 	MaxShards       = 1_000_000 // shards of one queue
 	MaxQueueName    = 128       // longest queue or cluster name, bytes
+
+	// Due times, unix seconds: from September 2001, so that a delay is not taken for a
+	// time, to March 2242, so that milliseconds are not; microseconds of these are exact
+	// in the doubles by which Redis sorts.
+	MinPerformAt = 1_000_000_000
+	MaxPerformAt = 1 << 33
 )
 
 // Push is a job on its way in.
@@ -32,7 +39,8 @@ type Push struct {
 	// order. nil means the time of the push by Redis's clock in unix seconds, made
 	// strictly increasing per shard, so that payloads arrive in push order.
 	Score *float64
-	// PerformAt is the earliest time at which the job may run. Zero means now. It
+	// PerformAt is the earliest time at which the job may run, MinPerformAt to
+	// MaxPerformAt. The zero time.Time means now. It
 	// counts for an id that is not waiting yet; an id that is keeps its due time.
 	PerformAt time.Time
 }
@@ -48,8 +56,8 @@ type Job struct {
 	ID         string
 	Payloads   []Payload // lowest score first; equal scores in push order (I3)
 	PerformAt  time.Time // when it became, or becomes, due
-	RetryCount int       // -1 for a job that never failed
-	Error      string    // what the last failure said, for people
+	RetryCount int       // -1 for a job that never failed, or was made fresh again
+	Error      string    // what the last failure said, for people; it stays until an attempt succeeds
 }
 
 // Shard is the unit of ownership: one part of a queue.
@@ -60,6 +68,9 @@ type Shard struct {
 
 // String returns "queue/index".
 func (s Shard) String() string { return fmt.Sprintf("%s/%d", s.Queue, s.Index) }
+
+// LogValue is the same for logs, of any format.
+func (s Shard) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
 // ShardOf returns the index of the shard that holds id: crc32 (IEEE) of the id
 // modulo the number of shards, as in Ruby's Lowkiq. It panics if shards < 1.

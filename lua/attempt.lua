@@ -6,16 +6,12 @@
 -- kind: failed (a retry is spent), exhausted (it was the last), crashed (the worker died with it)
 local attempts = {}
 
--- attempt remembers one; note_attempts writes down all of them at once.
-local function attempt(now, id, retry, kind, instance, err)
-  if string.find(err, 'Traceback (most recent call last)', 1, true) == 1 then
-    err = string.match(err, '([^\n]+)%s*$') or err -- Python says last what went wrong
-  end
-  local line = string.find(err, '\n', 1, true)
-  err = string.sub(err, 1, math.min(200, line and line - 1 or 200))
+-- attempt remembers one; note_attempts writes down all of them at once. line: Go has cut the error down to
+-- it (Gist). Text of a user is never searched here: what such a search costs, all of Redis waits for.
+local function attempt(now, id, retry, kind, instance, line)
   -- Not '%s': string.format ends a short string at its first zero byte.
   attempts[#attempts + 1] = string.format('%.0f %d ', now, retry) .. kind .. string.format(' %d %d\n', #id, #instance)
-    .. id .. instance .. err
+    .. id .. instance .. line
 end
 
 local function note_attempts(key)

@@ -1,7 +1,7 @@
 -- audit_spill: do entries of the spill belong to a crowded job, and have they both halves? Reads only.
 --
 -- KEYS  1 jobs  2 parked  3 morgue  4 spill  5 spillx
--- ARGV  per entry: space (w or m), id, place ('' if the entry comes from spillx), payload
+-- ARGV  per entry: space (w or m), id, key ('' if the entry comes from spillx), payload
 -- Returns one character per entry: 0 right, or gone meanwhile; 1 no field in spillx; 2 no member
 --       of spill; 3 no crowded record.
 local function crowded(key, id)
@@ -10,19 +10,19 @@ end
 
 local out = {}
 for p = 1, #ARGV, 4 do
-  local space, id, place, payload = ARGV[p], ARGV[p + 1], ARGV[p + 2], ARGV[p + 3]
+  local space, id, key, payload = ARGV[p], ARGV[p + 1], ARGV[p + 2], ARGV[p + 3]
   local prefix = space .. #id .. ':' .. id .. ':'
   local field = redis.call('HGET', KEYS[5], prefix .. payload)
   local code = '0'
-  if place == '' then
-    place = field and string.sub(field, 1, 12)
-    if field and not redis.call('ZSCORE', KEYS[4], prefix .. place .. payload) then code = '2' end
-  elseif not redis.call('ZSCORE', KEYS[4], prefix .. place .. payload) then
-    place = false
-  elseif not field or string.sub(field, 1, 12) ~= place then
+  if key == '' then
+    key = field
+    if field and not redis.call('ZSCORE', KEYS[4], prefix .. key .. payload) then code = '2' end
+  elseif not redis.call('ZSCORE', KEYS[4], prefix .. key .. payload) then
+    key = false
+  elseif field ~= key then
     code = '1'
   end
-  if place and code == '0' then
+  if key and code == '0' then
     local owned = space == 'm' and crowded(KEYS[3], id) or space == 'w' and (crowded(KEYS[1], id) or crowded(KEYS[2], id))
     if not owned then code = '3' end
   end

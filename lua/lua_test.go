@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -87,6 +88,58 @@ func TestPortable(t *testing.T) {
 			t.Errorf("%q passes, want an objection", script)
 		}
 	}
+}
+
+// Redis serves nobody while a pattern is matched, and not even SCRIPT KILL is heard then. So a pattern
+// must read its text once, whatever stands there: it is anchored, and each repetition ends where a
+// literal follows that it cannot have eaten, or the pattern ends.
+func TestPatternsReadOnce(t *testing.T) {
+	t.Parallel()
+	all, _ := scripts(t)
+	seen := 0
+	for _, name := range all {
+		found, objections := patterns(Source(name))
+		seen += found
+		for _, o := range objections {
+			t.Errorf("%s: %s", name, o)
+		}
+	}
+	if seen < 5 {
+		t.Errorf("got %d patterns in all scripts, want those of record.lua at least", seen)
+	}
+	for _, script := range []string{
+		`err = string.match(err, '([^\n]+)%s*$') or err`, `string.match(s, '^%s*(.+)$')`, `string.match(s, '^(%S+)%s+x')`,
+		`string.match(s, '^(%d+)%d+ ')`, `string.match(s, pattern)`, `string.find(s, 'x')`, `string.find(s, x, 1, false)`,
+		`string.gsub(s, ' ', '')`, `for w in string.gmatch(s, '%S+') do`, `s:match('^x')`, `string.match(s, '^.-x')`,
+		`string.match(s, '^%b()')`, `string.match(s, "^x")`, `local m = string.match`, `local f = string['find']`,
+	} {
+		if _, objections := patterns(script); len(objections) == 0 {
+			t.Errorf("%q passes, want an objection", script)
+		}
+	}
+	if found, objections := patterns(`string.match(r, '^[js]%-?(%d+) (%S+) %d+:()', p) string.find(s, '[\n', 1, true)`); found != 2 || objections != nil {
+		t.Errorf("got %d patterns, %q, want 2 and no objection", found, objections)
+	}
+}
+
+// patterns counts the patterns of a script and says which ones may read their text more than once.
+func patterns(script string) (n int, objections []string) {
+	use := regexp.MustCompile(`string(?:\.|\[['"])(?:match|find|gmatch|gsub)\b.*|:(?:match|find|gmatch|gsub)\(.*`)
+	plain := regexp.MustCompile(`^string\.find\([^,()]+, '[^']*', 1, true\)`)
+	once := regexp.MustCompile(`^string\.match\([^,()]+, '\^(?:[a-z]|\.|\[[a-z]+\]|%-\??| |:|\\n|\(\)|\(?\.?%S\+\)? |\(?%d\+\)?(?:[ :]|\\n|\(\)'|'))*'?(?:, p)?\)`)
+	for script != "" {
+		at := use.FindStringIndex(script)
+		if at == nil {
+			break
+		}
+		call := script[at[0]:at[1]]
+		n++
+		if !plain.MatchString(call) && !once.MatchString(call) {
+			objections = append(objections, fmt.Sprintf("got %q, want a pattern that reads its text once", call))
+		}
+		script = script[at[0]+len("string.match"):]
+	}
+	return n, objections
 }
 
 func TestUnknownScriptPanics(t *testing.T) {

@@ -1,24 +1,41 @@
 -- morgue_delete: forget what the morgue holds of these ids.
 --
 -- KEYS  1 morgue  2 dead  3 count  4 spill  5 spillx
--- ARGV  ids (at most 1,000)
--- Returns {the number of ids that were there, of how many this call was}; see measure.lua.
+-- ARGV  1 '1' if the call before this one began with the first id  then ids (at most 1,000)
+-- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
+--         payloads of it are left}; see measure.lua.
 --#include record
 --#include spill
 --#include measure
 local count, looked = 0, 0
-for i = 1, #ARGV do
+
+-- forget_piece forgets a piece of a crowded record and says whether there is more.
+local function forget_piece(id, record)
+  local sound, job = pcall(parse, record)
+  if not sound then job = {bytes = math.huge} end
+  local piece = spill_take(KEYS[4], KEYS[5], 'm', id, job) -- first what frees memory: see lease.lua
+  weigh(piece.n, piece.bytes)
+  redis.call('HINCRBY', KEYS[3], 'morgue', -piece.n)
+  if job.n == 0 then return false end
+  if sound then redis.call('HSET', KEYS[1], id, head('s', job)) end
+  return true
+end
+
+for i = 2, #ARGV do
   local id = ARGV[i]
   local record = redis.call('HGET', KEYS[1], id)
   if record then
-    weigh(record)
-    redis.call('HDEL', KEYS[1], id) -- first what frees memory: see lease.lua
+    if i > 2 or ARGV[1] ~= '1' then count = count + 1 end
+    weigh_record(record)
+    local crowded = string.byte(record, 1) == 115
+    if crowded and forget_piece(id, record) then return {count, looked, 1} end
+    redis.call('HDEL', KEYS[1], id)
     redis.call('ZREM', KEYS[2], id)
-    spill_drop(KEYS[4], KEYS[5], 'm', id, record)
-    redis.call('HINCRBY', KEYS[3], 'morgue', -parse(record).n)
-    count = count + 1
+    local sound, job = pcall(parse, record)
+    if sound and not crowded then redis.call('HINCRBY', KEYS[3], 'morgue', -job.n) end
   end
   looked = looked + 1
+  weigh_id()
   if enough() then break end
 end
-return {count, looked}
+return {count, looked, 0}

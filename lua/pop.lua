@@ -10,21 +10,21 @@
 --       probation: ''; 'taken' the one id is on probation; 'wait' nothing else runs until the open
 --       flights have ended: an id on probation is in flight or next; 'slot' one waits for the node's slot;
 --       'passed' only entries of deleted jobs were found, as many as one script may pass over: pop again.
--- A number that was answered already gives the ids of that flight that are still open; a lower
--- one gives none, a higher one than the next is an error. So a repeated request pops nothing twice.
--- Errors: FENCED holder fence; NUMBER last
+-- A number that was answered already gives the ids of that flight that are still open, or 'passed' if there are
+-- none; a lower one gives none, a higher one than the next is an error. So a repeated request pops nothing twice.
+-- A flight has at most 2,000 payloads and so many bytes, but for one large payload: of a crowded id it takes a piece,
+-- and the rest is parked (spill.lua).
+-- Errors: FENCED holder fence; NUMBER last; RECOVERING an earlier claim's flights are not all back: see resume.lua
 -- Keeps I1 (a record in flight is in no list), I2 (the record stays until its ack).
 --#include claimed
 local number, most, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+if claim.recover then return redis.error_reply('RECOVERING ' .. claim.recover) end
 local last = tonumber(claim.pop or 0)
 if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 
 --#include settle
 --#include enqueue
 --#include finish
---#include record
---#include sound
---#include spill
 
 -- Most shards have nothing scheduled or parked, nobody on probation and no crowded job: one
 -- question instead of nine.
@@ -72,7 +72,11 @@ local function reply()
 end
 
 if number <= last then
-  if number < last or not claim['#' .. ARGV[3]] then return reply() end
+  if number < last then return reply() end
+  if not claim['#' .. ARGV[3]] then
+    answer[5] = 'passed' -- what it was told first, to wait or to pop again, is not known any more
+    return reply()
+  end
   if alone() then answer[5] = 'taken' end
   local before, size = stretch(ARGV[3])
   for _, id in ipairs(redis.call('LRANGE', KEYS[5], before, before + size - 1)) do
@@ -140,32 +144,64 @@ local function suspect()
   return true, id
 end
 
--- fly writes down that an id is in this flight. A crowded record leaves the spill, so that
--- what is pushed from now on is parked apart. One that cannot be read flies as it is: the
--- owner sets it aside.
+-- crowds gives what is needed for records of many payloads. It is made when the first one comes: the functions that
+-- it includes cost a script that does not call them more than all the rest of a small pop.
+local made
+local function crowds()
+  if made then return made end
+  --#include record
+  --#include sound
+  --#include spill
+
+  -- Of a crowded id a piece leaves the spill; the rest is parked as if it was pushed from now on, as a fresh job. A
+  -- record that cannot be read stays as it is: the owner sets it aside.
+  local function piece(id, record)
+    local sound, job = pcall(parse, record)
+    if not sound then return record end
+    -- A repair may have left something there that must not be overwritten.
+    local most = redis.call('HEXISTS', KEYS[6], id) == 1 and 1e9 or nil
+    local piece = spill_take(KEYS[11], KEYS[12], 'w', id, job, most, most)
+    piece.retry, piece.at, piece.err, piece.next = job.retry, job.at, job.err, job.next
+    record = pack(piece)
+    redis.call('HSET', KEYS[2], id, record)
+    if job.n > 0 then
+      job.retry, job.err = -1, ''
+      redis.call('HSET', KEYS[6], id, head('s', job))
+    end
+    return record
+  end
+
+  -- burden is how many payloads and bytes a record adds to a flight. What is short is taken for one payload.
+  local function burden(record)
+    local job = head_if(record)
+    if not job then return 1, #record end
+    return math.min(job.n, piece_count), string.byte(record, 1) == 115 and math.min(job.bytes, piece_bytes) or #record
+  end
+
+  made = {piece = piece, burden = burden}
+  return made
+end
+
+-- fly writes down that an id is in this flight.
 local flown = {}
 local function fly(id, record)
-  if string.byte(record, 1) == 115 then
-    local sound, job = pcall(spill_load, KEYS[11], KEYS[12], 'w', id, record)
-    if sound then
-      spill_drop(KEYS[11], KEYS[12], 'w', id, record)
-      record = pack(job)
-      redis.call('HSET', KEYS[2], id, record)
-    end
-  end
+  if string.byte(record, 1) == 115 then record = crowds().piece(id, record) end
   answer[#answer + 1] = id
   answer[#answer + 1] = record
   flown[#flown + 1] = id
-  return #record
 end
 
--- take pops entries of the ready list. It says whether there were any; of deleted jobs nothing is taken.
-local function take()
-  local ids = redis.call('LPOP', KEYS[3], most)
+-- take pops this many entries of the ready list. It says whether there may be more for this flight; of deleted jobs
+-- nothing is taken.
+local most_payloads = 2000
+local size, extra = 0, 0 -- bytes of the flight, and its payloads beyond one of each id
+local function take(few)
+  local ids = redis.call('LPOP', KEYS[3], few)
   if not ids then return false end
   local records = redis.call('HMGET', KEYS[2], unpack(ids))
   local left = stale and redis.call('HMGET', KEYS[13], unpack(ids))
-  local size, a, f = 0, #answer, 0
+  local answer, flown, crowded, room, bytes, more = answer, flown, crowded, room, size, extra
+  local a, f = #answer, #flown
   for i = 1, #ids do
     local record = records[i]
     if left and left[i] then
@@ -174,24 +210,28 @@ local function take()
       redis.call('HDEL', KEYS[2], ids[i])
       redis.call('HINCRBY', KEYS[8], 'tombs', -1)
     elseif record then
-      local spilled = crowded and string.byte(record, 1) == 115
-      local head = spilled and head_if(record)
-      local bytes = head and head.bytes or #record
-      if size > 0 and size + bytes > room then
-        for k = #ids, i, -1 do redis.call('LPUSH', KEYS[3], ids[k]) end
-        break
+      local was, form = bytes, nil
+      bytes = bytes + #record
+      if crowded or #record > 64 then
+        form = string.byte(record, 1)
+        if form == 106 or form == 115 then
+          local n, weight = crowds().burden(record)
+          bytes, more = was + weight, more + n - 1
+        end
       end
-      size = size + bytes
-      if spilled then
-        fly(ids[i], record)
-        a, f = #answer, #flown
-      else
-        answer[a + 1], answer[a + 2] = ids[i], record
-        a, f = a + 2, f + 1
-        flown[f] = ids[i]
+      if (bytes > room or f + more >= most_payloads) and f > 0 then
+        local back = {}
+        for k = #ids, i, -1 do back[#back + 1] = ids[k] end
+        redis.call('LPUSH', KEYS[3], unpack(back))
+        return false
       end
+      if crowded and form == 115 then record = crowds().piece(ids[i], record) end
+      answer[a + 1], answer[a + 2] = ids[i], record
+      a, f = a + 2, f + 1
+      flown[f] = ids[i]
     end
   end
+  size, extra = bytes, more
   return true
 end
 
@@ -210,8 +250,12 @@ if id then
     fly(id, record)
   end
 elseif not ends then
+  -- Records may have 16 KiB, and all that one command reads is copied.
   local looked = 0
-  while #flown == 0 and looked < 1000 and take() do looked = looked + most end
+  repeat
+    local few = math.min(128, most - looked % most)
+    looked = looked + few
+  until not take(few) or looked % most == 0 and (#flown > 0 or looked >= 1000)
   if #flown == 0 and looked >= 1000 then answer[5] = 'passed' end
 end
 local fields = {'pop', ARGV[3]}

@@ -4,7 +4,8 @@
 --
 -- KEYS  per job: jobs, ready, count of its shard
 -- ARGV  per job: id, form (a or e), tail, channel to wake the owner; form and tail as in push.lua
--- Returns one character per job: 0 stored, x the id is not fresh (nothing was done; push.lua can).
+-- Returns one character per job: 0 stored, x the id is not fresh, or the queue is deleted (nothing was done;
+--         push.lua can, or says so).
 -- Keeps I2 and I3 as push.lua does. Shards are independent: each job is a step of its own.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -19,14 +20,12 @@ for p = 1, #ARGV, 4 do
   i = i + 1
   local id, form = ARGV[p], ARGV[p + 1]
   local base, at = now, due_now
-  if form == 'a' then
-    local last = tonumber(redis.call('HGET', KEYS[k + 3], 'last') or 0)
-    if last >= base then
-      base = last + 1
-      at = b7(base)
-    end
+  local last = tonumber(redis.call('HGET', KEYS[k + 3], 'last') or 0)
+  if last and last >= base and form == 'a' then
+    base = last + 1
+    at = b7(base)
   end
-  if redis.call('HSETNX', KEYS[k + 1], id, form .. at .. ARGV[p + 2]) == 0 then
+  if not last or redis.call('HSETNX', KEYS[k + 1], id, form .. at .. ARGV[p + 2]) == 0 then
     answer[i] = 'x'
   else
     answer[i] = '0'

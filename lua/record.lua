@@ -4,9 +4,14 @@
 --   a  7 bytes us, 2 bytes k, payload        one payload, fresh; due at us, score (us + k) / 1e6
 --   e  7 bytes us, 8 bytes score, payload    one payload, fresh; due at us
 --   j  "retry at count bytes errlen next\n" error, then "score len:payload" each    any job
---   s  the same head, payloads in the spill (see spill.lua)                         a crowded job
+--   s  the same head, and " shift" at the end of its line; payloads in the spill    a crowded job
+--   p  the head of j, error, then "key" (20 bytes, see spill.lua), 4 bytes length, payload each, in the order
+--      of their keys                                                                what a flight has of a crowded job
 --   x  a tombstone: the job was deleted, its entry in the ready list is still there
--- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], score[] (text, "%.17g").
+-- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], and of each payload its
+-- score[] (text, "%.17g") or, of form p, its key[]. Of form s: shift, and no payloads.
+--
+-- Outside of flights a record is never larger than spill.lua allows, or has one payload of at most 16 KiB (push.go).
 
 -- Everywhere: string.byte(s, 1), never string.byte(s), which in the embedded Redis unfolds all of s.
 local function f17(x) return string.format('%.17g', x) end
@@ -16,9 +21,8 @@ local function us7(s, i)
   return ((a * 256 + b) * 256 + c) * 4294967296 + ((d * 256 + e) * 256 + f) * 256 + g
 end
 
--- ieee reads a big endian double (IEEE 754 binary64; never NaN or infinite here).
-local function ieee(s, i)
-  local a, b, c, d, e, f, g, h = string.byte(s, i, i + 7)
+-- double makes a number of the 8 bytes of a big endian double (IEEE 754 binary64; never NaN or infinite here).
+local function double(a, b, c, d, e, f, g, h)
   local sign = 1
   if a > 127 then sign, a = -1, a - 128 end
   local exponent = a * 16 + math.floor(b / 16)
@@ -27,15 +31,49 @@ local function ieee(s, i)
   return sign * math.ldexp(mantissa + 4503599627370496, exponent - 1075)
 end
 
+local function ieee(s, i) return double(string.byte(s, i, i + 7)) end
+
+-- rank makes 8 bytes of a score that are in the order of scores: a double whose sign bit is set if it is
+-- positive, and all of whose bits are inverted if it is negative.
+local function rank(score)
+  local x = score + 0
+  if x == 0 then return string.char(128, 0, 0, 0, 0, 0, 0, 0) end
+  local m, e = math.frexp(math.abs(x))
+  e = e + 1022
+  local mantissa
+  if e > 0 then mantissa = (m * 2 - 1) * 4503599627370496 else mantissa, e = math.ldexp(m, e + 52), 0 end
+  local high = math.floor(mantissa / 4294967296)
+  local low = mantissa - high * 4294967296
+  local mid = math.floor(low / 65536)
+  low = low - mid * 65536
+  local a, b = math.floor(e / 16), e % 16 * 16 + math.floor(high / 65536)
+  local c, d = math.floor(high / 256) % 256, high % 256
+  local f, g, h, i = math.floor(mid / 256), mid % 256, math.floor(low / 256), low % 256
+  if x > 0 then return string.char(a + 128, b, c, d, f, g, h, i) end
+  return string.char(127 - a, 255 - b, 255 - c, 255 - d, 255 - f, 255 - g, 255 - h, 255 - i)
+end
+
+-- ranked reads what rank wrote.
+local function ranked(s)
+  local a, b, c, d, e, f, g, h = string.byte(s, 1, 8)
+  if a > 127 then return double(a - 128, b, c, d, e, f, g, h) end
+  return -double(127 - a, 255 - b, 255 - c, 255 - d, 255 - e, 255 - f, 255 - g, 255 - h)
+end
+
 local function single(at, score, payload)
-  return {retry = -1, at = at, err = '', n = 1, bytes = #payload, next = 2, data = {payload}, score = {score}}
+  return {retry = -1, at = at, err = '', n = 1, bytes = #payload, next = 2, shift = 0, data = {payload}, score = {score}}
 end
 
 local function head_of(rec)
-  local retry, at, n, bytes, errlen, nxt, stop = string.match(rec, '^.(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)\n()')
+  local retry, at, n, bytes, errlen, nxt, stop, shift
+  if string.byte(rec, 1) == 115 then
+    retry, at, n, bytes, errlen, nxt, shift, stop = string.match(rec, '^.(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\n()')
+  else
+    retry, at, n, bytes, errlen, nxt, stop = string.match(rec, '^.(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)\n()')
+  end
   errlen = tonumber(errlen)
   return {retry = tonumber(retry), at = tonumber(at), n = tonumber(n), bytes = tonumber(bytes), next = tonumber(nxt),
-    err = string.sub(rec, stop, stop + errlen - 1), data = {}, score = {}}, stop + errlen
+    shift = tonumber(shift or 0), err = string.sub(rec, stop, stop + errlen - 1), data = {}, score = {}}, stop + errlen
 end
 
 local function parse(rec)
@@ -49,6 +87,17 @@ local function parse(rec)
   end
   local job, p = head_of(rec)
   if form == 's' then return job end
+  if form == 'p' then
+    job.key = {}
+    for i = 1, job.n do
+      local a, b, c, d = string.byte(rec, p + 20, p + 23)
+      job.key[i] = string.sub(rec, p, p + 19)
+      local stop = p + 24 + ((a * 256 + b) * 256 + c) * 256 + d
+      job.data[i], p = string.sub(rec, p + 24, stop - 1), stop
+    end
+    if p > #rec + 1 then error('a record that ends early') end
+    return job
+  end
   for i = 1, job.n do
     local score, len, stop = string.match(rec, '^(%S+) (%d+):()', p)
     p = stop + len
@@ -58,11 +107,23 @@ local function parse(rec)
 end
 
 local function head(form, job)
+  local stop = form == 's' and string.format(' %.0f\n', job.shift) or '\n'
   -- Not '%s': string.format ends a short string at its first zero byte.
-  return form .. string.format('%d %.0f %d %d %d %d\n', job.retry, job.at, job.n, job.bytes, #job.err, job.next) .. job.err
+  return form .. string.format('%d %.0f %d %d %d %.0f', job.retry, job.at, job.n, job.bytes, #job.err, job.next) .. stop .. job.err
 end
 
 local function pack(job)
+  if job.key then
+    local out, k = {head('p', job)}, 1
+    for i = 1, job.n do
+      local n = #job.data[i]
+      out[k + 1] = job.key[i]
+      out[k + 2] = string.char(math.floor(n / 16777216), math.floor(n / 65536) % 256, math.floor(n / 256) % 256, n % 256)
+      out[k + 3] = job.data[i]
+      k = k + 3
+    end
+    return table.concat(out)
+  end
   local out = {head('j', job)}
   for i = 1, job.n do
     out[i + 1] = job.score[i] .. ' ' .. #job.data[i] .. ':' .. job.data[i]
@@ -73,20 +134,27 @@ end
 -- lower compares two scores. Arithmetic reads them: tonumber of the embedded Redis does not know '1e+18'.
 local function lower(x, y) return x + 0 < y + 0 end
 
--- merge adds the payloads of other to job: equal payloads are one, with the smallest
+-- lessen gives payload k of a job a smaller score: it takes its turn as if it had been pushed with that one only.
+local function lessen(job, k, score)
+  local payload = table.remove(job.data, k)
+  table.remove(job.score, k)
+  job.data[job.n], job.score[job.n] = payload, score
+end
+
+-- merge adds the payloads of other to job, both of form j: equal payloads are one, with the smallest
 -- score. Retry count, error and due time of job stay.
 local function merge(job, other)
-  local at = {}
-  for i = 1, job.n do at[job.data[i]] = i end
   for i = 1, other.n do
-    local k = at[other.data[i]]
+    local k
+    for j = 1, job.n do
+      if job.data[j] == other.data[i] then k = j break end
+    end
     if not k then
       job.n = job.n + 1
       job.data[job.n], job.score[job.n] = other.data[i], other.score[i]
       job.bytes = job.bytes + #other.data[i]
-      at[other.data[i]] = job.n
     elseif lower(other.score[i], job.score[k]) then
-      job.score[k] = other.score[i]
+      lessen(job, k, other.score[i])
     end
   end
   job.next = job.n + 1

@@ -1,55 +1,96 @@
--- Included after spill.lua: put what is in flight back to the head (I2).
+-- Included after spill.lua and measure.lua: put what is in flight back to the head (I2), a part of it per call.
 -- Expects `claim` (fields of the claim), KEYS[1] claim, KEYS[2] jobs, KEYS[3] ready, KEYS[4] flight,
 -- KEYS[5] parked, KEYS[6] crashes, KEYS[7] suspects, KEYS[8] spill, KEYS[9] spillx.
+--
+-- Field recover of the claim says that this has begun, why, and how many ids were in flight then: "seize 36". While it
+-- is there no pop takes anything, so nobody sees a shard of which only a part is back (I3); whoever owns the shard by
+-- then, or next, goes on (resume.lua).
 
--- reunite merges what was parked during a flight into the record that was in flight, whose
--- retry count, error and due time win. It returns the record to store: a crowded one goes back
--- to the spill, or each push to it would copy it whole.
-local function reunite(id, record)
+-- reunite merges what was parked during a flight into the job that was in flight, whose
+-- retry count, error (if it has one) and due time win. It returns the record to store. One that is parked and damaged stays where it
+-- is, for a repair.
+local function reunite(id, job)
   local parked = redis.call('HGET', KEYS[5], id)
-  local readable, later
-  if parked then readable, later = pcall(spill_load, KEYS[8], KEYS[9], 'w', id, parked) end
-  if not readable then -- a damaged one stays where it is, for a repair
-    if string.byte(record, 1) ~= 106 then return record end
-    return spill_pack(KEYS[8], KEYS[9], 'w', id, parse(record))
-  end
-  local job = merge(parse(record), later)
-  spill_drop(KEYS[8], KEYS[9], 'w', id, parked)
-  redis.call('HDEL', KEYS[5], id)
-  return spill_pack(KEYS[8], KEYS[9], 'w', id, job)
+  if parked and not pcall(parse, parked) then parked = nil end
+  local record = spill_join(KEYS[8], KEYS[9], 'w', id, job, parked or nil)
+  if parked then redis.call('HDEL', KEYS[5], id) end
+  return record
 end
 
--- in_flight lists ids in flight in the order of their pops.
-local function in_flight()
-  local ids = redis.call('LRANGE', KEYS[4], 0, -1)
-  local list = {}
-  for i = 1, #ids do
-    local record = redis.call('HGET', KEYS[2], ids[i])
-    if record then list[#list + 1] = {id = ids[i], record = record} end
-  end
-  return list
+-- back stores a job that was in flight as it waits now. A fresh one alone stays as it is.
+local function back(id, record)
+  local form = string.byte(record, 1)
+  if (form == 97 or form == 101) and redis.call('HEXISTS', KEYS[5], id) == 0 then return end
+  redis.call('HSET', KEYS[2], id, reunite(id, parse(record)))
 end
 
--- recover empties all flights: ids on probation go to the head of suspects, the others to
--- the head of the ready list. `judge`, if given, sees every id first and may take it away.
--- A record that cannot be read goes back as it is, or the script would end half-way (I6).
-local function recover(judge)
-  local list = in_flight()
-  local flights = {}
+-- recovery begins to take flights back, or goes on with what was begun. It returns the cause of the beginning, and how
+-- many ids were in flight then; nil if there is nothing to do.
+local function recovery(cause)
+  redis.call('HDEL', KEYS[1], '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+  if not claim.recover then
+    local n = redis.call('LLEN', KEYS[4])
+    local open = n > 0
+    for field in pairs(claim) do open = open or string.byte(field, 1) == 35 end
+    if not open then return nil end
+    claim.recover = cause .. ' ' .. n
+    redis.call('HSET', KEYS[1], 'recover', claim.recover)
+  end
+  local cause, n = string.match(claim.recover, '^(%S+) (%d+)')
+  return cause, tonumber(n)
+end
+
+-- depart notes that the last n ids of the flights have left them.
+local function depart(n, last)
+  local numbers = {}
   for field in pairs(claim) do
-    local first = string.byte(field, 1)
-    if first == 35 or first == 64 then flights[#flights + 1] = field end
+    if string.byte(field, 1) == 35 then numbers[#numbers + 1] = tonumber(string.sub(field, 2)) end
   end
-  if #flights > 0 then redis.call('HDEL', KEYS[1], unpack(flights)) end
-  redis.call('DEL', KEYS[4])
-  for i = #list, 1, -1 do
-    local job = list[i]
-    if not judge or not pcall(parse, job.record) or not judge(job, #list) then
-      local readable, record = pcall(reunite, job.id, job.record)
-      if readable and record ~= job.record then redis.call('HSET', KEYS[2], job.id, record) end
-      local suspect = redis.call('HEXISTS', KEYS[6], job.id) == 1
-      redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], job.id)
+  table.sort(numbers, function(x, y) return x > y end)
+  for _, number in ipairs(numbers) do
+    local name = string.format('%.0f', number)
+    local size = tonumber(claim['#' .. name])
+    local left = last and 0 or math.max(0, size - n)
+    n = n - (size - left)
+    if left == 0 then
+      redis.call('HDEL', KEYS[1], '#' .. name, '@' .. name)
+    elseif left < size then
+      redis.call('HSET', KEYS[1], '#' .. name, left)
+    end
+    if n <= 0 and not last then break end
+  end
+  if last then
+    local stray = {'recover'}
+    for field in pairs(claim) do
+      if string.byte(field, 1) == 64 then stray[#stray + 1] = field end
+    end
+    redis.call('HDEL', KEYS[1], unpack(stray))
+  end
+end
+
+-- recover takes a part of the flights back, the last ids first: ids on probation go to the head of suspects, the others
+-- to the head of the ready list. `judge`, if given, sees every id first and may take it away. It returns how many jobs
+-- that were, and how many ids are left. A record that cannot be read goes back as it is, or the script would end
+-- half-way (I6).
+local function recover(judge)
+  local ids, left = redis.call('LRANGE', KEYS[4], -1000, -1), redis.call('LLEN', KEYS[4])
+  local count, gone = 0, 0
+  while gone < #ids and not enough() do
+    local id = ids[#ids - gone]
+    left, gone = left - 1, gone + 1
+    local record = redis.call('HGET', KEYS[2], id)
+    if record then
+      count = count + 1
+      weigh_record(record)
+      weigh_id()
+      if not judge or not pcall(parse, record) or not judge(id, record) then
+        pcall(back, id, record)
+        local suspect = redis.call('HEXISTS', KEYS[6], id) == 1
+        redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], id)
+      end
     end
   end
-  return #list
+  if left > 0 then redis.call('LTRIM', KEYS[4], 0, -gone - 1) else redis.call('DEL', KEYS[4]) end
+  depart(gone, left == 0)
+  return count, left
 end

@@ -123,14 +123,17 @@ mend['parked-alone'] = function()
   if not parked or flies or not head_if(parked) then return false end
   if record and record ~= 'x' then
     if not head_if(record) or string.byte(record, 1) == 115 and string.byte(parked, 1) == 115 then return false end
-    local readable, job = pcall(spill_load, KEYS[11], KEYS[12], 'w', id, record)
-    local readable_too, other = pcall(spill_load, KEYS[11], KEYS[12], 'w', id, parked)
+    local readable, job = pcall(parse, record)
+    local readable_too, other = pcall(parse, parked)
     if not readable or not readable_too then return false end
-    job = merge(job, other)
-    spill_drop(KEYS[11], KEYS[12], 'w', id, record)
-    spill_drop(KEYS[11], KEYS[12], 'w', id, parked)
     redis.call('HDEL', KEYS[7], id)
-    redis.call('HSET', KEYS[1], id, spill_pack(KEYS[11], KEYS[12], 'w', id, job))
+    if string.byte(record, 1) == 115 then
+      spill_behind(KEYS[11], KEYS[12], 'w', id, job, other)
+      record = head('s', job)
+    else
+      record = spill_join(KEYS[11], KEYS[12], 'w', id, job, parked)
+    end
+    redis.call('HSET', KEYS[1], id, record)
     return true
   end
   local readable, job = pcall(parse, parked)

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
 -- ARGV  1 channel that wakes the next owner  2 holder as read ('' if none)  3 fence as read ('' if none)
--- Returns 1, or 0 if the claim has changed.
+-- Returns 1, 2 if there is more to do: repeat it, or 0 if the claim has changed.
 -- The caller knows that the holder has no lease; an expired lease never returns (I1).
 local claim = {}
 do
@@ -13,8 +13,12 @@ end
 if (claim.instance or '') ~= ARGV[2] or (claim.fence or '') ~= ARGV[3] then return 0 end
 --#include record
 --#include spill
+--#include measure
 --#include recover
-recover()
+if recovery('self') then
+  local _, left = recover()
+  if left > 0 then return 2 end
+end
 redis.call('HDEL', KEYS[1], 'instance', 'fence', 'pop')
 redis.call('HDEL', KEYS[2], '') -- see the end of claim.lua
 redis.call('PUBLISH', ARGV[1], '0')

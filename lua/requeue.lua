@@ -2,9 +2,11 @@
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
 --       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead
--- ARGV  1 from: morgue or blocked  2 channel that wakes the owner  then ids (at most 1,000)
--- Returns {the number of ids that were there, of how many this call was}; see measure.lua.
--- They are fresh and due now, with what waits already: equal payloads are one, with the smallest
+-- ARGV  1 '1' if the call before this one began with the first id  2 from: morgue or blocked  3 channel that wakes the
+--       owner  then ids (at most 1,000)
+-- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
+--         payloads of it are left}; see measure.lua.
+-- They are fresh and due now, with the error that they had, and with what waits already: equal payloads are one, with the smallest
 -- score. Merging drops nothing, so an id may exceed its limits here (I2). Damaged
 -- records are left alone.
 --#include record
@@ -14,14 +16,12 @@
 --#include measure
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local count, looked = 0, 0
+local count, looked, left = 0, 0, 0
 
--- revive makes the id's waiting job fresh and due now.
-local function revive(id, job, record, busy)
-  spill_drop(KEYS[11], KEYS[12], 'w', id, record)
-  job.retry, job.at, job.err = -1, now, ''
+-- revive stores an id's waiting job, which is due now.
+local function revive(id, text, record, busy)
   local entombed = not busy and redis.call('HGET', KEYS[1], id) == 'x'
-  redis.call('HSET', busy and KEYS[7] or KEYS[1], id, spill_pack(KEYS[11], KEYS[12], 'w', id, job))
+  redis.call('HSET', busy and KEYS[7] or KEYS[1], id, text)
   if busy then return end
   if entombed then
     redis.call('HINCRBY', KEYS[10], 'tombs', -1)
@@ -30,32 +30,76 @@ local function revive(id, job, record, busy)
   end
 end
 
-for i = 3, #ARGV do
+local function fresh(job)
+  job.retry, job.at = -1, now
+  return job
+end
+
+-- lead moves a piece of a crowded morgue to what waits, before all that is there: it was pushed before (I3). All pieces
+-- of a morgue are shifted by the same distance, which its record remembers. It returns the record of what waits then.
+local function lead(id, dead, record, from)
+  local piece = spill_take(KEYS[11], KEYS[12], 'm', id, dead)
+  weigh(piece.n, piece.bytes)
+  redis.call('HINCRBY', KEYS[10], 'morgue', -piece.n)
+  local job = record and parse(record) or {n = 0, bytes = 0, next = from, shift = 0, err = ''}
+  if record and string.byte(record, 1) ~= 115 then spill_open(KEYS[11], KEYS[12], 'w', id, job, from) end
+  if dead.err ~= '' then job.err = dead.err end
+  -- The million is for what is buried before the last piece has moved.
+  if dead.shift == 0 then dead.shift = job.next + dead.next + 1000000 end
+  for i = 1, piece.n do
+    local key = piece.key[i]
+    piece.key[i] = spill_key(string.sub(key, 1, 8), string.sub(key, 9) - dead.shift)
+  end
+  spill_put(KEYS[11], KEYS[12], 'w', id, job, piece, true)
+  job.next = math.max(job.next, dead.next + dead.shift)
+  return head('s', fresh(job))
+end
+
+local function unblock(id, record, busy)
+  local job = fresh(parse(record))
+  revive(id, string.byte(record, 1) == 115 and head('s', job) or pack(job), record, busy)
+end
+
+local function raise(id, text, record, busy)
+  local dead, from = parse(text), busy and spill_from(redis.call('HGET', KEYS[1], id)) or 1
+  local waits
+  if string.byte(text, 1) == 115 then
+    waits = lead(id, dead, record, from)
+    left = dead.n > 0 and 1 or 0
+  else
+    weigh(dead.n, dead.bytes)
+    redis.call('HINCRBY', KEYS[10], 'morgue', -dead.n)
+    waits = spill_join(KEYS[11], KEYS[12], 'w', id, fresh(dead), record or nil, from)
+  end
+  if left == 1 then
+    redis.call('HSET', KEYS[14], id, head('s', dead))
+  else
+    redis.call('HDEL', KEYS[14], id)
+    redis.call('ZREM', KEYS[15], id)
+  end
+  revive(id, waits, record, busy)
+end
+
+for i = 4, #ARGV do
   local id = ARGV[i]
   local record, busy = waiting(id)
-  if ARGV[1] == 'blocked' then
+  if record then weigh(1, #record) end
+  if ARGV[2] == 'blocked' then
     if record and redis.call('ZSCORE', KEYS[5], id) and readable(record) then
       count = count + 1
-      weigh(record)
-      revive(id, spill_load(KEYS[11], KEYS[12], 'w', id, record), record, busy)
+      unblock(id, record, busy)
     end
   else
     local dead = redis.call('HGET', KEYS[14], id)
     if dead and readable(dead) and readable(record) then
-      count = count + 1
-      weigh(dead)
-      if record then weigh(record) end
-      local job = spill_load(KEYS[11], KEYS[12], 'm', id, dead)
-      redis.call('HINCRBY', KEYS[10], 'morgue', -job.n)
-      spill_drop(KEYS[11], KEYS[12], 'm', id, dead)
-      redis.call('HDEL', KEYS[14], id)
-      redis.call('ZREM', KEYS[15], id)
-      if record then job = merge(job, spill_load(KEYS[11], KEYS[12], 'w', id, record)) end -- what was buried was pushed before (I3)
-      revive(id, job, record, busy)
+      if not begun(i, 4) then count = count + 1 end
+      raise(id, dead, record, busy)
+      if left == 1 then break end
     end
   end
   looked = looked + 1
+  weigh_id()
   if enough() then break end
 end
-if count > 0 then redis.call('PUBLISH', ARGV[2], '0') end
-return {count, looked}
+if count + left > 0 then redis.call('PUBLISH', ARGV[3], '0') end
+return {count, looked, left}

@@ -39,20 +39,34 @@ local function count(record)
   return job and (job.n or 1) or 0
 end
 
--- first reads the first payloads of a crowded job, in push order.
+-- first reads the first payloads of a crowded job, in the order in which a handler gets them.
 local function first(space, id)
   local prefix = spill_prefix(space, id)
   local out, size = {}, 0
   if cut == 0 then return '' end
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[8], '[' .. prefix, '(' .. prefix .. ':', 'LIMIT', 0, 4)) do
-    local data = string.sub(member, #prefix + 13)
-    local there = redis.call('HGET', KEYS[9], prefix .. data)
-    if there and size < cut then
-      out[#out + 1] = string.sub(there, 14) .. ' ' .. #data .. ':' .. string.sub(data, 1, cut - size)
+  local from, to = spill_range(prefix)
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[8], from, to, 'LIMIT', 0, 4)) do
+    local data = string.sub(member, #prefix + 21)
+    if size < cut then
+      out[#out + 1] = f17(ranked(string.sub(member, #prefix + 1))) .. ' ' .. #data .. ':' .. string.sub(data, 1, cut - size)
     end
     size = size + #data
   end
   room = room - size
+  return table.concat(out)
+end
+
+-- head_of_piece writes the first payloads of what a flight has of a crowded job as those of form j.
+local function head_of_piece(record, p)
+  local out, size = {}, 0
+  while p < #record and size < cut do
+    local a, b, c, d = string.byte(record, p + 20, p + 23)
+    if not d then break end
+    local n = ((a * 256 + b) * 256 + c) * 256 + d
+    local score = f17(ranked(string.sub(record, p, p + 7)))
+    out[#out + 1] = score .. ' ' .. n .. ':' .. string.sub(record, p + 24, p + 23 + math.min(n, cut - size))
+    size, p = size + n, p + 24 + n
+  end
   return table.concat(out)
 end
 
@@ -90,6 +104,7 @@ local function show(id)
   end
   local line = string.sub(record, 1, stop - #job.err - 1)
   local rest = string.sub(record, stop, stop + cut - 1)
+  if form == 112 then rest = head_of_piece(record, stop) end
   if form == 115 then rest = first(from == 'morgue' and 'm' or 'w', id) end
   return add(there, flight[id] or 0, since[flight[id] or 0] or '', parked, line, string.sub(job.err, 1, most_error), rest, job.bytes)
 end

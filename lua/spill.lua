@@ -3,13 +3,25 @@
 -- A record of many payloads would be copied whole by every push. Past 32 payloads or
 -- 4 KiB they move to two structures that all ids of the shard share, so that a push
 -- costs the same however many payloads wait:
---   spill   ZSET, all scores 0: "w<len id>:<id>:" .. 12 digits place .. payload, in push order
---   spillx  HASH "w<len id>:<id>:" .. payload -> "place score": is it waiting, and with which score
+--   spill   ZSET, all scores 0: "w<len id>:<id>:" .. key .. payload, in the order in which a handler gets them (I3)
+--   spillx  HASH "w<len id>:<id>:" .. payload -> key: is it waiting, and where in that order
 -- "w" is the set of waiting (or parked) payloads, "m" that of the morgue.
+--
+-- A key is the payload's score (rank in record.lua), then its place among equal scores, 12 digits. What is pushed
+-- goes behind the middle, what was pushed before all that is there goes before it; the record's next is larger than
+-- the distance of any place from the middle.
+--
+-- No script moves all of such a set at once, for Redis serves nobody else meanwhile: it moves a piece, the lowest
+-- first. A flight takes one piece of an id, and the rest waits as if it had been pushed during the flight.
 local spill_count, spill_bytes = 32, 4096
+local piece_count, piece_bytes = 2000, 1048576
+local spill_middle = 500000000000
 local spill_chunk = 2000
 
 local function spill_prefix(space, id) return space .. #id .. ':' .. id .. ':' end
+
+-- spill_range bounds the members with a prefix: what follows its last character, a colon, may be any byte.
+local function spill_range(prefix) return '[' .. prefix, '(' .. string.sub(prefix, 1, -2) .. ';' end
 
 local function in_chunks(list, width, call)
   for i = 1, #list, spill_chunk * width do
@@ -17,71 +29,155 @@ local function in_chunks(list, width, call)
   end
 end
 
--- spill_load reads all payloads of a record, in order (I3). The record must not be a tombstone.
-local function spill_load(spill, spillx, space, id, rec)
-  local job = parse(rec)
-  if string.sub(rec, 1, 1) ~= 's' then return job end
-  local prefix = spill_prefix(space, id)
-  local members = redis.call('ZRANGEBYLEX', spill, '[' .. prefix, '(' .. prefix .. ':')
-  local fields = {}
-  for i = 1, #members do
-    job.data[i] = string.sub(members[i], #prefix + 13)
-    fields[i] = prefix .. job.data[i]
-  end
-  local k = 0
-  in_chunks(fields, 1, function(...)
-    for _, v in ipairs(redis.call('HMGET', spillx, ...)) do
-      k = k + 1
-      job.score[k] = string.sub(v, 14)
+local function spill_key(ranked_score, place) return ranked_score .. string.format('%012.0f', place) end
+
+-- spill_lowest reads members of a set, lowest first: at most this many, and bytes of payloads, but one.
+local function spill_lowest(spill, prefix, bytes, most, room)
+  local from, to = spill_range(prefix)
+  if bytes <= room then return redis.call('ZRANGEBYLEX', spill, from, to, 'LIMIT', 0, most) end
+  local found, size = {}, 0
+  while #found < most do
+    local few = redis.call('ZRANGEBYLEX', spill, from, to, 'LIMIT', 0, 4) -- they may be large
+    for i = 1, #few do
+      size = size + #few[i] - #prefix - 20
+      if size > room and #found > 0 or #found == most then return found end
+      found[#found + 1] = few[i]
     end
+    if #few < 4 then break end
+    from = '(' .. few[4]
+  end
+  return found
+end
+
+-- spill_take takes the lowest payloads out of a crowded job, of which only the head was read: one piece, or as many
+-- as told. It returns them as {n, bytes, data, key}; job counts what is left.
+local function spill_take(spill, spillx, space, id, job, most, room)
+  local prefix = spill_prefix(space, id)
+  local members = spill_lowest(spill, prefix, job.bytes, most or piece_count, room or piece_bytes)
+  local piece = {n = #members, bytes = 0, data = {}, key = {}}
+  local fields, start = {}, #prefix + 1
+  for i = 1, #members do
+    local data = string.sub(members[i], start + 20)
+    piece.key[i], piece.data[i] = string.sub(members[i], start, start + 19), data
+    piece.bytes = piece.bytes + #data
+    fields[i] = prefix .. data
+  end
+  if piece.n == 0 then
+    job.n, job.bytes = 0, 0
+    return piece
+  end
+  local from, to = spill_range(prefix)
+  in_chunks(fields, 1, function(...) redis.call('HDEL', spillx, ...) end)
+  redis.call('ZREMRANGEBYLEX', spill, from, '[' .. members[#members])
+  job.n = redis.call('ZLEXCOUNT', spill, from, to) -- counted, so that a record that is wrong ends too
+  job.bytes = job.n == 0 and 0 or math.max(0, job.bytes - piece.bytes)
+  return piece
+end
+
+-- spill_put adds payloads with their keys to a crowded job, of which only the head was read. Of equal payloads the one
+-- with the smaller score stays; of equal scores, too, the one that was pushed before: first says that these were.
+local function spill_put(spill, spillx, space, id, job, some, first)
+  local prefix = spill_prefix(space, id)
+  local names, there, members, fields, gone = {}, {}, {}, {}, {}
+  for i = 1, some.n do names[i] = prefix .. some.data[i] end
+  in_chunks(names, 1, function(...)
+    for _, v in ipairs(redis.call('HMGET', spillx, ...)) do there[#there + 1] = v end
   end)
-  job.n = #members
+  for i = 1, some.n do
+    local key, old = some.key[i], there[i]
+    if old then
+      local x, y = ranked(key), ranked(old)
+      if x > y or x == y and not first then key = old end
+      if key ~= old then gone[#gone + 1] = prefix .. old .. some.data[i] end
+    else
+      job.n, job.bytes = job.n + 1, job.bytes + #some.data[i]
+    end
+    if key ~= old then
+      local k = #members
+      members[k + 1], members[k + 2] = 0, prefix .. key .. some.data[i]
+      fields[k + 1], fields[k + 2] = names[i], key
+    end
+  end
+  in_chunks(gone, 1, function(...) redis.call('ZREM', spill, ...) end)
+  in_chunks(members, 2, function(...) redis.call('ZADD', spill, ...) end)
+  in_chunks(fields, 2, function(...) redis.call('HSET', spillx, ...) end)
+end
+
+-- keyed gives payloads, of a record that was parsed, places from here on, in their order.
+local function keyed(some, place)
+  local key = {}
+  for i = 1, some.n do
+    key[i] = spill_key(some.key and string.sub(some.key[i], 1, 8) or rank(some.score[i]), place + i - 1)
+  end
+  return {n = some.n, bytes = some.bytes, data = some.data, key = key}
+end
+
+-- spill_behind adds payloads that were pushed after all that are there.
+local function spill_behind(spill, spillx, space, id, job, some)
+  local place = spill_middle + job.next
+  job.next = job.next + some.n
+  spill_put(spill, spillx, space, id, job, keyed(some, place), false)
+end
+
+-- spill_open moves the payloads of a job that was parsed to the spill, as the first of their set; their places
+-- begin at from.
+local function spill_open(spill, spillx, space, id, job, from)
+  local some = keyed(job, spill_middle + from)
+  job.n, job.bytes, job.next, job.shift, job.data, job.score, job.key = 0, 0, from + some.n, 0, {}, {}, nil
+  spill_put(spill, spillx, space, id, job, some, true)
   return job
 end
 
--- spill_drop forgets the payloads of a crowded record.
-local function spill_drop(spill, spillx, space, id, rec)
-  if not rec or string.sub(rec, 1, 1) ~= 's' then return end
-  local prefix = spill_prefix(space, id)
-  local fields = {}
-  for i, member in ipairs(redis.call('ZRANGEBYLEX', spill, '[' .. prefix, '(' .. prefix .. ':')) do
-    fields[i] = prefix .. string.sub(member, #prefix + 13)
-  end
-  in_chunks(fields, 1, function(...) redis.call('HDEL', spillx, ...) end)
-  redis.call('ZREMRANGEBYLEX', spill, '[' .. prefix, '(' .. prefix .. ':')
+local function spill_small(n, bytes) return n <= spill_count and bytes <= spill_bytes end
+
+-- spill_pack makes the record of a job that waits, moving its payloads to the spill if they are
+-- many. The space must hold nothing of this id. Places begin behind those of what is in flight: from, or 1.
+local function spill_pack(spill, spillx, space, id, job, from)
+  if spill_small(job.n, job.bytes) then return pack(job) end
+  return head('s', spill_open(spill, spillx, space, id, job, from or 1))
 end
 
--- spill_pack makes the record of a job, moving its payloads to the spill if they are
--- many. The space must hold nothing of this id.
-local function spill_pack(spill, spillx, space, id, job)
-  if job.n <= spill_count and job.bytes <= spill_bytes then return pack(job) end
-  local prefix = spill_prefix(space, id)
-  local members, fields = {}, {}
-  for i = 1, job.n do
-    local place = string.format('%012d', i)
-    members[2 * i - 1], members[2 * i] = 0, prefix .. place .. job.data[i]
-    fields[2 * i - 1], fields[2 * i] = prefix .. job.data[i], place .. ' ' .. job.score[i]
+-- spill_from is where the places begin of what is pushed during the flight of this record.
+local function spill_from(flying)
+  return flying and string.byte(flying, 1) == 112 and head_of(flying).next or 1
+end
+
+-- spill_join makes the record of a job that waits again, of what came back from its flight, parsed, and the record
+-- of what was pushed after it (nil: nothing). Retry count, error and due time are those of the first; if it has no error,
+-- that of the second stays. from: as above.
+local function spill_join(spill, spillx, space, id, job, later, from)
+  local crowded = later and string.byte(later, 1) == 115
+  local other = later and parse(later)
+  if other and job.err == '' then job.err = other.err end
+  if not crowded and not job.key then
+    return spill_pack(spill, spillx, space, id, other and merge(job, other) or job, from)
   end
-  job.next = job.n + 1
-  in_chunks(members, 2, function(...) redis.call('ZADD', spill, ...) end)
-  in_chunks(fields, 2, function(...) redis.call('HSET', spillx, ...) end)
-  return head('s', job)
+  local all = {retry = job.retry, at = job.at, err = job.err, n = 0, bytes = 0, next = job.next, shift = 0}
+  local some = job
+  if crowded then
+    all.n, all.bytes, all.next = other.n, other.bytes, math.max(other.next, job.next) + job.n
+    some = keyed(job, spill_middle - all.next + 1)
+  end
+  spill_put(spill, spillx, space, id, all, some, true)
+  if other and not crowded then spill_behind(spill, spillx, space, id, all, other) end
+  return head('s', all)
 end
 
 -- spill_add adds one payload to a record (false: none yet). It returns the answer's
--- character (see push.lua) and the new record, or nil if the record did not change.
-local function spill_add(spill, spillx, space, id, rec, payload, score, at, most, most_bytes)
+-- character (see push.lua) and the new record, or nil if the record did not change. flying: the record
+-- in flight, if this one is parked.
+local function spill_add(spill, spillx, space, id, rec, payload, score, at, most, most_bytes, flying)
   if not rec then
     if most < 1 then return '2' end
     if #payload > most_bytes then return '3' end
-    return '0', spill_pack(spill, spillx, space, id, single(at, score, payload))
+    return '0', spill_pack(spill, spillx, space, id, single(at, score, payload), spill_from(flying))
   end
   local job = parse(rec)
   if string.sub(rec, 1, 1) ~= 's' then
     for i = 1, job.n do
       if job.data[i] == payload then
         if not lower(score, job.score[i]) then return '1' end
-        job.score[i] = score
+        lessen(job, i, score)
         return '1', pack(job)
       end
     end
@@ -90,21 +186,26 @@ local function spill_add(spill, spillx, space, id, rec, payload, score, at, most
     job.n = job.n + 1
     job.data[job.n], job.score[job.n] = payload, score
     job.bytes, job.next = job.bytes + #payload, job.n + 1
-    return '0', spill_pack(spill, spillx, space, id, job)
+    return '0', spill_pack(spill, spillx, space, id, job, spill_from(flying))
   end
   local prefix = spill_prefix(space, id)
   local there = redis.call('HGET', spillx, prefix .. payload)
   if there then
-    if lower(score, string.sub(there, 14)) then
-      redis.call('HSET', spillx, prefix .. payload, string.sub(there, 1, 13) .. score)
+    if score + 0 < ranked(there) then
+      local key = spill_key(rank(score), spill_middle + job.next)
+      job.next = job.next + 1
+      redis.call('ZREM', spill, prefix .. there .. payload)
+      redis.call('ZADD', spill, 0, prefix .. key .. payload)
+      redis.call('HSET', spillx, prefix .. payload, key)
+      return '1', head('s', job)
     end
     return '1'
   end
   if job.n >= most then return '2' end
   if job.bytes + #payload > most_bytes then return '3' end
-  local place = string.format('%012d', job.next)
-  redis.call('ZADD', spill, 0, prefix .. place .. payload)
-  redis.call('HSET', spillx, prefix .. payload, place .. ' ' .. score)
+  local key = spill_key(rank(score), spill_middle + job.next)
+  redis.call('ZADD', spill, 0, prefix .. key .. payload)
+  redis.call('HSET', spillx, prefix .. payload, key)
   job.n, job.bytes, job.next = job.n + 1, job.bytes + #payload, job.next + 1
   return '0', head('s', job)
 end

@@ -17,9 +17,16 @@ local function apart(id)
   return redis.call('ZSCORE', KEYS[3], id) or redis.call('ZSCORE', KEYS[4], id) or redis.call('ZSCORE', KEYS[5], id)
 end
 
--- placed says whether an id waits in this place: '' = anywhere, ready, scheduled, retry, blocked.
+-- placed says whether an id waits in this place: '' = anywhere, ready, scheduled, retry, blocked, or
+-- failed: it has failed and is neither in flight nor blocked, whether its turn has come or not.
 local function placed(place, id, busy)
   if place == '' then return true end
+  if place == 'failed' then
+    if busy or redis.call('ZSCORE', KEYS[4], id) then return not busy end
+    local record = redis.call('HGET', KEYS[1], id)
+    local form, first = string.byte(record or '', 1, 2)
+    return (form == 106 or form == 115) and first and first ~= 45 and not redis.call('ZSCORE', KEYS[5], id) -- no '-': see record.lua
+  end
   local sets = {scheduled = KEYS[3], retry = KEYS[4], blocked = KEYS[5]}
   if sets[place] then return redis.call('ZSCORE', sets[place], id) end
   return not apart(id) and not busy
@@ -37,10 +44,12 @@ local function line_up(id)
   if redis.call('HDEL', KEYS[13], id) == 0 then redis.call('RPUSH', KEYS[2], id) end
 end
 
--- remove deletes what waits for an id. A list cannot lose an entry from its middle cheaply, so
+-- begun says that a call before this one has counted the first id and moved a piece of it.
+local function begun(i, first) return i == first and ARGV[1] == '1' end
+
+-- remove deletes what waits for an id, of which no payload is in the spill. A list cannot lose an entry from its middle cheaply, so
 -- a tombstone tells the pop to skip it.
-local function remove(id, record, busy)
-  spill_drop(KEYS[11], KEYS[12], 'w', id, record)
+local function remove(id, busy)
   if busy then
     redis.call('HDEL', KEYS[7], id)
     return

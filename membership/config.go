@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -146,7 +147,7 @@ func (c Config) memberlist() (*memberlist.Config, error) {
 	conf.GossipToTheDeadTime = 5 * c.TTL
 	conf.EnableCompression = false // messages are a few hundred bytes: it costs more than it saves
 	conf.Transport = c.transport
-	conf.LogOutput = lineLog{c.Log}
+	conf.LogOutput = &lineLog{log: c.Log}
 	if c.Advertise != "" {
 		if conf.AdvertiseAddr, conf.AdvertisePort, err = advertised(c.Advertise); err != nil {
 			return nil, err
@@ -174,10 +175,37 @@ func advertised(address string) (ip string, port int, err error) {
 	return found[0].String(), port, nil
 }
 
-// lineLog passes the library's log on at debug level.
-type lineLog struct{ log *slog.Logger }
+// lineLog passes the library's log on at debug level, but for what strangers send: whoever gossips with another key,
+// none, or for another cluster is warned of, as a node with a wrong key is one too.
+type lineLog struct {
+	log *slog.Logger
 
-func (l lineLog) Write(line []byte) (int, error) {
-	l.log.Debug("gossip", "line", strings.TrimSpace(string(line)))
+	mu   sync.Mutex
+	said time.Time // the last warning; guarded by mu
+	left int       // strangers' messages since that no warning tells of; guarded by mu
+}
+
+// warnEvery is how often strangers are warned of, however much they send.
+const warnEvery = 30 * time.Second
+
+func (l *lineLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if !strange(text) {
+		l.log.Debug("gossip", "line", text)
+		return len(line), nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.said.IsZero() && time.Since(l.said) < warnEvery {
+		l.left++
+		return len(line), nil
+	}
+	l.log.Warn("gossip is refused: the sender has another key, none, or is of another cluster", "line", text, "left_out", l.left)
+	l.said, l.left = time.Now(), 0
 	return len(line), nil
+}
+
+// strange reports whether a line tells of a message that could not be decrypted, or has another label.
+func strange(line string) bool {
+	return strings.Contains(line, "[ERR]") && strings.Contains(line, "from=") && (strings.Contains(line, "crypt") || strings.Contains(line, "label"))
 }

@@ -148,7 +148,7 @@ func dropOthers(ring *memberlist.Keyring, keys [][]byte) error {
 // Run takes part until ctx is done; then it says goodbye and returns nil. It may be
 // called once. A probe that memberlist has under way may outlive it by its interval.
 func (g *Gossip) Run(ctx context.Context) error {
-	list, err := memberlist.Create(g.conf)
+	list, err := g.open()
 	if err != nil {
 		return fmt.Errorf("gossip on %s: %w", g.cfg.Bind, err)
 	}
@@ -165,6 +165,27 @@ func (g *Gossip) Run(ctx context.Context) error {
 		return fmt.Errorf("gossip on %s: shutdown: %w", g.cfg.Bind, err)
 	}
 	return nil
+}
+
+// open opens the ports and begins to take part.
+func (g *Gossip) open() (*memberlist.Memberlist, error) {
+	if g.conf.Transport != nil { // a test's
+		return memberlist.Create(g.conf)
+	}
+	network, err := listen(g.conf)
+	if err != nil {
+		return nil, err
+	}
+	if g.conf.BindPort == 0 {
+		g.conf.BindPort = network.GetAutoBindPort()
+		g.conf.AdvertisePort = g.conf.BindPort
+	}
+	g.conf.Transport = network
+	list, err := memberlist.Create(g.conf)
+	if err != nil {
+		return nil, errors.Join(err, network.Shutdown())
+	}
+	return list, nil
 }
 
 // sayTimeout bounds how long one message waits for its rounds of gossip.

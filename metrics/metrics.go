@@ -9,14 +9,17 @@ import (
 
 // Metrics are what a node counts while it works.
 type Metrics struct {
-	processed, failed, redelivered *prometheus.CounterVec
-	handler, wait                  *prometheus.HistogramVec
-	owned, shards                  *prometheus.GaugeVec
-	fenced                         *prometheus.CounterVec
-	overdue                        *prometheus.CounterVec
-	ownerless                      *prometheus.GaugeVec
-	remaining                      atomic.Pointer[func() time.Duration]
-	durations                      *prometheus.Registry // handler and wait once more, apart
+	processed, failed   *prometheus.CounterVec
+	redelivered, buried *prometheus.CounterVec
+	handler, wait       *histograms
+	processWait         *histograms
+	owned, shards       *prometheus.GaugeVec
+	fenced              *prometheus.CounterVec
+	overdue             *prometheus.CounterVec
+	ownerless           *prometheus.GaugeVec
+	unhandled           *prometheus.GaugeVec
+	ready               *prometheus.GaugeVec
+	remaining           atomic.Pointer[func() time.Duration]
 
 	// Unreplicated counts claims that no replica had confirmed after 100 ms.
 	Unreplicated prometheus.Counter
@@ -28,16 +31,6 @@ type Metrics struct {
 	Generation prometheus.Gauge     // Raft index of the applied assignment
 }
 
-// The names of the histograms that Durations reads.
-const (
-	handlerSeconds = "lowkiq_handler_seconds"
-	waitSeconds    = "lowkiq_wait_seconds"
-)
-
-// Buckets from 0.1 ms to 30 min: an empty handler and one that nears the default
-// handler_timeout both have a place.
-var seconds = []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 100, 300, 1800}
-
 // New makes the metrics and registers them.
 func New(registry prometheus.Registerer) *Metrics {
 	byQueue := []string{"queue"}
@@ -47,32 +40,36 @@ func New(registry prometheus.Registerer) *Metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}
+	rare := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: classicBounds, NativeHistogramBucketFactor: 1.1})
 	}
 	m := &Metrics{
 		processed:   counter("lowkiq_jobs_processed_total", "Job ids handled and acknowledged.", byQueue...),
 		failed:      counter("lowkiq_jobs_failed_total", "Failures of job ids.", byQueue...),
+		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, or with the process killed too often.", byQueue...),
 		redelivered: counter("lowkiq_jobs_redelivered_total", "Job ids that were in flight when their shard was claimed, and are handled again.", byQueue...),
-		handler:     prometheus.NewHistogramVec(histogram(handlerSeconds, "Duration of handler calls.", seconds), byQueue),
-		wait:        prometheus.NewHistogramVec(histogram(waitSeconds, "Time from a job's due time to its handler.", seconds), byQueue),
+		handler:     newHistograms("lowkiq_handler_seconds", "Duration of handler calls."),
+		wait:        newHistograms("lowkiq_wait_seconds", "Time from a job's due time to its handler."),
+		processWait: newHistograms("lowkiq_process_wait_seconds", "Time that a batch waits for a free process of its handler, or until its queue's concurrency allows another call."),
 		owned:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_shards_owned", Help: "Shards that this node works on."}, byQueue),
 		shards:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_queue_shards", Help: "Shards of the queue, whoever works on them."}, byQueue),
 		fenced:      counter("lowkiq_fenced_total", "Operations that Redis refused because another instance holds the shard.", "op"),
 		overdue:     counter("lowkiq_handler_overdue_total", "Handler calls that had not returned 30 s after their timeout.", byQueue...),
 		ownerless: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_shards_unowned",
 			Help: "Shards that no live node owns, as the leader found; nothing is exported by others."}, byQueue),
+		unhandled: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_queue_unhandled",
+			Help: "1 if no live node handles the queue, as the leader found; nothing is exported by others."}, byQueue),
+		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_handler_ready",
+			Help: "1 while the queue's handler on this node can work, 0 while its process or endpoint cannot be had; of handlers that know."}, byQueue),
 		Unreplicated: prometheus.NewCounter(prometheus.CounterOpts{Name: "lowkiq_claims_unreplicated_total",
 			Help: "Claims that no replica of Redis had confirmed after 100 ms."}),
 		Moves:    prometheus.NewCounter(prometheus.CounterOpts{Name: "lowkiq_shard_moves_total", Help: "Shards that this node claimed or released."}),
-		Handover: prometheus.NewHistogram(histogram("lowkiq_handover_seconds", "Time from the wish to release a shard to its release.", seconds)),
-		Unowned:  prometheus.NewHistogram(histogram("lowkiq_unowned_seconds", "Time from the wish to claim a shard to its claim.", seconds)),
+		Handover: rare("lowkiq_handover_seconds", "Time from the wish to release a shard to its release."),
+		Unowned:  rare("lowkiq_unowned_seconds", "Time from the wish to claim a shard to its claim."),
 
 		RaftLeader: gauge("lowkiq_raft_leader", "1 if this node leads the cluster."),
 		Generation: gauge("lowkiq_generation", "Index of the assignment that this node has applied."),
-		durations:  prometheus.NewRegistry(),
 	}
-	m.durations.MustRegister(m.handler, m.wait)
 	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "lowkiq_lease_remaining_seconds", Help: "Time until this node must stop working unless it renews its lease; 0 without a lease.",
 	}, m.leaseRemaining)
@@ -80,7 +77,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	for _, op := range []string{"pop", "ack", "nack", "bury", "release"} {
 		m.fenced.WithLabelValues(op)
 	}
-	registry.MustRegister(m.processed, m.failed, m.redelivered, m.handler, m.wait, m.owned, m.shards, m.fenced, m.overdue, m.ownerless, m.Unreplicated,
+	registry.MustRegister(m.processed, m.failed, m.buried, m.redelivered, m.handler, m.wait, m.processWait, m.owned, m.shards, m.fenced, m.overdue, m.ownerless, m.unhandled, m.ready, m.Unreplicated,
 		m.Moves, m.Handover, m.Unowned, remaining, m.RaftLeader, m.Generation)
 	return m
 }
@@ -100,31 +97,59 @@ func (m *Metrics) leaseRemaining() float64 {
 type Queue struct {
 	Processed   prometheus.Counter
 	Failed      prometheus.Counter
+	Buried      prometheus.Counter
 	Redelivered prometheus.Counter
 	Overdue     prometheus.Counter
-	Handler     prometheus.Observer
-	Wait        prometheus.Observer
+	Handler     *Histogram
+	Wait        *Histogram
 	Owned       prometheus.Gauge
 	Shards      prometheus.Gauge
+
+	ready       func() prometheus.Gauge
+	processWait func() *Histogram
 }
+
+// Ready says whether the queue's handler can work. It is exported once it is asked for.
+func (q *Queue) Ready() prometheus.Gauge { return q.ready() }
+
+// ProcessWait counts how long batches wait for a free process of their handler. It is exported
+// once it is asked for.
+func (q *Queue) ProcessWait() *Histogram { return q.processWait() }
 
 // Queue returns the metrics of a queue.
 func (m *Metrics) Queue(name string) *Queue {
 	return &Queue{
 		Processed: m.processed.WithLabelValues(name), Failed: m.failed.WithLabelValues(name),
-		Redelivered: m.redelivered.WithLabelValues(name), Overdue: m.overdue.WithLabelValues(name),
-		Handler: m.handler.WithLabelValues(name), Wait: m.wait.WithLabelValues(name),
+		Buried: m.buried.WithLabelValues(name), Redelivered: m.redelivered.WithLabelValues(name), Overdue: m.overdue.WithLabelValues(name),
+		Handler: m.handler.queue(name), Wait: m.wait.queue(name),
 		Owned: m.owned.WithLabelValues(name), Shards: m.shards.WithLabelValues(name),
+		ready:       func() prometheus.Gauge { return m.ready.WithLabelValues(name) },
+		processWait: func() *Histogram { return m.processWait.queue(name) },
 	}
 }
 
-// SetUnowned says how many shards of a queue the leader found without an owner.
-func (m *Metrics) SetUnowned(queue string, shards int) {
+// SetUnowned says how many shards of a queue the leader found without an owner, and whether
+// any node handles the queue.
+func (m *Metrics) SetUnowned(queue string, shards int, handled bool) {
 	m.ownerless.WithLabelValues(queue).Set(float64(shards))
+	unhandled := 1.0
+	if handled {
+		unhandled = 0
+	}
+	m.unhandled.WithLabelValues(queue).Set(unhandled)
 }
 
 // NoUnowned ends what SetUnowned exports: this node does not lead.
-func (m *Metrics) NoUnowned() { m.ownerless.Reset() }
+func (m *Metrics) NoUnowned() {
+	m.ownerless.Reset()
+	m.unhandled.Reset()
+}
+
+// ForgetQueue ends what SetUnowned exports of one queue: it is not registered any more.
+func (m *Metrics) ForgetQueue(queue string) {
+	m.ownerless.DeleteLabelValues(queue)
+	m.unhandled.DeleteLabelValues(queue)
+}
 
 // Fenced counts an operation that Redis refused: pop, ack, nack, bury or release.
 func (m *Metrics) Fenced(op string) { m.fenced.WithLabelValues(op).Inc() }

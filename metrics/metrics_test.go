@@ -10,6 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -17,24 +20,34 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // The names, kinds and labels are a contract: boards and alerts refer to them. A series
 // per anything but queue, state and op could be too many.
 const contract = `
+lowkiq_build_info GAUGE goversion version
+lowkiq_children GAUGE queue
+lowkiq_children_busy GAUGE queue
 lowkiq_claims_unreplicated_total COUNTER
 lowkiq_fenced_total COUNTER op
 lowkiq_generation GAUGE
 lowkiq_handler_overdue_total COUNTER queue
+lowkiq_handler_ready GAUGE queue
 lowkiq_handler_seconds HISTOGRAM queue
 lowkiq_handover_seconds HISTOGRAM
+lowkiq_jobs_buried_total COUNTER queue
 lowkiq_jobs_failed_total COUNTER queue
 lowkiq_jobs_processed_total COUNTER queue
+lowkiq_jobs_pushed_total COUNTER queue
 lowkiq_jobs_redelivered_total COUNTER queue
 lowkiq_lease_remaining_seconds GAUGE
 lowkiq_morgue_payloads GAUGE queue
+lowkiq_process_wait_seconds HISTOGRAM queue
 lowkiq_queue_jobs GAUGE queue state
 lowkiq_queue_lag_seconds GAUGE queue
 lowkiq_queue_shards GAUGE queue
+lowkiq_queue_unhandled GAUGE queue
 lowkiq_raft_leader GAUGE
 lowkiq_shard_moves_total COUNTER
 lowkiq_shards_owned GAUGE queue
 lowkiq_shards_unowned GAUGE queue
+lowkiq_slots GAUGE
+lowkiq_slots_busy GAUGE
 lowkiq_unowned_seconds HISTOGRAM
 lowkiq_wait_seconds HISTOGRAM queue
 `
@@ -42,8 +55,13 @@ lowkiq_wait_seconds HISTOGRAM queue
 func TestContract(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := New(registry)
-	m.Queue("orders")
-	m.SetUnowned("orders", 1)
+	m.Queue("orders").Ready().Set(1)
+	m.Queue("orders").ProcessWait().Observe(time.Second)
+	m.SetUnowned("orders", 1, true)
+	Pushed(registry)("orders", nil)
+	registry.MustRegister(Build("1.2.3"), &Working{
+		Slots: func() Use { return Use{Total: 8, Busy: 3} }, Children: func() map[string]Use { return map[string]Use{"orders": {Total: 2, Busy: 1}} },
+	})
 	registry.MustRegister(&Shards{Timeout: time.Second, Read: func(context.Context) (map[string]Figures, error) {
 		return map[string]Figures{"orders": {Jobs: map[string]int{"ready": 2}}}, nil
 	}})
@@ -75,7 +93,7 @@ func TestQueueBeginsWithZeros(t *testing.T) {
 	m.Queue("orders")
 	for name, vec := range map[string]prometheus.Collector{
 		"processed": m.processed, "failed": m.failed, "redelivered": m.redelivered, "overdue": m.overdue,
-		"handler": m.handler, "wait": m.wait, "owned": m.owned,
+		"handler": m.handler, "wait": m.wait, "owned": m.owned, "buried": m.buried,
 	} {
 		if n := testutil.CollectAndCount(vec); n != 1 {
 			t.Errorf("%s: got %d series before anything happened, want 1", name, n)
@@ -93,7 +111,8 @@ func TestQueueFieldsAreTheirMetrics(t *testing.T) {
 	q.Overdue.Add(4)
 	q.Owned.Set(5)
 	q.Shards.Set(6)
-	for want, vec := range []prometheus.Collector{1: m.processed, 2: m.failed, 3: m.redelivered, 4: m.overdue, 5: m.owned, 6: m.shards} {
+	q.Buried.Add(7)
+	for want, vec := range []prometheus.Collector{1: m.processed, 2: m.failed, 3: m.redelivered, 4: m.overdue, 5: m.owned, 6: m.shards, 7: m.buried} {
 		if vec == nil {
 			continue
 		}
@@ -105,13 +124,20 @@ func TestQueueFieldsAreTheirMetrics(t *testing.T) {
 
 func TestUnownedOfTheLeaderOnly(t *testing.T) {
 	m := New(prometheus.NewRegistry())
-	m.SetUnowned("orders", 2)
-	m.SetUnowned("mail", 0)
+	m.SetUnowned("orders", 2, false)
+	m.SetUnowned("mail", 0, true)
 	if n, got := testutil.CollectAndCount(m.ownerless), testutil.ToFloat64(m.ownerless.WithLabelValues("orders")); n != 2 || got != 2 {
 		t.Errorf("got %d series, orders %v, want 2 and 2", n, got)
 	}
+	if orders, mail := testutil.ToFloat64(m.unhandled.WithLabelValues("orders")), testutil.ToFloat64(m.unhandled.WithLabelValues("mail")); orders != 1 || mail != 0 {
+		t.Errorf("unhandled: got orders %v, mail %v, want 1 and 0", orders, mail)
+	}
+	m.ForgetQueue("mail")
+	if n := testutil.CollectAndCount(m.ownerless) + testutil.CollectAndCount(m.unhandled); n != 2 {
+		t.Errorf("got %d series once mail is deleted, want those of orders", n)
+	}
 	m.NoUnowned()
-	if n := testutil.CollectAndCount(m.ownerless); n != 0 {
+	if n := testutil.CollectAndCount(m.ownerless) + testutil.CollectAndCount(m.unhandled); n != 0 {
 		t.Errorf("got %d series of a node that does not lead, want none", n)
 	}
 }
@@ -161,16 +187,16 @@ func TestShards(t *testing.T) {
 		return owned, nil
 	}}
 	const want = `
-# HELP lowkiq_morgue_payloads Payloads of this node's shards that ran out of retries.
+# HELP lowkiq_morgue_payloads Payloads of this node's shards that ran out of retries. The leader adds the shards that nobody owns.
 # TYPE lowkiq_morgue_payloads gauge
 lowkiq_morgue_payloads{queue="mail"} 0
 lowkiq_morgue_payloads{queue="orders"} 4
-# HELP lowkiq_queue_jobs Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked.
+# HELP lowkiq_queue_jobs Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked. The leader adds the shards that nobody owns.
 # TYPE lowkiq_queue_jobs gauge
 lowkiq_queue_jobs{queue="mail",state="ready"} 0
 lowkiq_queue_jobs{queue="orders",state="ready"} 2
 lowkiq_queue_jobs{queue="orders",state="retry"} 1
-# HELP lowkiq_queue_lag_seconds Age of the oldest due job of this node's shards; 0 if none.
+# HELP lowkiq_queue_lag_seconds Age of the oldest due job that waits in this node's shards; 0 if none. The leader adds the shards that nobody owns.
 # TYPE lowkiq_queue_lag_seconds gauge
 lowkiq_queue_lag_seconds{queue="mail"} 0
 lowkiq_queue_lag_seconds{queue="orders"} 1.5
@@ -191,5 +217,53 @@ func TestShardsUnreadable(t *testing.T) {
 		Read: func(context.Context) (map[string]Figures, error) { return nil, errors.New("redis is away") }}
 	if n := testutil.CollectAndCount(s); n != 0 || told == nil {
 		t.Errorf("got %d series and told %v, want none and the error", n, told)
+	}
+}
+
+// A job that is merged is stored; one that is refused is not.
+func TestPushedCountsWhatIsStored(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	refused := errors.New("refused")
+	push := Pushed(registry)("orders", func(_ context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
+		if len(jobs) == 1 {
+			return nil, refused
+		}
+		return []queue.Result{{}, {Merged: true}, {Err: refused}}, refused
+	})
+	for _, n := range []int{3, 1, 3} {
+		if _, err := push(t.Context(), make([]lowkiq.Push, n)); !errors.Is(err, refused) {
+			t.Errorf("got %v, want the error of the push", err)
+		}
+	}
+	want := "# HELP lowkiq_jobs_pushed_total Jobs that this process has pushed and Redis has stored.\n" +
+		"# TYPE lowkiq_jobs_pushed_total counter\nlowkiq_jobs_pushed_total{queue=\"orders\"} 4\n"
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWorking(t *testing.T) {
+	t.Parallel()
+	w := &Working{
+		Slots:    func() Use { return Use{Total: 8, Busy: 3} },
+		Children: func() map[string]Use { return map[string]Use{"orders": {Total: 2, Busy: 1}} },
+	}
+	want := `
+# HELP lowkiq_children Processes of the queue's exec handler that run.
+# TYPE lowkiq_children gauge
+lowkiq_children{queue="orders"} 2
+# HELP lowkiq_children_busy Processes of the queue's exec handler that have a batch.
+# TYPE lowkiq_children_busy gauge
+lowkiq_children_busy{queue="orders"} 1
+# HELP lowkiq_slots Handler calls that this node may run at once.
+# TYPE lowkiq_slots gauge
+lowkiq_slots 8
+# HELP lowkiq_slots_busy Slots of this node that handler calls hold.
+# TYPE lowkiq_slots_busy gauge
+lowkiq_slots_busy 3
+`
+	if err := testutil.CollectAndCompare(w, strings.NewReader(want)); err != nil {
+		t.Error(err)
 	}
 }

@@ -14,7 +14,7 @@ type Figures struct {
 	Morgue int            // payloads in the morgue
 }
 
-// Shards exports the figures of the owned shards. Read is called for every scrape. All
+// Shards exports the figures of the owned shards, and, on the leader, of those that nobody owns. Read is called for every scrape. All
 // fields are needed.
 type Shards struct {
 	Read    func(ctx context.Context) (map[string]Figures, error) // by queue
@@ -23,9 +23,9 @@ type Shards struct {
 }
 
 var (
-	lagDesc    = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job of this node's shards; 0 if none.", []string{"queue"}, nil)
-	jobsDesc   = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked.", []string{"queue", "state"}, nil)
-	morgueDesc = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads of this node's shards that ran out of retries.", []string{"queue"}, nil)
+	lagDesc    = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job that waits in this node's shards; 0 if none. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
+	jobsDesc   = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked. The leader adds the shards that nobody owns.", []string{"queue", "state"}, nil)
+	morgueDesc = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads of this node's shards that ran out of retries. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -17,7 +17,29 @@ import (
 // answers from the leases and claims in Redis.
 
 func (n *Node) answers() web.Cluster {
-	return web.Cluster{Shards: n.shardList, Members: n.members, Plan: n.dryRun, Why: n.why, Drain: n.askDrain}
+	return web.Cluster{Shards: n.shardList, Members: n.members, Plan: n.dryRun, Why: n.why, Drain: n.askDrain, Handled: n.handledBy}
+}
+
+// handledBy names, for each queue, the nodes whose leases say that they handle it.
+func (n *Node) handledBy(ctx context.Context) (web.Handled, error) {
+	instances, err := n.client.Instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	handled := web.Handled{}
+	for _, other := range instances {
+		if other.Lease == nil {
+			continue
+		}
+		info, err := parseLease(other.Lease)
+		if err != nil {
+			handled.Add("", nodeOf(other.Name)+" (its lease cannot be read)")
+		}
+		for name := range info.Queues {
+			handled.Add(name, info.Node)
+		}
+	}
+	return handled, nil
 }
 
 // holders are the instances that have a lease, by name.

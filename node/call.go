@@ -21,22 +21,26 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
 
+// errNoLease says that a handler was not called, because the lease had ended by then.
+var errNoLease = errors.New("the lease has ended")
+
 // handle calls the handler for one batch and settles its jobs.
-func (r *runner) handle(batch *lowkiq.Batch, held *bool) {
-	if !r.in.mayWork() {
+func (r *runner) handle(batch *lowkiq.Batch, t *turn) {
+	start := sinceBoot()
+	t.began.Store(int64(start))
+	now := r.in.redisNow()
+	jobs := batch.Jobs // a handler may cut its batch to pieces
+	for i := range jobs {
+		r.on.metrics.Wait.Observe(now.Sub(jobs[i].PerformAt))
+	}
+	answer, cause := r.call(batch, t)
+	batch.Jobs = jobs
+	if answer == errNoLease {
 		r.unstart(batch)
 		return
 	}
-	start := sinceBoot()
-	now := r.in.redisNow()
-	for i := range batch.Jobs {
-		r.on.metrics.Wait.Observe(max(0, now.Sub(batch.Jobs[i].PerformAt)).Seconds())
-	}
-	jobs := batch.Jobs // a handler may cut its batch to pieces
-	answer, cause := r.call(batch)
-	batch.Jobs = jobs
 	took := sinceBoot() - start
-	r.on.metrics.Handler.Observe(took.Seconds())
+	r.on.metrics.Handler.Observe(took)
 	r.measure(took, len(jobs))
 	if answer == nil {
 		r.done(batch.Flight, jobs)
@@ -46,24 +50,20 @@ func (r *runner) handle(batch *lowkiq.Batch, held *bool) {
 		r.stopped(batch, answer)
 		return
 	}
-	if *held {
-		r.in.slots.give()
-		*held = false
-	}
+	t.give()
 	r.settle(batch, answer)
 }
 
 // stopped deals with a batch whose handler was told to stop. What is in flight goes back
 // with the release, no retry spent; what the handler says it has done is done.
 func (r *runner) stopped(batch *lowkiq.Batch, answer error) {
-	var failed lowkiq.Failed
-	if !errors.As(answer, &failed) {
+	if failed, _ := named(answer); failed == nil {
 		return
 	}
 	var done []lowkiq.Job
-	for _, job := range batch.Jobs {
-		if failed[job.ID] == nil {
-			done = append(done, job)
+	for i, err := range perJob(batch.Jobs, answer) {
+		if err == nil {
+			done = append(done, batch.Jobs[i])
 		}
 	}
 	if len(done) > 0 {
@@ -72,8 +72,8 @@ func (r *runner) stopped(batch *lowkiq.Batch, answer error) {
 }
 
 // call runs the handler. cause says why its context ended, if it did.
-func (r *runner) call(batch *lowkiq.Batch) (answer, cause error) {
-	ctx, cancel := context.WithCancelCause(r.work)
+func (r *runner) call(batch *lowkiq.Batch, t *turn) (answer, cause error) {
+	ctx, cancel := context.WithCancelCause(t.context(r.work))
 	defer cancel(nil)
 	if timeout := r.on.rules.HandlerTimeout; timeout > 0 {
 		w := r.watch(timeout, cancel)
@@ -81,15 +81,15 @@ func (r *runner) call(batch *lowkiq.Batch) (answer, cause error) {
 	}
 	r.calls.Add(1)
 	defer r.calls.Add(-1)
-	answer = r.guarded(ctx, batch)
+	answer = r.guarded(ctx, batch, t)
 	cause = context.Cause(ctx)
-	if errors.Is(cause, lowkiq.ErrTimeout) {
+	if failed, _ := named(answer); failed == nil && errors.Is(cause, lowkiq.ErrTimeout) {
 		answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, r.on.rules.HandlerTimeout), answer)
 	}
 	return answer, cause
 }
 
-func (r *runner) guarded(ctx context.Context, batch *lowkiq.Batch) (answer error) {
+func (r *runner) guarded(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer error) {
 	returned := false
 	jobs := batch.Jobs
 	defer func() {
@@ -98,23 +98,29 @@ func (r *runner) guarded(ctx context.Context, batch *lowkiq.Batch) (answer error
 		} else if !returned {
 			// runtime.Goexit: this goroutine is lost, its work must not be.
 			batch.Jobs = jobs
-			r.in.lanes.Go(func() { r.exited(batch) })
+			r.in.lanes.Go(func() { r.exited(batch, t) })
 		}
 	}()
+	// Last of all, so that a process that is frozen has next to no chance to be so between this look and the
+	// call (I1: see design.md on what remains).
+	if !r.in.mayWork() {
+		returned = true
+		return errNoLease
+	}
 	answer = r.on.handler.Handle(ctx, batch)
 	returned = true
 	return answer
 }
 
 // exited settles the batch of a handler that ended its goroutine, and replaces the lane.
-func (r *runner) exited(batch *lowkiq.Batch) {
-	r.in.slots.give()
+func (r *runner) exited(batch *lowkiq.Batch, t *turn) {
+	t.give()
 	if r.work.Err() == nil {
 		r.settle(batch, errors.New("handler called runtime.Goexit"))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.endLane()
+	r.endLane(t)
 	if !r.stopping {
 		r.startLane()
 	}

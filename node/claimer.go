@@ -239,6 +239,7 @@ func (c *claimer) claim(s *queue.Shard, owner queue.Owner, step claimStep) bool 
 	}
 	on := c.node.queues[s.Queue]
 	on.metrics.Redelivered.Add(float64(claim.Recovered))
+	on.metrics.Buried.Add(float64(claim.Buried))
 	on.metrics.Owned.Inc()
 	c.node.metrics.Moves.Inc()
 	if claim.Unreplicated {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/oklog/run"
 
+	"github.com/lowkiq/lowkiq/internal/connlimit"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/web"
@@ -20,12 +21,14 @@ import (
 // who should own which shard. Both belong to the process and outlive its instances.
 // Neither is trusted with safety: that is the claims' (I1).
 type cluster struct {
-	node     *Node
-	gossip   *membership.Gossip
-	listener *rebalance.Listener
-	agent    *rebalance.Agent
-	done     chan struct{} // closed when the agent has left the Raft group
-	sight    sight
+	node      *Node
+	gossip    *membership.Gossip
+	listener  *rebalance.Listener
+	agent     *rebalance.Agent
+	done      chan struct{} // closed when the agent has left the Raft group
+	sight     sight
+	disputes  disputes
+	unreached unreached
 	// taken is the boot of a newer process that works under this node's name.
 	taken atomic.Pointer[string]
 }
@@ -45,9 +48,13 @@ func newCluster(n *Node) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("raft listens one port above gossip: %w", err)
 	}
+	listener = connlimit.Listener{Listener: listener, Set: connlimit.New(connlimit.Limit{Total: 128, PerAddress: 64})}
 	c := &cluster{node: n, done: make(chan struct{})}
 	raftPort = listener.Addr().(*net.TCPAddr).Port
 	raftListener, dial := n.raftNetwork(listener)
+	if n.dialRaft != nil {
+		dial = n.dialRaft
+	}
 	c.listener = rebalance.NewListener(rebalance.ListenerConfig{
 		Cluster: n.cfg.Cluster, Listener: raftListener, Dial: dial, Advertise: n.advertise(raftPort), Log: n.log,
 	})
@@ -59,7 +66,7 @@ func newCluster(n *Node) (*cluster, error) {
 	if err == nil {
 		c.agent, err = rebalance.New(rebalance.Config{
 			Boot: n.boot, TTL: n.cfg.TTL, Record: sightedRecord{n.leases.Record(), &c.sight}, Mark: sightedMark{n.leases.Mark(n.cfg.TTL), &c.sight, n.cfg.TTL},
-			Source: c, Transport: c.listener.Transport, Log: n.log,
+			Source: c, Transport: c.listener.Transport, Log: n.log, Logged: n.outOfReach,
 		})
 	}
 	if err != nil {
@@ -105,6 +112,7 @@ func (c *cluster) add(group *run.Group) {
 	actor(c.listener.Run, c.done)
 	actor(c.gossip.Run, c.done)
 	actor(c.follow, c.done)
+	actor(c.watchReach, c.done)
 }
 
 // follow passes news on: of gossip to the agent, of either to the supervisor.
@@ -142,8 +150,13 @@ func (c *cluster) publish(change func(*membership.Meta)) {
 	}
 }
 
-func (c *cluster) seatText() string {
-	text, err := json.Marshal(c.agent.Seat())
+// seatText is what gossip says of the seat. It must not change with each plan: gossip
+// tells everybody of every change. What the process has applied is in its lease.
+func (c *cluster) seatText() string { return gossipedSeat(c.agent.Seat()) }
+
+func gossipedSeat(seat rebalance.Seat) string {
+	seat.Applied = rebalance.Generation{}
+	text, err := json.Marshal(seat)
 	if err != nil {
 		return ""
 	}
@@ -174,7 +187,12 @@ func (c *cluster) describe(status *web.Status) {
 	if raft.Leading {
 		status.Leader = c.node.cfg.Name
 	}
+	if raft.Unread != "" {
+		status.Warnings = append(status.Warnings, fmt.Sprintf("node %s cannot read what the cluster's leader writes, and follows no plan: %s; run the release of the other nodes", c.node.cfg.Name, raft.Unread))
+	}
 	if strays := c.sight.strays.Load(); strays != nil {
 		status.Warnings = append(status.Warnings, *strays...)
 	}
+	status.Warnings = append(status.Warnings, c.disputes.warnings()...)
+	status.Warnings = append(status.Warnings, c.unreached.warnings()...)
 }

@@ -31,6 +31,12 @@ func startMember(t *testing.T, url, name string, shards int) *member {
 func startMemberWith(t *testing.T, cfg Config, shards int) *member {
 	t.Helper()
 	cfg.Bind, cfg.HTTP = "127.0.0.1:0", "127.0.0.1:0"
+	return startNode(t, cfg, shards)
+}
+
+// startNode starts a node that handles orders, in a cluster if the configuration says so.
+func startNode(t *testing.T, cfg Config, shards int) *member {
+	t.Helper()
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

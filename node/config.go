@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
@@ -59,17 +60,25 @@ type Config struct {
 
 	// HTTP is the address of the API and the metrics. Default: none is served.
 	HTTP string
+	// RequestMemory is most bytes that all requests to the API together hold of bodies and of what is made of
+	// them; beyond it they are refused with 503. Default web.DefaultRequestMemory, 64 MiB.
+	RequestMemory int64
+	// HTTPNames are host names under which the API is asked, besides localhost, addresses, names
+	// without a dot, Advertise and HTTP's host. Others are refused while no token is asked for: a web site
+	// could have its name lead to the node.
+	HTTPNames []string
 	// Tokens are asked of API callers ("Authorization: Bearer …"). Some are required to
 	// listen beyond loopback, unless Insecure.
 	Tokens   web.Tokens
 	TLS      TLS  // of HTTP and Raft
 	Insecure bool // accept to be reachable from other hosts without any of these
 
+	fewNodes    int // with no more, each looks at all leases. Default 16; negative = none
 	connections int // most of HTTP at once. Default web.MaxConnections
 
-	Version  string // shown in the lease and by status
-	Log      *slog.Logger
-	Registry *prometheus.Registry // default: a new one
+	Version  string               // shown in the lease and by status
+	Log      *slog.Logger         // default: slog.Default()
+	Registry *prometheus.Registry // default: a new one, with the collectors of Go and of the process
 
 	// FormatError makes the text kept with a failed job. Default: err.Error().
 	FormatError func(error) string
@@ -86,15 +95,18 @@ type Config struct {
 // QueueConfig are the rules for the jobs of a queue on this node.
 type QueueConfig struct {
 	Name   string
-	Shards int // default 16; fixed once the queue is registered
+	Shards int // default: as registered, 16 for a new queue; fixed once the queue is registered
 
 	BatchSize        int           // ids per handler call. Default 1
+	Concurrency      int           // handler calls of the queue on this node at once. Default: Config.Concurrency, or the processes of its handler
 	ShardConcurrency int           // batches of different ids of a shard at once. Default 1
 	Prefetch         int           // most ids popped at once. Default 100
 	HandlerTimeout   time.Duration // default 30 m; negative = none
 	MaxRetryCount    int           // default 25; negative = none
-	MaxCrashes       int           // default 3; negative = never bury
-	Exhausted        queue.Policy  // default queue.Skip
+	// MaxCrashes is after how many crashes of its own a job is buried. Default 3, at least 2;
+	// negative = never. One crash proves nothing: jobs of several shards may have been at work.
+	MaxCrashes int
+	Exhausted  queue.Policy // default queue.Skip
 	// RetryIn is the delay before attempt number count+1. Default: Lowkiq's
 	// count^4 + 15 + rand(30) * (count+1) seconds.
 	RetryIn func(count int) time.Duration
@@ -103,8 +115,9 @@ type QueueConfig struct {
 	Scheduler Scheduler
 	// Middlewares wrap the handler, the first one outermost.
 	Middlewares []Middleware
-	// Decode turns stored payloads into what the handler gets; see queue.Config.Encode.
-	Decode func([]byte) ([]byte, error)
+	// Push holds for the queue's payloads, whoever pushes them: what the node takes by its
+	// API and by Client obeys it, and the handler gets what its codec decodes.
+	Push queue.PushRules
 	// RetriesExhausted is called after payloads ran out of retries.
 	RetriesExhausted func(job lowkiq.Job, err error)
 }
@@ -144,15 +157,17 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Cluster == "" {
 		cfg.Cluster = "default"
 	}
+	orInt(&cfg.fewNodes, fewNodes)
 	orInt(&cfg.Concurrency, runtime.GOMAXPROCS(0)*4)
 	orTime(&cfg.TTL, 6*time.Second)
 	orTime(&cfg.PollInterval, time.Second)
 	orTime(&cfg.ShutdownTimeout, 25*time.Second)
 	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
+		cfg.Log = slog.Default()
 	}
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
+		cfg.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	}
 	if cfg.FormatError == nil {
 		cfg.FormatError = plainError
@@ -177,8 +192,12 @@ func (cfg Config) Validate() error {
 	check(cfg.Concurrency < 0, "concurrency is %d, want at least 1", cfg.Concurrency)
 	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, want 3s to 2m", cfg.TTL)
 	check(cfg.PollInterval < 0, "poll_interval is %s, want more than 0", cfg.PollInterval)
+	check(cfg.RequestMemory < 0, "request_memory is %d, want more than 0", cfg.RequestMemory)
 	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, want more than 0", cfg.ShutdownTimeout)
 	errs = append(errs, checkAdvertise(cfg.Advertise), cfg.Tokens.Validate())
+	for _, name := range cfg.HTTPNames {
+		check(!hostRule.MatchString(name), "http_names: %.60q (%d bytes): want a host name of at most 253 bytes, without port", name, len(name))
+	}
 	if err := cfg.TLS.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("tls: %w", err))
 	}
@@ -253,7 +272,11 @@ func (cfg QueueConfig) Validate() error {
 	}
 	between("batch_size", cfg.BatchSize, 1, 1000)
 	between("shard_concurrency", cfg.ShardConcurrency, 1, 1000)
+	between("concurrency", cfg.Concurrency, 0, 100_000)
 	between("prefetch", cfg.Prefetch, 1, 1000)
+	if cfg.MaxCrashes == 1 {
+		errs = append(errs, fmt.Errorf("queue %q: max_crashes is 1, want 2 or more, or none: one crash does not tell which of the jobs at work has caused it", cfg.Name))
+	}
 	policies := []string{string(queue.Skip), string(queue.Bury), string(queue.Block)}
 	errs = append(errs, oneOf(cfg.Name, "exhausted", string(cfg.Exhausted), policies...))
 	errs = append(errs, oneOf(cfg.Name, "scheduler", string(cfg.Scheduler), string(Lag), string(Seq)))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 // TestDamagedRecord: a record that cannot be read stops neither its shard nor its neighbours,
@@ -46,5 +48,74 @@ func TestDamagedRecord(t *testing.T) {
 	}
 	if kept, err := db.HGet(t.Context(), shard+"aside", "jobs:bad").Result(); kept != "not a record" {
 		t.Errorf("got %q, %v set aside, want the record", kept, err)
+	}
+}
+
+// TestLaterRecord: a record of a later release's form is neither damaged nor anybody's to
+// mend here. Its id stays in flight, untouched, its neighbours are handled, and the node's
+// status says so.
+func TestLaterRecord(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := open(t, server.URL(), 1)
+	later := map[string]string{"later1": "Q1 of a later release", "later2": "Z"}
+	db := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2, DisableIdentity: true})
+	defer db.Close()
+	const shard = "lk:{default/orders/1/0}:"
+	for _, id := range []string{"good0", "later1", "good1", "later2"} {
+		p.push(lowkiq.Push{ID: id, Payload: []byte("1")})
+		if record := later[id]; record != "" {
+			if err := db.HSet(t.Context(), shard+"jobs", id, record).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var mu sync.Mutex
+	var got []string
+	n := start(t, Config{Redis: server.URL()}, QueueConfig{Shards: 1, BatchSize: 3}, func(_ context.Context, batch *lowkiq.Batch) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, job := range batch.Jobs {
+			got = append(got, job.ID)
+		}
+		return nil
+	})
+	for i := 2; i < 5; i++ {
+		p.push(lowkiq.Push{ID: fmt.Sprint("good", i), Payload: []byte("1")})
+		await(t, "the jobs beside it are handled", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Equal(got, []string{"good0", "good1", "good2", "good3", "good4"}[:i+1])
+		})
+	}
+	kept := func(when string) {
+		t.Helper()
+		for id, want := range later {
+			if record, err := db.HGet(t.Context(), shard+"jobs", id).Result(); record != want {
+				t.Errorf("%s: record of %s: got %q %v, want %q", when, id, record, err, want)
+			}
+		}
+		if aside, err := db.HLen(t.Context(), shard+"aside").Result(); aside != 0 || err != nil {
+			t.Errorf("%s: %d records set aside (%v), want none", when, aside, err)
+		}
+	}
+	kept("while a node runs")
+	await(t, "its lease says so", func() bool {
+		instances, err := p.client.Instances(t.Context())
+		return err == nil && len(instances) == 1 && strings.Contains(strings.Join(refusalsOf(instances[0]), ""), "form of a later release")
+	})
+	n.stop()
+	audit, err := p.client.Audit(t.Context(), queue.AuditConfig{})
+	if err != nil || len(audit.Faults) != 2 || audit.Faults[0].Kind != queue.LaterRecord || audit.Faults[1].Kind != queue.LaterRecord {
+		t.Errorf("audit: got %+v %v, want two records of a later release", audit.Faults, err)
+	}
+	for _, fault := range audit.Faults {
+		if done, err := p.client.Repair(t.Context(), fault); done || err != nil {
+			t.Errorf("%s: repaired %v (%v), want it left alone", fault, done, err)
+		}
+	}
+	kept("after a repair")
+	if ready, err := db.LRange(t.Context(), shard+"ready", 0, -1).Result(); err != nil || !slices.Equal(ready, []string{"later1", "later2"}) {
+		t.Errorf("ready for the next owner: got %v %v, want both in order", ready, err)
 	}
 }

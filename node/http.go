@@ -89,10 +89,15 @@ func (n *Node) URL() string {
 func (n *Node) server(pages http.Handler) (*http.Server, error) {
 	n.cfg.Registry.MustRegister(&metrics.Shards{
 		Read: n.figures, Timeout: n.cfg.TTL, // a scrape must not hang longer than a lease
-		Failed: func(err error) { n.log.Warn("figures not read for a scrape", "err", err) },
+		Failed: func(err error) {
+			if !n.outOfReach("read figures for a scrape", err) {
+				n.log.Warn("figures not read for a scrape", "err", err)
+			}
+		},
 	})
 	handler, err := web.New(web.Config{
 		Client: n.client, Status: n.status, Cluster: n.answers(), Ready: n.Ready, Metrics: n.cfg.Registry, Pages: pages,
+		Names: n.httpNames(), RequestMemory: n.cfg.RequestMemory,
 		Tokens: n.cfg.Tokens, Certificates: n.cfg.TLS.ClientAuth == ClientRequire, Log: n.log, Version: n.cfg.Version,
 	})
 	if err != nil {
@@ -104,6 +109,15 @@ func (n *Node) server(pages http.Handler) (*http.Server, error) {
 		server.TLSConfig = n.certs.Server(n.cfg.TLS.ClientAuth == ClientRequire)
 	}
 	return server, nil
+}
+
+// httpNames are the host names of the API that are configured in one way or another.
+func (n *Node) httpNames() []string {
+	names := append(slices.Clone(n.cfg.HTTPNames), n.cfg.Advertise)
+	if host, _, err := net.SplitHostPort(n.cfg.HTTP); err == nil {
+		names = append(names, host)
+	}
+	return names
 }
 
 // Ready says why the node does not serve all its shards yet, or any more: nil if it
@@ -119,39 +133,12 @@ func (n *Node) Ready() error {
 		return fmt.Errorf("name %s is taken by a newer process", n.cfg.Name)
 	case !in.mayWork():
 		return errors.New("lease lost, taking a new one")
+	case n.unready.text() != "":
+		return errors.New(n.unready.text())
 	case !n.settled.Load():
 		return errors.New("shards are not claimed yet")
 	}
 	return nil
-}
-
-// figures reads the owned shards for a scrape.
-func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) {
-	in := n.current.Load()
-	if in == nil {
-		return nil, nil
-	}
-	var shards []*queue.Shard
-	for _, r := range in.all() {
-		shards = append(shards, r.claim.Shard)
-	}
-	stats, err := n.client.Stats(ctx, shards...)
-	if err != nil {
-		return nil, err
-	}
-	byQueue := map[string][]queue.Stats{}
-	for i, s := range shards {
-		byQueue[s.Queue] = append(byQueue[s.Queue], stats[i])
-	}
-	all := make(map[string]metrics.Figures, len(byQueue))
-	for name, stats := range byQueue {
-		sum := queue.Sum(stats)
-		all[name] = metrics.Figures{Lag: sum.Lag, Morgue: sum.Morgue, Jobs: map[string]int{
-			"ready": sum.Jobs.Ready, "scheduled": sum.Jobs.Scheduled, "retry": sum.Jobs.Retry,
-			"in_flight": sum.Jobs.InFlight, "blocked": sum.Jobs.Blocked,
-		}}
-	}
-	return all, nil
 }
 
 // status describes the cluster as Redis shows it.
@@ -160,7 +147,11 @@ func (n *Node) status(ctx context.Context) (web.Status, error) {
 	if err != nil {
 		return status, err
 	}
-	status.Queues, err = web.Queues(ctx, n.client)
+	handled, err := n.handledBy(ctx)
+	if err != nil {
+		return status, err
+	}
+	status.Queues, err = web.Queues(ctx, n.client, handled)
 	return status, err
 }
 

@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/lowkiq/lowkiq/internal/procs"
 	"github.com/lowkiq/lowkiq/rebalance"
 )
 
@@ -31,71 +33,128 @@ type LeaseInfo struct {
 	TTL      int64          `json:"ttl_ms"`
 	Process  process        `json:"process"`
 	Refused  []string       `json:"refused,omitempty"` // operations that Redis refuses; see refusedOps
+	// Unready are the queues whose handler cannot work, and why. They are not given shards of it
+	// while another node could take them.
+	Unready map[string]string `json:"unready,omitempty"`
+	// Features are what the process reads beyond the forms of 0.1; see queue.Features.
+	Features []string `json:"features,omitempty"`
 }
 
 // process names a process for ever: another one with the same pid has another start.
 type process struct {
 	Host  string `json:"host,omitempty"`  // boot id of the host; "" = unknown
 	PIDs  string `json:"pids,omitempty"`  // PID namespace
+	Times string `json:"times,omitempty"` // time namespace: Start means nothing in another one
 	PID   int    `json:"pid,omitempty"`   // in that namespace
 	Start string `json:"start,omitempty"` // clock ticks since the host's boot
+	// Addresses of the host, separated by blanks. Copies of one virtual machine have all of
+	// the above in common.
+	Addresses string `json:"addresses,omitempty"`
 }
 
 // identity is what outlives an instance's lease, in the index of instances.
 type identity struct {
 	process
 	TTL int64 `json:"ttl_ms"` // of its lease: how long it may need to notice its loss
-	// Children: it has handlers in child processes, which may live on for a moment.
+	// Children: it has handlers in child processes, which may live on for a while. Each has a guard that lives as long and
+	// names this process; see procs.Guarded.
 	Children bool `json:"children,omitempty"`
 }
 
 // gone reports whether the other process is proven to exist no more: it ran on this
-// host, in this PID namespace, and nothing has its pid and start (design, section 6).
+// host, in this process's namespaces of pids and time, and nothing has its pid and start
+// (design, section 6). What is not known proves nothing.
 func (p process) gone(other process) bool {
-	if p.Host == "" || p.Host != other.Host || p.PIDs != other.PIDs || other.PID == 0 || other.Start == "" || p == other {
+	if !p.near(other) || other.PID == 0 || other.Start == "" || p == other {
 		return false
 	}
-	start, err := processStartTicks(other.PID)
+	start, err := procs.Start(other.PID)
+	ended := errors.Is(err, procs.ErrEnded) || err == nil && start != other.Start
 	if os.IsNotExist(err) {
-		return !exists(other.PID) // a host may hide other users' processes from /proc
+		ended = !exists(other.PID) // a host may hide other users' processes from /proc
 	}
-	return errors.Is(err, errEnded) || err == nil && start != other.Start
+	return ended && other.sameAddresses() && p.unmoved()
 }
 
-// errEnded is the answer for a process that has ended and waits for its parent.
-var errEnded = errors.New("the process has ended")
+// near reports whether the other process ran where this one looks, as far as names tell.
+func (p process) near(other process) bool {
+	return p.Host != "" && p.Host == other.Host && p.PIDs != "" && p.PIDs == other.PIDs && p.Times != "" && p.Times == other.Times
+}
+
+// sameAddresses reports whether this host has all the addresses of the process's host.
+func (p process) sameAddresses() bool {
+	all, err := net.InterfaceAddrs()
+	if err != nil || p.Addresses == "" {
+		return false
+	}
+	here := map[string]bool{}
+	for _, address := range all {
+		here[ipOf(address)] = true
+	}
+	for _, address := range strings.Fields(p.Addresses) {
+		if !here[address] {
+			return false
+		}
+	}
+	return true
+}
+
+// unmoved reports whether this process is still where it was when p was made, and not
+// restored from a checkpoint on another host.
+func (p process) unmoved() bool {
+	now := thisProcess()
+	now.Addresses = p.Addresses
+	return now == p
+}
 
 func thisProcess() process {
 	host, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	pids, err2 := os.Readlink("/proc/self/ns/pid")
-	start, err3 := processStartTicks(os.Getpid())
-	if err1 != nil || err2 != nil || err3 != nil {
+	times, err3 := os.Readlink("/proc/self/ns/time")
+	if os.IsNotExist(err3) {
+		times, err3 = "none", nil // before Linux 5.6 all share one
+	}
+	start, err4 := procs.Start(os.Getpid())
+	if errors.Join(err1, err2, err3, err4) != nil {
 		return process{} // not Linux: death is never proven this way
 	}
-	return process{Host: strings.TrimSpace(string(host)), PIDs: pids, PID: os.Getpid(), Start: start}
+	return process{
+		Host: strings.TrimSpace(string(host)), PIDs: pids, Times: times, PID: os.Getpid(), Start: start, Addresses: hostAddresses(),
+	}
 }
 
-// processStartTicks reads field 22 of /proc/PID/stat. A zombie has ended.
-func processStartTicks(pid int) (string, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// addressesMost bounds what a lease says of its host's addresses: a router or a host of
+// many containers has thousands. The first ones are those of its network cards.
+const addressesMost = 8
+
+// hostAddresses are those at which others may reach this host; of a host without a
+// network its loopback's.
+func hostAddresses() string {
+	all, err := net.InterfaceAddrs()
 	if err != nil {
-		if os.IsNotExist(err) {
-			if _, err := os.Stat("/proc/self/stat"); err != nil {
-				return "", fmt.Errorf("no /proc: %v", err)
-			}
+		return ""
+	}
+	var outer, loopback []string
+	for _, address := range all {
+		switch ip := net.ParseIP(ipOf(address)); {
+		case ip.IsLoopback():
+			loopback = append(loopback, ip.String())
+		case ip.IsGlobalUnicast():
+			outer = append(outer, ip.String())
 		}
-		return "", err
 	}
-	// The name in parentheses may hold spaces and parentheses itself.
-	i := strings.LastIndexByte(string(text), ')')
-	fields := strings.Fields(string(text[i+1:]))
-	if i < 0 || len(fields) < 20 {
-		return "", fmt.Errorf("/proc/%d/stat: unexpected %q", pid, text)
+	if outer == nil {
+		outer = loopback
 	}
-	if fields[0] == "Z" || fields[0] == "X" {
-		return "", errEnded
+	return strings.Join(outer[:min(addressesMost, len(outer))], " ")
+}
+
+// ipOf is the address of an interface without its network's size.
+func ipOf(address net.Addr) string {
+	if network, ok := address.(*net.IPNet); ok {
+		return network.IP.String()
 	}
-	return fields[19], nil
+	return address.String()
 }
 
 func newBoot() string { return ulid.Make().String() }

@@ -3,12 +3,15 @@ package node
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/procs"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -38,16 +41,19 @@ func TestGone(t *testing.T) {
 		t.Fatalf("this process is %+v", me)
 	}
 	cmd, end := sleeper(t)
-	start, err := processStartTicks(cmd.Process.Pid)
+	start, err := procs.Start(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	alive := process{Host: me.Host, PIDs: me.PIDs, PID: cmd.Process.Pid, Start: start}
+	alive := me
+	alive.PID, alive.Start = cmd.Process.Pid, start
 	with := func(change func(*process)) process {
 		p := alive
 		change(&p)
 		return p
 	}
+	moved := me // as a checkpoint of it remembers on another host
+	moved.Start = "1"
 	for _, c := range []struct {
 		name  string
 		me    process
@@ -60,6 +66,14 @@ func TestGone(t *testing.T) {
 		{"no such pid", me, with(func(p *process) { p.PID = 1 << 30 }), true},
 		{"another host's", me, with(func(p *process) { p.Host = "x"; p.PID = 1 << 30 }), false},
 		{"another namespace's", me, with(func(p *process) { p.PIDs = "pid:[1]"; p.PID = 1 << 30 }), false},
+		{"another time namespace's", me, with(func(p *process) { p.Times = "time:[1]"; p.Start = "1" }), false},
+		{"another host's with the same boot id", me, with(func(p *process) { p.Addresses = "203.0.113.9"; p.PID = 1 << 30 }), false},
+		{"a host's with one address more", me, with(func(p *process) { p.Addresses += " 203.0.113.9"; p.PID = 1 << 30 }), false},
+		{"a host's with one address less", me, with(func(p *process) { p.Addresses, _, _ = strings.Cut(p.Addresses, " "); p.PID = 1 << 30 }), true},
+		{"unknown addresses", me, with(func(p *process) { p.Addresses = ""; p.PID = 1 << 30 }), false},
+		{"unknown time namespace", me, with(func(p *process) { p.Times = ""; p.PID = 1 << 30 }), false},
+		{"unknown PID namespace", me, with(func(p *process) { p.PIDs = ""; p.PID = 1 << 30 }), false},
+		{"seen from a restored checkpoint", moved, with(func(p *process) { p.PID = 1 << 30 }), false},
 		{"unknown pid", me, with(func(p *process) { p.PID = 0 }), false},
 		{"unknown start", me, with(func(p *process) { p.Start = ""; p.PID = 1 << 30 }), false},
 		{"unknown host here", process{}, with(func(p *process) { p.PID = 1 << 30 }), false},
@@ -78,6 +92,91 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// judgedVariable makes this test binary say what it thinks of a process.
+const judgedVariable = "LOWKIQ_NODE_TEST_JUDGED"
+
+// judgement is the answer of such a process.
+type judgement struct {
+	Process process
+	Gone    bool
+}
+
+// judge answers, and lives until its stdin is closed.
+func judge(text string) {
+	var other process
+	if err := json.Unmarshal([]byte(text), &other); err != nil {
+		panic(err)
+	}
+	me := thisProcess()
+	if err := json.NewEncoder(os.Stdout).Encode(judgement{me, me.gone(other)}); err != nil {
+		panic(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// The clock from which a process's start is counted differs between time namespaces, so a
+// living process seems to be another one. Neither side may call the other dead.
+func TestTimeNamespaceProvesNothing(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("time namespaces are Linux's")
+	}
+	me := thisProcess()
+	text, err := json.Marshal(me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unshare := []string{"unshare", "--time", "--boottime", "100000", "--fork", "--kill-child", "--"}
+	if out, err := exec.Command(unshare[0], append(unshare[1:], "true")...).CombinedOutput(); err != nil {
+		t.Skipf("NOT TESTED HERE: no new time namespace for this user (it needs root, Linux 5.6 and unshare(1) of util-linux): %v %s", err, out)
+	}
+	for _, c := range []struct {
+		name string
+		argv []string
+		same bool
+	}{
+		{"this namespace", nil, true},
+		{"another namespace", unshare, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			argv := append(c.argv, os.Args[0])
+			cmd := exec.Command(argv[0], argv[1:]...)
+			cmd.Env = append(os.Environ(), judgedVariable+"="+string(text))
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var other judgement
+			err = json.NewDecoder(out).Decode(&other)
+			alive := err == nil && me.gone(other.Process)
+			in.Close()
+			cmd.Wait() //nolint:errcheck // of no interest
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case other.Gone:
+				t.Errorf("the other process says that this one, which lives, is gone: %+v", other.Process)
+			case alive:
+				t.Errorf("this process says that the other one, which lives, is gone: %+v", other.Process)
+			case (other.Process.Times == me.Times) != c.same:
+				t.Errorf("time namespace %q beside %q", other.Process.Times, me.Times)
+			}
+			// The same namespace proves a death; another one proves none.
+			if got := me.gone(other.Process); got != c.same {
+				t.Errorf("once it has ended: gone is %v, want %v", got, c.same)
+			}
+		})
+	}
+}
+
 // TestExists is the answer for processes that /proc hides from other users.
 func TestExists(t *testing.T) {
 	t.Parallel()
@@ -91,12 +190,12 @@ func TestExists(t *testing.T) {
 
 func TestIdentityOutlivesLease(t *testing.T) {
 	t.Parallel()
-	who := identity{process{Host: "h", PIDs: "p", PID: 3, Start: "9"}, 3000, false}
+	who := identity{process{Host: "h", PIDs: "p", Times: "t", PID: 3, Start: "9", Addresses: "192.0.2.1"}, 3000, false}
 	text, err := json.Marshal(who)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []byte(`{"host":"h","pids":"p","pid":3,"start":"9","ttl_ms":3000}`); !bytes.Equal(text, want) {
+	if want := []byte(`{"host":"h","pids":"p","times":"t","pid":3,"start":"9","addresses":"192.0.2.1","ttl_ms":3000}`); !bytes.Equal(text, want) {
 		t.Errorf("got %s, want %s", text, want)
 	}
 	if got, ok := parseIdentity(queue.Instance{Identity: text}); !ok || got != who {
@@ -109,7 +208,7 @@ func TestIdentityOutlivesLease(t *testing.T) {
 	}
 }
 
-// A dead node's shards are not seized before its children had time to die, too.
+// A dead node's shards are not seized before its children are gone, too, however long their guards take.
 func TestEndedWithChildren(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Start(); err != nil {
@@ -120,17 +219,30 @@ func TestEndedWithChildren(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip(err)
+	}
+	guard := &exec.Cmd{Path: sleep, Args: []string{procs.GuardName, procs.Name(who.PID, who.Start)}} // for so many seconds
+	if err := guard.Start(); err != nil {
+		t.Fatal(err)
+	}
 	n := &Node{process: thisProcess(), ends: map[string]time.Duration{}}
 	if !n.ended("n/a.1", identity{process: who}) {
 		t.Error("without children: got not ended, want ended")
 	}
 	with := identity{process: who, Children: true}
 	if n.ended("n/b.1", with) {
-		t.Error("with children, just seen: got ended, want not yet")
+		t.Error("with a guard: got ended, want not yet")
 	}
-	n.ends["n/b.1"] -= childrenGone
+	_ = guard.Process.Kill()
+	_ = guard.Wait() // it was killed
 	if !n.ended("n/b.1", with) {
-		t.Error("with children, after their time: got not ended, want ended")
+		t.Error("with children, after the guard's end: got not ended, want ended")
+	}
+	who.Start += "1"
+	if !n.ended("n/c.1", identity{process: who, Children: true}) {
+		t.Error("another process without a guard: got not ended, want ended")
 	}
 }
 

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -33,6 +35,7 @@ type instance struct {
 	begun     time.Duration // sinceBoot when it was made
 	offset    atomic.Int64  // from sinceBoot to Redis's clock, unix ns
 	slots     *slots
+	queues    map[string]*queueSlots // by name; not written
 	probation *probation
 	lanes     sync.WaitGroup // lanes of all runners
 	kicked    chan struct{}
@@ -44,8 +47,10 @@ type instance struct {
 	parted    chan struct{}  // one slot: a shard was forgotten
 	overruns  sync.Mutex     // one OnOverrun at a time
 	refusals  *refusedOps
+	failures  failureLog
 	quiet     *quiet
 	wakes     *queue.Wakes
+	pruned    time.Duration // sinceBoot when the index was last looked through, 0 = never; the supervisor's
 
 	mu      sync.Mutex
 	runners map[lowkiq.Shard]*runner // guarded by mu
@@ -55,9 +60,12 @@ type instance struct {
 func newInstance(stop context.Context, n *Node, number int) *instance {
 	in := &instance{
 		stop: stop, node: n, name: instanceName(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
-		slots: newSlots(n.cfg.Concurrency), probation: &probation{},
+		slots: newSlots(n.cfg.Concurrency), queues: make(map[string]*queueSlots, len(n.queues)), probation: &probation{},
 		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(), refusals: newRefusedOps(),
 		runners: map[lowkiq.Shard]*runner{}, heard: map[lowkiq.Shard]bool{},
+	}
+	for name, on := range n.queues {
+		in.queues[name] = newQueueSlots(on)
 	}
 	in.desired.Store(everything)
 	in.log = n.log.With("instance", in.name)
@@ -65,6 +73,7 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 	in.io, in.cancelIO = context.WithCancel(context.Background())
 	in.wakes = n.client.NewWakes(in.io, in.name)
 	in.keeper = newKeeper(n.cfg.TTL, in.info, in.log)
+	in.keeper.outOfReach = func(err error) bool { return n.outOfReach("renew the lease", err) }
 	return in
 }
 
@@ -96,7 +105,7 @@ func (in *instance) info() []byte {
 		Node: in.node.cfg.Name, Boot: in.node.boot, Instance: in.name, Start: in.start,
 		HTTP: in.node.URL(), Version: in.node.cfg.Version, Weight: in.node.cfg.Weight,
 		Queues: in.owned(), Draining: in.leaves(), TTL: in.node.cfg.TTL.Milliseconds(), Process: in.node.process,
-		Refused: in.refusals.list(),
+		Refused: in.refusals.list(), Unready: in.node.unready.told(), Features: queue.Features(),
 	}
 	if c := in.node.cluster; c != nil {
 		info.Gossip, info.Raft, info.Seat = c.gossip.Address(), c.listener.Address(), c.agent.Seat()
@@ -129,6 +138,9 @@ func (in *instance) live() error {
 	defer in.cancelWork(lowkiq.ErrShutdown)
 	in.start, _ = in.node.client.Time(in.stop) // zero if unknown; for people
 	in.clock(in.start)
+	if err := in.node.registerAnew(in.stop); err != nil {
+		return err
+	}
 	who, err := json.Marshal(identity{in.node.process, in.node.cfg.TTL.Milliseconds(), in.node.hasChildren()})
 	if err != nil {
 		return err
@@ -162,6 +174,7 @@ func (in *instance) serve(lease *queue.Lease) {
 	group.Go(func() { in.listen(loops) })
 	group.Go(func() { in.poll(loops) })
 	group.Go(func() { in.tellTimings(loops) })
+	group.Go(func() { in.watchHandlers(loops) })
 	group.Go(func() { in.watchUnowned(loops) })
 	handedBack := make(chan struct{})
 	group.Go(func() { in.enforce(handedBack) })
@@ -175,7 +188,9 @@ func (in *instance) serve(lease *queue.Lease) {
 	case <-in.keeper.lost:
 		in.log.Warn("lease lost", "err", in.keeper.why)
 		in.cancelWork(in.keeper.why)
-		in.node.lostLease()
+		if !errors.Is(in.keeper.why, errAnew) { // then Redis has lost nothing
+			in.node.lostLease()
+		}
 	}
 	stopLoops()
 	<-supervised
@@ -205,8 +220,12 @@ func (in *instance) grant() {
 	}
 }
 
+// errAnew ends an instance that knows a queue by shards of the past; the next one finds the new ones.
+var errAnew = errors.New("a queue was deleted and registered anew since this node started")
+
 // renewed is called after each good renewal.
 func (in *instance) renewed(ctx context.Context) {
+	in.node.inReach()
 	in.grant()
 	registry, err := in.node.readRegistry(ctx)
 	if err != nil {
@@ -219,21 +238,43 @@ func (in *instance) renewed(ctx context.Context) {
 			in.node.registerAgain(ctx, on) // Redis lost it
 			continue
 		}
-		if was := on.paused.Swap(entry.Paused); was != entry.Paused {
-			in.log.Info("queue paused or resumed", "queue", name, "paused", entry.Paused)
-			if !entry.Paused {
-				in.wakeAll(name)
+		if !on.queue.Serves(entry) {
+			in.keeper.end(fmt.Errorf("%w: %w: %q", lowkiq.ErrLeaseLost, errAnew, name))
+			return
+		}
+		paused := entry.Paused || in.cannotRead(name, on, entry)
+		if was := on.paused.Swap(paused); was != paused {
+			in.log.Info("queue paused or resumed", "queue", name, "paused", paused)
+			for _, r := range in.all() {
+				switch {
+				case r.on != on:
+				case paused:
+					r.halt()
+				default:
+					r.wake()
+				}
 			}
 		}
 	}
 }
 
-func (in *instance) wakeAll(queueName string) {
-	for _, r := range in.all() {
-		if r.on.rules.Name == queueName {
-			r.wake()
-		}
+// cannotRead reports whether a queue's jobs have become something that this node does not read: a form of a later
+// release, or another codec than it has. Then it handles none of them; what handlers have is finished, as in a pause.
+// The log and every node's status say so.
+func (in *instance) cannotRead(name string, on *handled, entry queue.Entry) bool {
+	const op = "read the jobs of a queue"
+	whole := lowkiq.Shard{Queue: name, Index: -1} // none of its own: all of them
+	err := cmp.Or(entry.Readable(name), entry.Stores(name, on.rules.Push.Codec.Name))
+	switch {
+	case err == nil && in.refusals.end(whole, op):
+		in.log.Info("the queue can be read again", "queue", name)
+	case err != nil && in.refusals.note(whole, op, err):
+		in.log.Error("this node cannot read the jobs of a queue: it handles none of them until that is mended", "queue", name, "err", err)
+	default:
+		return err != nil
 	}
+	in.keeper.poke()
+	return err != nil
 }
 
 func (in *instance) all() []*runner {
@@ -252,9 +293,9 @@ func (in *instance) runner(shard lowkiq.Shard) *runner {
 	return in.runners[shard]
 }
 
-// trouble logs an error of Redis, the same one at most once a second.
+// trouble logs an error of Redis, the same one at most once a second, and that it is out of reach as outOfReach does.
 func (in *instance) trouble(op string, shard any, err error) {
-	if in.io.Err() != nil || errors.Is(err, context.Canceled) || !in.quiet.may(op+err.Error()) {
+	if in.io.Err() != nil || errors.Is(err, context.Canceled) || in.node.outOfReach(op, err) || !in.quiet.may(op+err.Error()) {
 		return
 	}
 	in.log.Warn("redis operation not done, repeating", "op", op, "shard", shard, "err", err)

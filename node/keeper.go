@@ -23,6 +23,8 @@ type keeper struct {
 	now   func() time.Duration // a clock that counts suspend
 	value func() []byte        // what the lease says
 	log   *slog.Logger
+	// outOfReach logs an error that says that Redis is out of reach, and reports whether it does; nil for tests.
+	outOfReach func(error) bool
 
 	good  atomic.Int64 // now() when the last good renewal was sent, ns
 	ended atomic.Bool
@@ -141,7 +143,7 @@ func (k *keeper) renew(ctx context.Context, lease lease, after func(context.Cont
 	case errors.Is(err, queue.ErrLeaseGone):
 		k.vanished()
 		return false
-	default:
+	case k.outOfReach == nil || !k.outOfReach(err):
 		k.log.Warn("lease not renewed", "left", k.deadline()-k.now(), "err", err)
 	}
 	return true

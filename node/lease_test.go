@@ -77,6 +77,46 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
+// TestNoCallAfterThaw: the process freezes during a call, for longer than its lease. The lane that comes out of the call has
+// its next jobs at hand and must not begin them, although nobody has noticed the loss yet (I1).
+func TestNoCallAfterThaw(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	var mu sync.Mutex
+	fences := map[int64]int{} // calls by fence
+	var first int64
+	begin := make(chan struct{})
+	var run *running
+	run = start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{Shards: 1, BatchSize: 1}, func(_ context.Context, b *lowkiq.Batch) error {
+		<-begin
+		mu.Lock()
+		defer mu.Unlock()
+		fences[b.Fence]++
+		if first == 0 {
+			first = b.Fence
+			k := run.instance().keeper
+			k.good.Store(int64(k.now() - k.ttl)) // as if it woke up now
+		}
+		return nil
+	})
+	in := run.serving().instance()
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		p.push(numbered(id, 0, 1)...)
+	}
+	close(begin)
+	run.next(in)
+	p.drained()
+	mu.Lock()
+	defer mu.Unlock()
+	if fences[first] != 1 {
+		t.Errorf("%d calls under the fence of before the freeze, want 1", fences[first])
+	}
+	if got := p.stats(); got.Processed != 5 || got.Failed != 0 {
+		t.Errorf("%d processed and %d failed, want 5 and 0", got.Processed, got.Failed)
+	}
+}
+
 // TestOverrunOfLease: a handler that ignores its cancel leads to OnOverrun at 0.9 ttl, and
 // its shard is not released before it has returned.
 func TestOverrunOfLease(t *testing.T) {

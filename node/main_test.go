@@ -5,11 +5,16 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/leaktest"
+	"github.com/lowkiq/lowkiq/node/handler"
 )
 
 func TestMain(m *testing.M) {
+	handler.Guard()
 	if os.Getenv(childVariable) != "" {
 		child()
+	}
+	if judged := os.Getenv(judgedVariable); judged != "" {
+		judge(judged)
 	}
 	leaktest.Main(m)
 }

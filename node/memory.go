@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/procs"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -69,16 +70,14 @@ func (n *Node) missing(instance string, leased bool) (time.Duration, bool) {
 func (n *Node) forgetAbsent() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	long := func(_ string, since time.Duration) bool { return sinceBoot()-since > forgetAfter }
+	long := func(_ string, since time.Duration) bool { return sinceBoot()-since > forgetMost }
 	maps.DeleteFunc(n.absent, long)
 	maps.DeleteFunc(n.ends, long)
 }
 
-// childrenGone is how long the children of a killed node are left to die. Their guards
-// kill them as soon as the node is gone, in a few milliseconds.
-const childrenGone = 500 * time.Millisecond
-
-// ended reports whether an instance's process, and what it has left behind, are gone.
+// ended reports whether an instance's process, and what it has left behind, are gone. Children may live for long after
+// their node was killed, on a machine that has no time for them, and so may their guards, which end last. Where guards
+// cannot be seen the lease has to run out: so long they may work.
 func (n *Node) ended(instance string, who identity) bool {
 	if !n.process.gone(who.process) {
 		return false
@@ -87,13 +86,18 @@ func (n *Node) ended(instance string, who identity) bool {
 		return true
 	}
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	since, noted := n.ends[instance]
-	if !noted {
-		since = sinceBoot()
-		n.ends[instance] = since
+	_, ended := n.ends[instance]
+	n.mu.Unlock()
+	if ended {
+		return true
 	}
-	return sinceBoot()-since >= childrenGone
+	if guarded, err := procs.Guarded(procs.Name(who.PID, who.Start)); guarded || err != nil {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ends[instance] = sinceBoot()
+	return true
 }
 
 // missingSince says for how long an instance has been without its lease.
@@ -110,7 +114,7 @@ type registry struct {
 
 func (n *Node) readRegistry(ctx context.Context) (*registry, error) {
 	begun := sinceBoot()
-	entries, err := n.leases.Registry(ctx)
+	entries, err := n.leases.Registry(ctx, n.client)
 	if err != nil {
 		return nil, err
 	}
@@ -119,11 +123,32 @@ func (n *Node) readRegistry(ctx context.Context) (*registry, error) {
 	return r, nil
 }
 
-// registerAgain writes a queue into a registry that has lost it.
+// registerAgain writes a queue into a registry that has lost it, or from which it was deleted while this node started.
 func (n *Node) registerAgain(ctx context.Context, on *handled) {
-	if _, err := n.leases.Register(ctx, on.queue.Queue); err != nil {
+	if _, err := n.leases.RegisterAgain(ctx, on.queue); err != nil {
 		n.log.Error("queue not registered again", "queue", on.rules.Name, "err", err)
 	}
+}
+
+// registerAnew finds the shards of queues that were deleted and registered anew. It is called between two instances: nobody else
+// looks at the queues then.
+func (n *Node) registerAnew(ctx context.Context) error {
+	registry := n.registry.Load()
+	if registry == nil {
+		return nil // the first instance
+	}
+	for name, on := range n.queues {
+		if entry, there := registry.all[name]; !there || on.queue.Serves(entry) {
+			continue
+		}
+		if err := n.register(ctx, on); err != nil {
+			return err
+		}
+		n.mu.Lock()
+		maps.DeleteFunc(n.last, func(s lowkiq.Shard, _ bool) bool { return s.Queue == name })
+		n.mu.Unlock()
+	}
+	return nil
 }
 
 // parseIdentity reads what the index of instances says of an instance.

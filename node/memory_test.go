@@ -87,8 +87,13 @@ func TestPrune(t *testing.T) {
 	})
 	in.prune(t.Context())
 	in.node.absent["gone/X.1"] -= forgetAfter + time.Second
-	in.node.absent["no longer listed/X.1"] = sinceBoot() - forgetAfter - time.Second
-	in.node.ends["no longer listed/X.1"] = sinceBoot() - forgetAfter - time.Second
+	in.prune(t.Context())
+	if instances, err := p.client.Instances(t.Context()); err != nil || len(instances) != 3 {
+		t.Errorf("%d instances are listed right after the last look, %v; want three: it is not time to look again", len(instances), err)
+	}
+	in.pruned -= pruneEvery
+	in.node.absent["no longer listed/X.1"] = sinceBoot() - forgetMost - time.Second
+	in.node.ends["no longer listed/X.1"] = sinceBoot() - forgetMost - time.Second
 	in.prune(t.Context())
 	instances, err := p.client.Instances(t.Context())
 	if err != nil || len(instances) != 2 {
@@ -99,6 +104,28 @@ func TestPrune(t *testing.T) {
 	}
 	if got := len(in.node.ends); got != 0 {
 		t.Errorf("%d instances are remembered as ended, want none", got)
+	}
+}
+
+// TestForgettable: an instance of a long ttl is remembered for longer, none for ever.
+func TestForgettable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		missing, ttl time.Duration
+		proven, want bool
+	}{
+		{pruneAfter, 6 * time.Second, true, false},
+		{pruneAfter + 1, 6 * time.Second, true, true},
+		{forgetAfter, 6 * time.Second, false, false},
+		{forgetAfter + 1, 6 * time.Second, false, true},
+		{forgetAfter + 1, 2 * time.Minute, false, false},
+		{20*time.Minute + 1, 2 * time.Minute, false, true},
+		{forgetMost + 1, 1000 * time.Hour, false, true},
+		{0, 0, false, false},
+	} {
+		if got := forgettable(tt.missing, tt.ttl, tt.proven); got != tt.want {
+			t.Errorf("%+v: got %v", tt, got)
+		}
 	}
 }
 

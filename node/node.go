@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/rebalance"
 )
 
 // Node handles the jobs of its queues. Build it with New, give it handlers with
@@ -36,17 +37,21 @@ type Node struct {
 	settled  atomic.Bool              // every desired shard has a runner, here or with a live owner
 	listener atomic.Pointer[net.Listener]
 	registry atomic.Pointer[registry] // as last read
+	unowned  unowned                  // while this node leads
 	stopped  chan struct{}            // closed when the last instance has ended
 	started  atomic.Bool
 	reserved atomic.Bool             // the name, until the lease shows it
 	drained  atomic.Bool             // an operator asked the node to give its shards away
+	outages  failureLog              // of Redis; all instances and the cluster share it
+	unready  unready                 // handlers that cannot work
 	cluster  *cluster                // nil: no cluster; set by Run before its actors
 	joined   atomic.Pointer[cluster] // the same, for callers of the node
+	dialRaft rebalance.DialFunc      // for tests: a network with walls
 
 	mu          sync.Mutex
 	last        map[lowkiq.Shard]bool    // shards that this process was the last to own; guarded by mu
 	absent      map[string]time.Duration // since when instances lack their lease; guarded by mu
-	ends        map[string]time.Duration // since when instances with children are seen dead; guarded by mu
+	ends        map[string]time.Duration // when instances with children were seen to be gone with all of these; guarded by mu
 	absentUntil time.Duration            // until when absent claims count as held; guarded by mu
 }
 
@@ -64,7 +69,7 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
-	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.RedisTLS})
+	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.RedisTLS, Middlewares: []queue.Middleware{metrics.Pushed(cfg.Registry)}})
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
@@ -72,12 +77,14 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("node: %w", err), client.Close())
 	}
-	return &Node{
+	n := &Node{
 		cfg: cfg, unnamed: unnamed, log: cfg.Log.With("node", cfg.Name), boot: newBoot(), process: thisProcess(),
 		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
 		queues: map[string]*handled{}, stopped: make(chan struct{}),
 		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{}, ends: map[string]time.Duration{},
-	}, nil
+	}
+	cfg.Registry.MustRegister(&metrics.Working{Slots: n.slotsInUse, Children: n.childrenInUse}, metrics.Build(n.release()))
+	return n, nil
 }
 
 // Name is the node's name. One that was not configured is settled once URL is known.
@@ -87,12 +94,15 @@ func (n *Node) Name() string {
 	return n.cfg.Name
 }
 
-// Client pushes to the node's Redis and cluster.
+// Client pushes to the node's Redis and cluster, by the rules of the queues that the node
+// handles; see queue.Client.SetRules for other queues.
 func (n *Node) Client() *queue.Client { return n.client }
 
 // Handle makes the node handle a queue. A handler that also has a method
-// Run(context.Context) error gets it called for as long as the node runs.
+// Run(context.Context) error gets it called for as long as the node runs; one that has a method
+// Ready() error is asked whether it can work. See lowkiq.Handler.
 func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
+	registered := rules.Shards == 0 // or the default
 	rules = rules.withDefaults()
 	if err := rules.Validate(); err != nil {
 		return fmt.Errorf("node: %w", err)
@@ -105,17 +115,38 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 	case n.started.Load():
 		return fmt.Errorf("node: queue %q: Handle was called after Run", rules.Name)
 	}
-	on := &handled{rules: rules, metrics: n.metrics.Queue(rules.Name)}
+	if codec := rules.Push.Codec; codec.Encode != nil && codec.Decode == nil {
+		return fmt.Errorf("node: queue %q: the codec encodes and does not decode: the handler would get what is stored", rules.Name)
+	}
+	for _, client := range []*queue.Client{n.client, n.leases} { // that of the leases registers a queue again that Redis has lost
+		if err := client.SetRules(rules.Name, rules.Push); err != nil {
+			return fmt.Errorf("node: %w", err)
+		}
+	}
+	on := &handled{rules: rules, asRegistered: registered, metrics: n.metrics.Queue(rules.Name)}
 	on.metrics.Shards.Set(float64(rules.Shards))
 	on.service, _ = handler.(interface{ Run(context.Context) error })
+	if scarce, ok := handler.(interface {
+		Reserve(context.Context) (func(context.Context) context.Context, func(), error)
+		Processes() int
+	}); ok {
+		on.reserve, on.processes, on.processWait = scarce.Reserve, scarce.Processes(), on.metrics.ProcessWait()
+	}
+	if teller, ok := handler.(interface{ Ready() error }); ok {
+		on.ready = teller.Ready
+		on.metrics.Ready().Set(1)
+	}
 	if granted, ok := handler.(interface{ Grant(time.Duration) }); ok {
 		on.grant = granted.Grant
+	}
+	if parent, ok := handler.(interface{ Children() (running, busy int) }); ok {
+		on.children = parent.Children
 	}
 	for i := len(rules.Middlewares) - 1; i >= 0; i-- {
 		handler = rules.Middlewares[i](handler)
 	}
-	if rules.Decode != nil {
-		handler = decoded(rules.Decode, handler) // middlewares see what the handler sees
+	if rules.Push.Codec.Decode != nil {
+		handler = decoded(rules.Push.Codec.Decode, handler) // middlewares see what the handler sees
 	}
 	on.handler = handler
 	n.queues[rules.Name] = on
@@ -160,7 +191,7 @@ func (n *Node) prepare(ctx context.Context) error {
 		return err
 	}
 	for _, on := range n.queues {
-		if on.queue, err = n.client.Register(ctx, lowkiq.Queue{Name: on.rules.Name, Shards: on.rules.Shards}); err != nil {
+		if err := n.register(ctx, on); err != nil {
 			return err
 		}
 	}
@@ -171,6 +202,22 @@ func (n *Node) prepare(ctx context.Context) error {
 		return n.cfg.OnStart()
 	}
 	return nil
+}
+
+// register finds a queue's shards: those of the registry where the rules name no count.
+func (n *Node) register(ctx context.Context, on *handled) (err error) {
+	if on.asRegistered {
+		on.queue, err = n.client.Queue(ctx, on.rules.Name)
+	}
+	if !on.asRegistered || errors.Is(err, lowkiq.ErrUnknownQueue) {
+		on.queue, err = n.client.Register(ctx, lowkiq.Queue{Name: on.rules.Name, Shards: on.rules.Shards})
+	}
+	if err != nil {
+		return err
+	}
+	on.rules.Shards = on.queue.Shards
+	on.metrics.Shards.Set(float64(on.queue.Shards))
+	return n.client.PublishRules(ctx, on.rules.Name)
 }
 
 // readPaused lets a queue that was paused before the node started stay so.
@@ -224,7 +271,9 @@ func (n *Node) instances(stop context.Context) error {
 		case !queue.Transient(err):
 			return fmt.Errorf("node: %w", err)
 		}
-		n.log.Warn("no lease yet", "err", err)
+		if !n.outOfReach("take a lease", err) {
+			n.log.Warn("no lease yet", "err", err)
+		}
 		if wait.sleep(stop) != nil {
 			return nil
 		}

@@ -29,6 +29,8 @@ func (in *instance) noticed(w queue.Wake) {
 		r = in.confirmed(w.Shard)
 	}
 	switch {
+	case w.Asked != nil:
+		in.answer(w.Asked)
 	case w.Drain != "":
 		in.node.drain(w.Drain == "on")
 	case w.Wanted != 0:
@@ -181,9 +183,20 @@ func (in *instance) peek(ctx context.Context, page []*runner) {
 // pruneAfter leaves others the time to use the proof that an instance is dead.
 const pruneAfter = time.Minute
 
-// forgetAfter is how long an instance that nobody proves dead is remembered without its lease:
-// much longer than any process may need to notice its loss.
-const forgetAfter = time.Hour
+// forgetAfter is how long an instance that nobody proves dead is remembered without its lease, at least: much longer
+// than it takes to notice its loss, and to seize what it held.
+const forgetAfter = 10 * time.Minute
+
+// forgetMost bounds it for an instance of a long ttl.
+const forgetMost = time.Hour
+
+// pruneEvery is how often the index of instances is looked through.
+const pruneEvery = 30 * time.Second
+
+// forgettable reports whether an instance of this ttl is to be forgotten that has been without its lease for so long.
+func forgettable(missing, ttl time.Duration, proven bool) bool {
+	return proven && missing > pruneAfter || missing > min(max(forgetAfter, 10*ttl), forgetMost)
+}
 
 // unknowing releases a claim that this instance holds without running its shard: the
 // answer to the claim was lost, and the shard is somebody else's by now.
@@ -199,8 +212,13 @@ func (in *instance) unknowing(s lowkiq.Shard, fence int64) {
 }
 
 // prune forgets instances that are dead, once this one's shards do not need them: those of
-// this host by proof, the others after a long time, or the index would grow with each crash.
+// this host by proof, the others after a long time, or the index would grow with each crash. It reads all leases,
+// so it is for those who look at all of them anyway (design, "Who should own a shard").
 func (in *instance) prune(ctx context.Context) {
+	if c := in.node.cluster; c != nil && c.sight.away.Load() || in.pruned != 0 && sinceBoot()-in.pruned < pruneEvery {
+		return
+	}
+	in.pruned = sinceBoot()
 	instances, err := in.node.client.Instances(ctx)
 	if err != nil {
 		return
@@ -211,10 +229,12 @@ func (in *instance) prune(ctx context.Context) {
 		}
 		who, ok := parseIdentity(other)
 		proven := ok && (in.node.process.gone(who.process) || sameBoot(other.Name, in.name))
-		if missing := in.node.missingSince(other); proven && missing > pruneAfter || missing > forgetAfter {
+		if forgettable(in.node.missingSince(other), time.Duration(who.TTL)*time.Millisecond, proven) {
 			if err := in.node.client.DropLease(ctx, other.Name); err != nil {
 				in.trouble("prune", nil, err)
+				continue
 			}
+			in.node.missing(other.Name, true) // nothing is left to be remembered
 		}
 	}
 	in.node.forgetAbsent()

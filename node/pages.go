@@ -55,7 +55,7 @@ func (n *Node) peers(ctx context.Context) (web.Status, error) {
 	}
 	for i, other := range instances {
 		status.Nodes = append(status.Nodes, n.nodeStatus(other, left[i]))
-		status.Warnings = append(status.Warnings, refusalsOf(other)...)
+		status.Warnings = append(append(status.Warnings, refusalsOf(other)...), unreadyOf(other)...)
 	}
 	return status, nil
 }

@@ -63,6 +63,7 @@ func (r *runner) stop() <-chan struct{} {
 	defer r.mu.Unlock()
 	if !r.stopping {
 		r.stopping = true
+		r.interrupt()
 		r.timer.Stop()
 		if r.lanes == 0 {
 			close(r.idle)

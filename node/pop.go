@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -72,6 +73,9 @@ func (r *runner) popped(p queue.Popped) (again bool) {
 	if len(p.Damaged) > 0 {
 		r.in.log.Error("records that cannot be read were set aside: lowkiq-node check counts them", "shard", r.claim.Shard, "ids", p.Damaged)
 	}
+	if len(p.Later) > 0 {
+		r.troubled("read", fmt.Errorf("shard %s: ids %q are stored in a form of a later release: they stay in flight, untouched, until a node of that release has the shard", r.claim.Shard, p.Later))
+	}
 	again, estranged := r.takeIn(p)
 	if estranged {
 		r.stray("redis has a flight that nobody here knows", nil)
@@ -83,18 +87,22 @@ func (r *runner) takeIn(p queue.Popped) (again, estranged bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.more = p.Ready > 0
+	if n := len(p.Jobs) + len(p.Later); n > 0 {
+		r.open[p.Flight] = n // what is not ours to read keeps it open
+	}
 	if len(p.Jobs) > 0 {
 		r.buffer = append(r.buffer, flight{p.Flight, p.Jobs})
-		r.open[p.Flight] = len(p.Jobs)
 		r.lastWork = sinceBoot()
 		r.alone = p.Probation == queue.ProbationTaken
+	} else if len(p.Later) > 0 {
+		again = true
 	} else if !p.Next.IsZero() {
 		r.schedule(p.Next.Sub(p.Now))
 	}
 	strange := r.unknown(p.Open)
 	estranged = strange != 0 && strange == r.strange
 	r.strange = strange
-	return r.probated(p) || strange != 0, estranged
+	return r.probated(p) || again || strange != 0, estranged
 }
 
 // probated takes in what a pop says of ids on probation. It says whether to pop again at

@@ -125,7 +125,7 @@ func refusalsOf(other queue.Instance) (warnings []string) {
 		return nil
 	}
 	for _, text := range info.Refused {
-		warnings = append(warnings, fmt.Sprintf("redis refuses an operation of node %s, which repeats it, and jobs wait: %s", info.Node, text))
+		warnings = append(warnings, fmt.Sprintf("jobs of node %s wait for a person to mend something: %s", info.Node, text))
 	}
 	return warnings
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -20,6 +21,9 @@ func DefaultRetryIn(count int) time.Duration {
 // longestRetry keeps large counts within a time.Duration: a hundred years, in seconds.
 const longestRetry = 100 * 365 * 24 * 3600
 
+// delay keeps what users ask for within what timers and due times can hold.
+func delay(d time.Duration) time.Duration { return min(max(d, 0), longestRetry*time.Second) }
+
 // plainError is the default of Config.FormatError.
 func plainError(err error) string { return err.Error() }
 
@@ -35,17 +39,73 @@ type verdict struct {
 // decide turns a handler's answer into verdicts, one per job of the batch.
 func decide(rules *QueueConfig, format func(error) string, batch *lowkiq.Batch, answer error) []verdict {
 	verdicts := make([]verdict, len(batch.Jobs))
-	var failed lowkiq.Failed
-	perID := errors.As(answer, &failed)
-	for i := range batch.Jobs {
-		job := &batch.Jobs[i]
-		err := answer
-		if perID {
-			err = failed[job.ID]
-		}
-		verdicts[i] = decideJob(rules, format, batch.Flight, job, err)
+	for i, err := range perJob(batch.Jobs, answer) {
+		verdicts[i] = decideJob(rules, format, batch.Flight, &batch.Jobs[i], err)
 	}
 	return verdicts
+}
+
+// errUnexplained is the failure of a job that was named as failed without an error.
+var errUnexplained = errors.New("handler named it as failed, without an error")
+
+// perJob is what an answer says of each job, nil for done. The jobs that a [lowkiq.Failed] does not
+// name are done, unless it is joined with other errors: then nobody can tell what these are about.
+// Likewise all fail if it names an id that is not among them.
+func perJob(jobs []lowkiq.Job, answer error) []error {
+	errs := make([]error, len(jobs))
+	failed, rest := named(answer)
+	whole := answer
+	if failed != nil { // what it says of one id, to bury it say, is not said of the others
+		whole = nil
+		if rest {
+			whole = errors.New(answer.Error())
+		}
+	}
+	for i := range errs {
+		errs[i] = whole
+	}
+	left := len(failed)
+	for i := range jobs {
+		err, ok := failed[jobs[i].ID]
+		switch {
+		case !ok:
+			continue
+		case err == nil:
+			err = errUnexplained
+		}
+		errs[i] = err
+		left--
+	}
+	if left > 0 {
+		stranger := fmt.Errorf("handler named ids as failed that are not in the batch, so all of it counts as failed: %v", answer) //nolint:errorlint // as above
+		for i := range errs {
+			errs[i] = stranger
+		}
+	}
+	return errs
+}
+
+// named finds the Failed in an answer, nil if there is none. rest says that there are other errors
+// beside it.
+func named(answer error) (failed lowkiq.Failed, rest bool) {
+	if failed, ok := answer.(lowkiq.Failed); ok { //nolint:errorlint // a Failed within a Failed is none of ours
+		if failed == nil {
+			failed = lowkiq.Failed{}
+		}
+		return failed, false
+	}
+	switch wrapper := answer.(type) { //nolint:errorlint // this is the unwrapping
+	case interface{ Unwrap() error }:
+		return named(wrapper.Unwrap())
+	case interface{ Unwrap() []error }:
+		errs := wrapper.Unwrap()
+		for _, err := range errs {
+			if failed, rest := named(err); failed != nil {
+				return failed, rest || len(errs) > 1
+			}
+		}
+	}
+	return nil, false
 }
 
 // decideJob is the verdict on one job.
@@ -53,18 +113,23 @@ func decideJob(rules *QueueConfig, format func(error) string, flight int64, job 
 	if err == nil {
 		return verdict{done: true}
 	}
+	count := job.RetryCount + 1
+	var bury lowkiq.Bury
+	if errors.As(err, &bury) {
+		return verdict{exhausts: true, err: err, burial: queue.Burial{
+			Flight: flight, ID: job.ID, Policy: queue.Bury, RetryCount: count, Error: format(err)}}
+	}
 	var postpone lowkiq.Postpone
 	if errors.As(err, &postpone) {
-		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, Delay: max(0, postpone.After)}, err: err}
+		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, Delay: delay(postpone.After)}, err: err}
 	}
-	count := job.RetryCount + 1
 	// Lowkiq's rule: a job whose retry count has reached the limit is exhausted.
 	if count >= max(0, rules.MaxRetryCount) {
 		return verdict{exhausts: true, err: err, burial: queue.Burial{
 			Flight: flight, ID: job.ID, Policy: rules.Exhausted, RetryCount: count, Error: format(err)}}
 	}
 	return verdict{err: err, nack: queue.Nack{
-		Flight: flight, ID: job.ID, Kind: queue.Retry, RetryCount: count, Delay: max(0, rules.RetryIn(count)), Error: format(err)}}
+		Flight: flight, ID: job.ID, Kind: queue.Retry, RetryCount: count, Delay: delay(rules.RetryIn(count)), Error: format(err)}}
 }
 
 // outcome is the verdicts on a batch, sorted by what is to be sent to Redis.

@@ -1,11 +1,15 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -27,6 +31,7 @@ func TestDecideJob(t *testing.T) {
 	postponed := func(err error, after time.Duration) verdict {
 		return verdict{err: err, nack: queue.Nack{Flight: 7, ID: "a", Kind: queue.Postpone, Delay: after}}
 	}
+	buried, ages := lowkiq.Bury{Reason: "no such account"}, lowkiq.Postpone{After: math.MaxInt64}
 	wrapped := fmt.Errorf("endpoint: %w", postpone)
 	for _, c := range []struct {
 		name  string
@@ -46,6 +51,8 @@ func TestDecideJob(t *testing.T) {
 		{"postponed", 25, 3, postpone, postponed(postpone, time.Minute)},
 		{"postponed, wrapped", 25, 3, wrapped, postponed(wrapped, time.Minute)},
 		{"postponed at the limit", -1, 3, postpone, postponed(postpone, time.Minute)},
+		{"buried", 25, -1, buried, verdict{err: buried, exhausts: true, burial: queue.Burial{Flight: 7, ID: "a", Policy: queue.Bury, RetryCount: 0, Error: "<no such account>"}}},
+		{"postponed for ever", 25, 3, ages, postponed(ages, longestRetry*time.Second)},
 		{"postponed into the past", 25, 3, lowkiq.Postpone{After: -1}, postponed(lowkiq.Postpone{After: -1}, 0)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -65,7 +72,7 @@ func TestDecideBatch(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		answer error
-		want   string // per job: d done, r retried, p postponed
+		want   string // per job: d done, r retried, p postponed, b buried
 	}{
 		{"all done", nil, "ddd"},
 		{"all failed", errBoom, "rrr"},
@@ -74,9 +81,19 @@ func TestDecideBatch(t *testing.T) {
 		{"one failed, wrapped", fmt.Errorf("x: %w", lowkiq.Failed{"b": errBoom}), "drd"},
 		{"one failed, one postponed", lowkiq.Failed{"a": errBoom, "c": lowkiq.Postpone{After: 1}}, "rdp"},
 		{"nobody failed", lowkiq.Failed{}, "ddd"},
-		{"an id that is not in the batch", lowkiq.Failed{"z": errBoom}, "ddd"},
-		{"an id without an error", lowkiq.Failed{"a": nil}, "ddd"},
+		{"an id that is not in the batch", lowkiq.Failed{"z": errBoom}, "rrr"},
+		{"a stranger is buried", lowkiq.Failed{"z": lowkiq.Bury{}}, "rrr"},
+		{"an id that is and one that is not", lowkiq.Failed{"a": errBoom, "z": errBoom}, "rrr"},
+		{"an id without an error", lowkiq.Failed{"a": nil}, "rdd"},
+		{"joined with another error", errors.Join(lowkiq.Failed{"b": lowkiq.Postpone{After: 1}}, errBoom), "rpr"},
+		{"joined with nothing", errors.Join(lowkiq.Failed{"b": errBoom}, nil), "drd"},
+		{"wrapped with another error", fmt.Errorf("%w, %w", errBoom, lowkiq.Failed{"b": errBoom}), "rrr"},
+		{"one buried", lowkiq.Failed{"b": lowkiq.Bury{Reason: "no"}, "c": errBoom}, "dbr"},
+		{"buried by a pointer", fmt.Errorf("x: %w", &lowkiq.Bury{}), "bbb"},
+		{"one buried by a pointer", lowkiq.Failed{"b": &lowkiq.Bury{Reason: "no"}, "c": errBoom}, "dbr"},
+		{"all buried", fmt.Errorf("x: %w", lowkiq.Bury{}), "bbb"},
 		{"all postponed", lowkiq.Postpone{After: 1}, "ppp"},
+		{"all postponed by a pointer", &lowkiq.Postpone{After: 1}, "ppp"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rules := QueueConfig{}.withDefaults()
@@ -85,6 +102,8 @@ func TestDecideBatch(t *testing.T) {
 				switch {
 				case v.done:
 					got += "d"
+				case v.burial.Policy == queue.Bury:
+					got += "b"
 				case v.nack.Kind == queue.Postpone:
 					got += "p"
 				case v.nack.Kind == queue.Retry:
@@ -140,7 +159,11 @@ func TestMiddlewaresAndDecode(t *testing.T) {
 	var trail []string
 	err = n.Handle(QueueConfig{
 		Name: "orders", Middlewares: []Middleware{stamp("outer", &trail), stamp("inner", &trail)},
-		Decode: func(p []byte) ([]byte, error) { return append([]byte("plain "), p...), nil },
+		Push: queue.PushRules{Codec: queue.Codec{
+			Name:   "bare",
+			Encode: func(p []byte) ([]byte, error) { return bytes.TrimPrefix(p, []byte("plain ")), nil },
+			Decode: func(p []byte) ([]byte, error) { return append([]byte("plain "), p...), nil },
+		}},
 	}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
 		trail = append(trail, "handler sees "+string(b.Jobs[0].Payloads[0].Data))
 		return nil
@@ -199,4 +222,33 @@ func TestDecodedFailsItsJobOnly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMaxCrashes: one crash is no proof.
+func TestMaxCrashes(t *testing.T) {
+	t.Parallel()
+	for most, want := range map[int]string{0: "", -1: "", 1: "max_crashes is 1, want 2 or more", 2: ""} {
+		err := QueueConfig{Name: "orders", MaxCrashes: most}.Validate()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d: got %v, want %q", most, err, want)
+		}
+	}
+}
+
+// TestScheduleForEver: a job that is due in ages does not keep the shard's timer from the others.
+func TestScheduleForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		woken := make(chan struct{}, 1)
+		r := &runner{timer: time.AfterFunc(time.Hour, func() { woken <- struct{}{} })}
+		r.timer.Stop()
+		defer r.timer.Stop()
+		r.schedule(math.MaxInt64)
+		r.schedule(time.Second)
+		select {
+		case <-woken:
+		case <-time.After(2 * time.Second):
+			t.Error("the timer did not ring for the second job")
+		}
+	})
 }

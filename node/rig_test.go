@@ -67,6 +67,15 @@ func start(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.HandlerFun
 
 func startHandler(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.Handler) *running {
 	t.Helper()
+	if rules.Name == "" {
+		rules.Name = "orders"
+	}
+	return startQueues(t, cfg, func(n *Node) error { return n.Handle(rules, handle) })
+}
+
+// startQueues runs a node until the test ends; queues gives it its handlers.
+func startQueues(t testing.TB, cfg Config, queues func(*Node) error) *running {
+	t.Helper()
 	if cfg.Name == "" {
 		cfg.Name = "n1"
 	}
@@ -79,10 +88,7 @@ func startHandler(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.Han
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rules.Name == "" {
-		rules.Name = "orders"
-	}
-	if err := n.Handle(rules, handle); err != nil {
+	if err := queues(n); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -13,13 +12,32 @@ import (
 
 // handled is a queue that this node handles: its rules, its handler, its metrics.
 type handled struct {
-	rules   QueueConfig
-	handler lowkiq.Handler                          // with middlewares
-	service interface{ Run(context.Context) error } // the handler's own loop, or nil
-	grant   func(time.Duration)                     // tells the handler for how long it may run on without news; or nil
-	metrics *metrics.Queue
-	queue   *queue.Queue // set by Run
-	paused  atomic.Bool
+	rules QueueConfig
+	// asRegistered: the rules name no shard count, and that of the registry holds.
+	asRegistered bool
+	handler      lowkiq.Handler                          // with middlewares
+	service      interface{ Run(context.Context) error } // the handler's own loop, or nil
+	reserve      reserve                                 // sets aside what the handler needs for a call; or nil
+	grant        func(time.Duration)                     // tells the handler for how long it may run on without news; or nil
+	// children says how many processes the handler runs, and how many have a batch; or nil
+	children  func() (running, busy int)
+	ready     func() error // why the handler cannot work; or nil
+	processes int          // most that it runs, 0 = it needs none
+	metrics   *metrics.Queue
+	// processWait counts how long batches wait for reserve; nil without it
+	processWait *metrics.Histogram
+	queue       *queue.Queue // set by Run
+	paused      atomic.Bool
+}
+
+// concurrency bounds the calls of the queue on this node, 0 = only the node's own bound does: what is
+// configured, and no more than the handler has processes.
+func (on *handled) concurrency() int {
+	n := on.rules.Concurrency
+	if on.processes > 0 && (n == 0 || on.processes < n) {
+		n = on.processes
+	}
+	return n
 }
 
 // hasChildren reports whether a handler works in child processes.
@@ -67,16 +85,9 @@ func merged(part *lowkiq.Batch, answer error, failed lowkiq.Failed) error {
 	if len(failed) == 0 {
 		return answer
 	}
-	var some lowkiq.Failed
-	if errors.As(answer, &some) {
-		for id, err := range some {
-			failed[id] = err
-		}
-		return failed
-	}
-	if answer != nil {
-		for _, job := range part.Jobs {
-			failed[job.ID] = answer
+	for i, err := range perJob(part.Jobs, answer) {
+		if err != nil {
+			failed[part.Jobs[i].ID] = err
 		}
 	}
 	return failed

@@ -150,6 +150,7 @@ func (r *runner) lastAcks() []queue.Acks {
 // settle deals with a batch that did not succeed as a whole.
 func (r *runner) settle(batch *lowkiq.Batch, answer error) {
 	all := r.verdicts(batch, answer)
+	r.logFailure(batch, answer, all)
 	if len(all.done) > 0 {
 		r.done(batch.Flight, all.done)
 	}
@@ -208,6 +209,7 @@ func (r *runner) failed(nacks []queue.Nack, buried int) {
 	}
 	r.mu.Unlock()
 	r.on.metrics.Failed.Add(float64(failures))
+	r.on.metrics.Buried.Add(float64(buried))
 }
 
 func second[T any](_ T, err error) error { return err }

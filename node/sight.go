@@ -3,26 +3,31 @@ package node
 import (
 	"bytes"
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/rebalance"
 )
 
 // What the agent sees of Redis, and how it costs little: an idle node must not load Redis
 // (design, section 8), and the agent looks once per renewal.
 
 // sight keeps what one look of the agent has read for the questions of the same turn.
-// But for stale, recent and strays it belongs to the agent's goroutine.
+// But for stale, recent, strays and away it belongs to the agent's goroutine.
 type sight struct {
 	stale  atomic.Bool                // somebody may have come: read the index of instances
 	recent atomic.Pointer[recentView] // for others than the agent
 	strays atomic.Pointer[[]string]   // of the last look; see warnOfStrays
+	away   atomic.Bool                // the last look was at this process's lease alone
 	leases leaseReader
 
 	index     []queue.Instance
-	indexRead time.Duration // sinceBoot
+	indexRead time.Duration            // sinceBoot
+	lost      map[string]time.Duration // of the index: when an instance was last found without its lease, sinceBoot
 	// Of the last look; each is given away once, so that nothing older than the agent's
 	// turn is ever taken for the truth.
 	record, mark       []byte
@@ -79,10 +84,57 @@ type recentView struct {
 // indexEvery is how often the index is read when gossip has no news: three renewals.
 func (c *cluster) indexEvery() time.Duration { return c.node.cfg.TTL * 5 / 12 }
 
-// glance looks at Redis for the agent.
-func (c *cluster) glance(ctx context.Context) ([]queue.Instance, error) {
+// fewNodes is how many processes may look at all leases each: beyond, what Redis sends
+// for that would grow with the square of their number.
+const fewNodes = 16
+
+// glance looks at Redis for the agent. In a large cluster a process that neither leads nor
+// votes looks at the record, the mark and its own lease, while these say that all is well;
+// then whole is false.
+func (c *cluster) glance(ctx context.Context) (seen []queue.Instance, whole bool, err error) {
+	c.sight.forget()
+	if in := c.node.current.Load(); in != nil && c.mayLookAway() {
+		g, err := c.node.leases.Glance(ctx, []queue.Instance{{Name: in.name}})
+		if err != nil || g.Record != nil && g.Mark != nil {
+			c.sight.saw(g, err)
+			return g.Instances, false, err
+		}
+	}
+	seen, err = c.glanceAtAll(ctx)
+	return seen, true, err
+}
+
+// mayLookAway reports whether others look for this process: it knows a plan, follows a
+// leader that it can hear and has no vote, gossip shows many, and none of its own name.
+func (c *cluster) mayLookAway() bool {
+	status := c.agent.Status()
+	if c.agent.Assignment().Generation == (rebalance.Generation{}) || status.Leader == "" || status.Leading || slices.Contains(status.Voters, status.Server) {
+		return false
+	}
+	alive := 0
+	for _, m := range c.gossip.Members() {
+		if m.State != membership.Alive {
+			continue
+		}
+		alive++
+		if m.Instance.Node == c.node.cfg.Name && m.Instance.Boot != c.node.boot {
+			return false
+		}
+	}
+	return alive > c.node.cfg.fewNodes
+}
+
+// saw keeps what a look has read for the questions of the same turn.
+func (s *sight) saw(g queue.Glance, err error) {
+	if err == nil {
+		s.record, s.mark, s.hasRecord, s.hasMark = g.Record, g.Mark, true, true
+		s.seenRecord, s.seenMark = g.Record, g.Mark
+	}
+}
+
+// glanceAtAll looks at record, mark and all leases.
+func (c *cluster) glanceAtAll(ctx context.Context) ([]queue.Instance, error) {
 	s := &c.sight
-	s.forget()
 	begun := sinceBoot()
 	if s.stale.Swap(false) || s.index == nil || begun-s.indexRead >= c.indexEvery() {
 		index, err := c.node.leases.Index(ctx)
@@ -92,13 +144,40 @@ func (c *cluster) glance(ctx context.Context) ([]queue.Instance, error) {
 		}
 		s.index, s.indexRead = index, begun
 	}
-	g, err := c.node.leases.Glance(ctx, s.index)
-	if err != nil {
-		return nil, err
+	g, err := c.node.leases.Glance(ctx, s.asked(begun, lostTTLs*c.node.cfg.TTL))
+	s.saw(g, err)
+	if err == nil {
+		s.found(begun, g.Instances)
 	}
-	s.record, s.mark, s.hasRecord, s.hasMark = g.Record, g.Mark, true, true
-	s.seenRecord, s.seenMark = g.Record, g.Mark
-	return g.Instances, nil
+	return g.Instances, err
+}
+
+// lostTTLs is after how many ttls the lease of an instance that had none is asked for again. It will not come back: a
+// lease is taken with the entry in the index and never revived. But a failover may show what was before.
+const lostTTLs = 10
+
+// asked are the instances of the index that a look asks for: the dead are many after a crash loop, and stay for long.
+func (s *sight) asked(now, again time.Duration) []queue.Instance {
+	return slices.DeleteFunc(slices.Clone(s.index), func(i queue.Instance) bool {
+		at, lost := s.lost[i.Name]
+		return lost && now-at < again
+	})
+}
+
+// found notes who has no lease.
+func (s *sight) found(now time.Duration, seen []queue.Instance) {
+	lost := map[string]time.Duration{}
+	for _, i := range s.index {
+		if at, was := s.lost[i.Name]; was {
+			lost[i.Name] = at
+		}
+	}
+	for _, i := range seen {
+		if delete(lost, i.Name); i.Lease == nil {
+			lost[i.Name] = now
+		}
+	}
+	s.lost = lost
 }
 
 // forget drops what was read: it is about to change, or of an earlier turn.

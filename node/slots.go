@@ -7,23 +7,33 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lowkiq/lowkiq/metrics"
 )
 
-// slots bound the handler calls of a node. When all are taken, the waiter whose oldest job
-// is due first is next (scheduler lag). One that waits for its turn (seq) is next once as
-// many turns were given as it found waiters: no backlog beside it can keep it waiting.
+// slots bound the handler calls of a node, or those of a queue on it. When all are taken, a
+// queue that has none comes first: no backlog of others keeps it waiting. Among equals the
+// waiter whose oldest job is due first is next (scheduler lag). One that waits for its turn
+// (seq) is next once as many turns were given as it found waiters.
 type slots struct {
 	waiters atomic.Int32 // all of them, read without mu
+	total   int
 
 	mu     sync.Mutex
 	free   int       // guarded by mu
 	count  uint64    // waiters ever; guarded by mu
 	turns  uint64    // given to waiters; guarded by mu
+	asking int       // shares that have waiters; guarded by mu
+	empty  int       // of these, those that have no slot; guarded by mu
 	oldest slotQueue // by due time; guarded by mu
 	inTurn []*waiter // by arrival; guarded by mu
 }
 
+// share is what one queue has of some slots. It is guarded by the mu of the slots.
+type share struct{ taken, waiting int }
+
 type waiter struct {
+	of    *share
 	due   time.Time // of its oldest job; zero: it waits for its turn
 	place uint64    // in the order of arrival; equal due times are served in it
 	after uint64    // turns given when its own has come, if due is zero
@@ -32,18 +42,19 @@ type waiter struct {
 	given bool
 }
 
-func newSlots(n int) *slots { return &slots{free: n} }
+func newSlots(n int) *slots { return &slots{total: n, free: n} }
 
-// take waits for a slot. due is when the oldest job to be handled was due; zero means to
-// wait in turn.
-func (s *slots) take(ctx context.Context, due time.Time) error {
+// take waits for a slot for a queue's share. due is when the oldest job to be handled was due;
+// zero means to wait in turn.
+func (s *slots) take(ctx context.Context, of *share, due time.Time) error {
 	s.mu.Lock()
 	if s.free > 0 {
 		s.free--
+		s.change(of, 1, 0)
 		s.mu.Unlock()
 		return nil
 	}
-	w := s.join(due)
+	w := s.join(of, due)
 	s.mu.Unlock()
 	select {
 	case <-w.turn:
@@ -54,15 +65,35 @@ func (s *slots) take(ctx context.Context, due time.Time) error {
 	}
 }
 
-func (s *slots) join(due time.Time) *waiter {
+// change counts slots that a share has more or less, and waiters. mu is held.
+func (s *slots) change(of *share, taken, waiting int) {
+	s.tally(of, -1)
+	of.taken += taken
+	of.waiting += waiting
+	s.tally(of, 1)
+}
+
+// tally counts a share in, or out before it changes. mu is held.
+func (s *slots) tally(of *share, n int) {
+	if of.waiting == 0 {
+		return
+	}
+	s.asking += n
+	if of.taken == 0 {
+		s.empty += n
+	}
+}
+
+func (s *slots) join(of *share, due time.Time) *waiter {
 	s.count++
-	w := &waiter{due: due, place: s.count, after: s.turns + uint64(s.waiters.Load()), turn: make(chan struct{})}
+	w := &waiter{of: of, due: due, place: s.count, after: s.turns + uint64(s.waiters.Load()), turn: make(chan struct{})}
 	if due.IsZero() {
 		s.inTurn = append(s.inTurn, w)
 	} else {
 		heap.Push(&s.oldest, w)
 	}
 	s.waiters.Add(1)
+	s.change(of, 0, 1)
 	return w
 }
 
@@ -71,7 +102,7 @@ func (s *slots) withdraw(w *waiter) {
 	defer s.mu.Unlock()
 	switch {
 	case w.given:
-		s.next() // its turn came meanwhile; pass it on
+		s.next(w.of) // its turn came meanwhile; pass it on
 		return
 	case w.due.IsZero():
 		i := slices.Index(s.inTurn, w)
@@ -80,20 +111,29 @@ func (s *slots) withdraw(w *waiter) {
 		heap.Remove(&s.oldest, w.index)
 	}
 	s.waiters.Add(-1)
+	s.change(w.of, 0, -1)
 }
 
 // contended reports whether somebody waits; a lane keeps its slot for the next batch
 // if nobody does.
 func (s *slots) contended() bool { return s.waiters.Load() > 0 }
 
-// give frees a slot.
-func (s *slots) give() {
+// use says how many slots there are, and how many are taken.
+func (s *slots) use() metrics.Use {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.next()
+	return metrics.Use{Total: s.total, Busy: s.total - s.free}
 }
 
-func (s *slots) next() {
+// give frees a slot of a share.
+func (s *slots) give(of *share) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next(of)
+}
+
+func (s *slots) next(of *share) {
+	s.change(of, -1, 0)
 	w := s.choose()
 	if w == nil {
 		s.free++
@@ -101,12 +141,16 @@ func (s *slots) next() {
 	}
 	s.turns++
 	s.waiters.Add(-1)
+	s.change(w.of, 1, -1)
 	w.given = true
 	close(w.turn)
 }
 
 // choose takes the next waiter off its queue; nil: there is none.
 func (s *slots) choose() *waiter {
+	if 0 < s.empty && s.empty < s.asking {
+		return s.chooseEmpty()
+	}
 	if len(s.inTurn) > 0 && (s.inTurn[0].after <= s.turns || len(s.oldest) == 0) {
 		w := s.inTurn[0]
 		s.inTurn = slices.Delete(s.inTurn, 0, 1)
@@ -116,6 +160,23 @@ func (s *slots) choose() *waiter {
 		return nil
 	}
 	return heap.Pop(&s.oldest).(*waiter)
+}
+
+// chooseEmpty takes the first waiter of a share without a slot, if some waiters have others.
+func (s *slots) chooseEmpty() *waiter {
+	at := slices.IndexFunc(s.inTurn, func(w *waiter) bool { return w.of.taken == 0 })
+	best := -1
+	for i, w := range s.oldest {
+		if w.of.taken == 0 && (best < 0 || s.oldest.Less(i, best)) {
+			best = i
+		}
+	}
+	if at >= 0 && (s.inTurn[at].after <= s.turns || best < 0) {
+		w := s.inTurn[at]
+		s.inTurn = slices.Delete(s.inTurn, at, at+1)
+		return w
+	}
+	return heap.Remove(&s.oldest, best).(*waiter)
 }
 
 // slotQueue is a heap of waiters by due time, then arrival.

@@ -47,8 +47,8 @@ func TestSlotsOldestFirst(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newSlots(1)
-				if err := s.take(t.Context(), time.Time{}); err != nil {
+				s, q := newSlots(1), &share{}
+				if err := s.take(t.Context(), q, time.Time{}); err != nil {
 					t.Fatal(err)
 				}
 				var got []int
@@ -58,14 +58,14 @@ func TestSlotsOldestFirst(t *testing.T) {
 						if key != inTurn {
 							due = time.Unix(int64(key), 0)
 						}
-						if s.take(t.Context(), due) == nil {
+						if s.take(t.Context(), q, due) == nil {
 							got = append(got, i) // one at a time: there is one slot
-							s.give()
+							s.give(q)
 						}
 					}()
 					queued(t, s, int32(i+1))
 				}
-				s.give()
+				s.give(q)
 				queued(t, s, 0)
 				if !slices.Equal(got, c.want) {
 					t.Errorf("got %v, want %v", got, c.want)
@@ -78,20 +78,20 @@ func TestSlotsOldestFirst(t *testing.T) {
 func TestSlotsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlots(1)
-		if err := s.take(t.Context(), time.Time{}); err != nil {
+		s, q := newSlots(1), &share{}
+		if err := s.take(t.Context(), q, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		answer := make(chan error, 1)
-		go func() { answer <- s.take(ctx, time.Time{}) }()
+		go func() { answer <- s.take(ctx, q, time.Time{}) }()
 		queued(t, s, 1)
 		cancel(errBoom)
 		if err := <-answer; !errors.Is(err, errBoom) {
 			t.Errorf("got %v, want the cause", err)
 		}
 		queued(t, s, 0)
-		s.give()
+		s.give(q)
 		if s.free != 1 {
 			t.Errorf("%d slots are free, want 1", s.free)
 		}
@@ -103,19 +103,19 @@ func TestSlotsTurnAndCancel(t *testing.T) {
 	t.Parallel()
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSlots(1)
-			if err := s.take(t.Context(), time.Time{}); err != nil {
+			s, q := newSlots(1), &share{}
+			if err := s.take(t.Context(), q, time.Time{}); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
-				if s.take(ctx, time.Time{}) == nil {
-					s.give()
+				if s.take(ctx, q, time.Time{}) == nil {
+					s.give(q)
 				}
 			}()
 			queued(t, s, 1)
 			cancel()
-			s.give()
+			s.give(q)
 			synctest.Wait()
 			if s.free != 1 {
 				t.Fatalf("%d slots are free, want 1", s.free)
@@ -132,7 +132,7 @@ func TestSlotsProperty(t *testing.T) {
 		size := rapid.IntRange(1, 4).Draw(t, "slots")
 		takers := rapid.SliceOfN(rapid.IntRange(0, 20), 1, 40).Draw(t, "keys")
 		cancelled := rapid.SliceOfN(rapid.Bool(), len(takers), len(takers)).Draw(t, "cancelled")
-		s := newSlots(size)
+		s, q := newSlots(size), &share{}
 		var now atomic.Int64
 		var over atomic.Bool
 		var group sync.WaitGroup
@@ -144,14 +144,14 @@ func TestSlotsProperty(t *testing.T) {
 				if key > 5 {
 					due = time.Unix(int64(key), 0)
 				}
-				if s.take(ctx, due) != nil {
+				if s.take(ctx, q, due) != nil {
 					return
 				}
 				if now.Add(1) > int64(size) {
 					over.Store(true)
 				}
 				now.Add(-1)
-				s.give()
+				s.give(q)
 			})
 			if cancelled[i] {
 				group.Go(cancel)
@@ -161,8 +161,51 @@ func TestSlotsProperty(t *testing.T) {
 		if over.Load() {
 			t.Fatalf("more than %d at once", size)
 		}
+		if *q != (share{}) || s.asking != 0 || s.empty != 0 {
+			t.Fatalf("counted %+v, asking %d, empty %d; want 0", *q, s.asking, s.empty)
+		}
 		if s.free != size || len(s.oldest)+len(s.inTurn) != 0 || s.contended() {
 			t.Fatalf("%d slots are free, %d wait; want %d, 0", s.free, len(s.oldest)+len(s.inTurn), size)
 		}
 	})
+}
+
+// TestSlotsQueueWithoutOne: a queue that has no slot comes before the backlogs of those that
+// have some, whatever its scheduler is.
+func TestSlotsQueueWithoutOne(t *testing.T) {
+	t.Parallel()
+	for name, due := range map[string]time.Time{"seq": {}, "lag": time.Unix(1000, 0)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, behind, fresh := newSlots(2), &share{}, &share{}
+				var got []string
+				take := func(name string, of *share, due time.Time) {
+					go func() {
+						if s.take(t.Context(), of, due) == nil {
+							got = append(got, name)
+						}
+					}()
+					synctest.Wait()
+				}
+				for range 2 {
+					take("first", behind, time.Time{})
+				}
+				for i := range 3 {
+					take("behind", behind, time.Unix(int64(i), 0))
+				}
+				take("fresh", fresh, due)
+				take("fresh", fresh, due)
+				for _, of := range []*share{behind, fresh, fresh, behind, behind, behind, behind} {
+					s.give(of)
+					synctest.Wait()
+				}
+				if want := []string{"first", "first", "fresh", "fresh", "behind", "behind", "behind"}; !slices.Equal(got, want) {
+					t.Errorf("got %v, want %v", got, want)
+				}
+				if s.free != 2 || s.asking != 0 || s.empty != 0 {
+					t.Errorf("%d free, %d asking, %d empty; want 2, 0, 0", s.free, s.asking, s.empty)
+				}
+			})
+		})
+	}
 }

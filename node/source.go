@@ -18,7 +18,7 @@ import (
 
 // View implements rebalance.Source. It is the agent's; others call look.
 func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
-	instances, err := c.glance(ctx)
+	instances, whole, err := c.glance(ctx)
 	if err != nil {
 		return rebalance.View{}, err
 	}
@@ -28,14 +28,24 @@ func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
 			return rebalance.View{}, err
 		}
 	}
+	c.sight.away.Store(!whole)
 	live := c.leased(instances)
+	if !whole {
+		return c.view(live, entries.all), nil
+	}
 	c.warnOfStrays(live)
+	for _, text := range c.disputes.observe(sinceBoot(), c.node.cfg.TTL, live, c.gossip.Members()) {
+		c.node.log.Warn("gossip and lease differ", "detail", text)
+	}
 	was := c.sight.recent.Swap(&recentView{live, sinceBoot()})
 	if in := c.node.current.Load(); in != nil && (was == nil || len(was.live) != len(live)) {
 		in.kick() // it may be alone, or not any more
 	}
 	return c.view(live, entries.all), nil
 }
+
+// Heard implements rebalance.Source.
+func (c *cluster) Heard() []rebalance.Peer { return viewOf(nil, c.gossip.Members()).Peers }
 
 // look reads everything anew.
 func (c *cluster) look(ctx context.Context) (rebalance.View, error) {
@@ -51,7 +61,7 @@ func (c *cluster) look(ctx context.Context) (rebalance.View, error) {
 }
 
 func (c *cluster) view(live []LeaseInfo, entries map[string]queue.Entry) rebalance.View {
-	view := viewOf(live, c.gossip.Members())
+	view := viewOf(live, c.disputes.believed(c.gossip.Members()))
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		view.Queues = append(view.Queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
 	}
@@ -150,7 +160,7 @@ func peerOf(info LeaseInfo) rebalance.Peer {
 	return rebalance.Peer{
 		Node: rebalance.Node{
 			Name: info.Node, Weight: info.Weight, Draining: info.Draining,
-			Queues: slices.Sorted(maps.Keys(info.Queues)),
+			Queues: slices.Sorted(maps.Keys(info.Queues)), Unready: slices.Sorted(maps.Keys(info.Unready)),
 		},
 		Boot: info.Boot, Address: info.Raft, Seat: info.Seat, Leased: true,
 	}
@@ -173,7 +183,7 @@ func gossiped(m membership.Member) (rebalance.Peer, bool) {
 // heals a partition, and a node without --join finds its peers this way.
 func (c *cluster) addresses(ctx context.Context) ([]string, error) {
 	recent := c.sight.recent.Load()
-	if recent == nil || sinceBoot()-recent.at > c.node.cfg.TTL {
+	if recent == nil || sinceBoot()-recent.at > c.node.cfg.TTL && !c.sight.away.Load() { // those who look at all find the missing
 		instances, err := c.node.leases.Instances(ctx)
 		if err != nil {
 			return nil, err

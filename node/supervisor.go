@@ -35,7 +35,7 @@ func (in *instance) supervise(ctx context.Context) {
 		case known && placed && claimed == len(missing):
 			in.prune(ctx)
 			wait = claimRetryLeast
-			c.pause(ctx, time.Hour)
+			c.pause(ctx, pruneEvery)
 			continue
 		case claimed > 0:
 			wait = claimRetryLeast

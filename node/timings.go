@@ -14,7 +14,7 @@ const timingsEvery = 10 * time.Second
 // timings tells all nodes of this one's last minute. An idle node publishes nothing, and
 // what it published last expires.
 type timings struct {
-	read    func() (map[string]metrics.Durations, error)
+	read    func() map[string]metrics.Durations
 	publish func(context.Context, map[string]queue.Timing) error
 	failed  func(error)
 
@@ -41,11 +41,7 @@ func (t *timings) run(ctx context.Context) {
 
 // see takes one reading, and publishes if something was handled since the last one.
 func (t *timings) see(ctx context.Context) {
-	now, err := t.read()
-	if err != nil {
-		t.failed(err)
-		return
-	}
+	now := t.read()
 	past := t.past
 	t.past = append(past[max(0, len(past)-timingsSpan+1):], now)
 	if len(past) == 0 || len(since(past[len(past)-1], now)) == 0 {
@@ -70,16 +66,13 @@ func since(then, now map[string]metrics.Durations) map[string]queue.Timing {
 	return all
 }
 
-// between turns two readings of growing counts into the counts of each bucket.
+// between is what was counted from one reading to the next.
 func between(then, now metrics.Buckets) queue.Histogram {
-	h := queue.Histogram{Bounds: now.Bounds, Counts: make([]uint64, len(now.Upto)), Sum: now.Sum - then.Sum}
-	below := uint64(0)
-	for i, upto := range now.Upto {
-		if i < len(then.Upto) {
-			upto -= then.Upto[i]
+	h := queue.Histogram{Counts: map[int]uint64{}, Sum: now.Sum - then.Sum}
+	for k, n := range now.Counts {
+		if n > then.Counts[k] {
+			h.Counts[k] = n - then.Counts[k]
 		}
-		h.Counts[i] = upto - below
-		below = upto
 	}
 	return h
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +21,7 @@ func TestTimings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New(prometheus.NewRegistry())
 		orders, mail := m.Queue("orders"), m.Queue("mail")
-		orders.Handler.Observe(1) // before the first reading: of an earlier instance
+		orders.Handler.Observe(time.Second) // before the first reading: of an earlier instance
 		told := make(chan string, 1)
 		pub := &timings{
 			read: m.Durations,
@@ -48,19 +49,19 @@ func TestTimings(t *testing.T) {
 		}
 		synctest.Wait()
 		step("nothing handled", "nothing")
-		orders.Handler.Observe(.002)
-		orders.Wait.Observe(.002)
+		orders.Handler.Observe(2 * time.Millisecond)
+		orders.Wait.Observe(2 * time.Millisecond)
 		step("one call", "1 0 1")
 		step("idle", "nothing")
 		for range 3 {
-			mail.Handler.Observe(.002)
+			mail.Handler.Observe(2 * time.Millisecond)
 		}
 		step("another queue", "1 3 1")
 		step("idle", "nothing")
 		step("idle", "nothing")
-		orders.Handler.Observe(.002)
+		orders.Handler.Observe(2 * time.Millisecond)
 		step("the minute still has the first", "2 3 1")
-		orders.Handler.Observe(.002)
+		orders.Handler.Observe(2 * time.Millisecond)
 		step("it is over", "2 3 0")
 		cancel()
 		<-done
@@ -73,11 +74,9 @@ func TestTimingsFailures(t *testing.T) {
 	var failures []error
 	calls := uint64(0)
 	pub := &timings{
-		read: func() (map[string]metrics.Durations, error) {
-			if calls++; calls == 2 {
-				return nil, broken
-			}
-			return map[string]metrics.Durations{"orders": {Handler: metrics.Buckets{Bounds: []float64{1}, Upto: []uint64{calls, calls}}}}, nil
+		read: func() map[string]metrics.Durations {
+			calls++
+			return map[string]metrics.Durations{"orders": {Handler: metrics.Buckets{Counts: map[int]uint64{0: calls}}}}
 		},
 		publish: func(context.Context, map[string]queue.Timing) error { return broken },
 		failed:  func(err error) { failures = append(failures, err) },
@@ -86,24 +85,45 @@ func TestTimingsFailures(t *testing.T) {
 		pub.see(t.Context())
 	}
 	if len(failures) != 2 || !errors.Is(failures[0], broken) || !errors.Is(failures[1], broken) {
-		t.Errorf("got %v, want the failed reading and the failed publication", failures)
+		t.Errorf("got %v, want two failed publications", failures)
 	}
 }
 
 func TestBetween(t *testing.T) {
 	t.Parallel()
-	bounds := []float64{1, 2}
+	early, late := metrics.Buckets{Counts: map[int]uint64{1: 1, 2: 2}, Sum: 9}, metrics.Buckets{Counts: map[int]uint64{1: 1, 2: 4, 5: 3}, Sum: 19}
 	for _, c := range []struct {
 		name      string
 		then, now metrics.Buckets
 		want      string
 	}{
-		{"from the start", metrics.Buckets{}, metrics.Buckets{Bounds: bounds, Upto: []uint64{1, 3, 6}, Sum: 9}, "{[1 2] [1 2 3] 9}"},
-		{"nothing new", metrics.Buckets{Bounds: bounds, Upto: []uint64{1, 3, 6}, Sum: 9}, metrics.Buckets{Bounds: bounds, Upto: []uint64{1, 3, 6}, Sum: 9}, "{[1 2] [0 0 0] 0}"},
-		{"some", metrics.Buckets{Bounds: bounds, Upto: []uint64{1, 3, 6}, Sum: 9}, metrics.Buckets{Bounds: bounds, Upto: []uint64{1, 4, 9}, Sum: 19}, "{[1 2] [0 1 2] 10}"},
+		{"from the start", metrics.Buckets{}, early, "{map[1:1 2:2] 9}"},
+		{"nothing new", early, early, "{map[] 0}"},
+		{"some", early, late, "{map[2:2 5:3] 10}"},
 	} {
 		if got := fmt.Sprint(between(c.then, c.now)); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestPercentiles: what people are shown is within 10 % of the truth, from 1 ms to 30 min.
+func TestPercentiles(t *testing.T) {
+	t.Parallel()
+	for _, scale := range []time.Duration{time.Millisecond, 17 * time.Millisecond, 650 * time.Millisecond, 7 * time.Second, 4 * time.Minute, 30 * time.Minute} {
+		m := metrics.New(prometheus.NewRegistry())
+		q := m.Queue("orders")
+		var all []time.Duration
+		for i := range 1000 {
+			all = append(all, scale+scale*time.Duration(i*i)/1e6) // most are short, the last takes twice as long as the first
+			q.Handler.Observe(all[i])
+		}
+		got := between(metrics.Buckets{}, m.Durations()["orders"].Handler)
+		for _, p := range []float64{.5, .95, .99} {
+			truth := all[int(p*1000)-1].Seconds()
+			if v := got.Quantile(p); math.Abs(v/truth-1) > .1 {
+				t.Errorf("from %s on, p%v: got %v s, want %v s within 10 %%", scale, p*100, v, truth)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -23,10 +24,13 @@ type TLS struct {
 	CertFile string // of this node
 	KeyFile  string
 	// CAFile holds the authorities of peers and clients. With it Raft is mutual TLS: each
-	// end wants of the other a certificate of these authorities for servers, whatever the
-	// names in it. All nodes of a cluster have it, or none.
+	// end wants of the other a certificate of these authorities for servers. All nodes of a cluster have
+	// it, or none.
 	CAFile     string
 	ClientAuth ClientAuth
+	// PeerName is a DNS name that the certificates of all nodes have and no other server's: without it
+	// any server of the authorities is taken for a node. Required to bind beyond loopback, unless Insecure.
+	PeerName string
 }
 
 // Validate says which field is missing or wrong; no file is read.
@@ -42,6 +46,10 @@ func (t TLS) Validate() error {
 		return errors.New("cert_file and key_file are missing")
 	case t.ClientAuth != "" && t.ClientAuth != ClientNone && t.ClientAuth != ClientRequire:
 		return fmt.Errorf("client_auth is %q, want %s or %s", t.ClientAuth, ClientRequire, ClientNone)
+	case t.PeerName != "" && t.CAFile == "":
+		return errors.New("peer_name wants ca_file: it is a name in certificates of that authority")
+	case t.PeerName != "" && !hostRule.MatchString(t.PeerName):
+		return fmt.Errorf("peer_name is %.60q, want a DNS name such as lowkiq-node.internal", t.PeerName)
 	case t.ClientAuth == ClientRequire && t.CAFile == "":
 		return errors.New("client_auth: require wants ca_file: it says whose clients are let in")
 	}
@@ -74,6 +82,10 @@ func (cfg Config) exposed() (faults []error) {
 	if len(cfg.GossipKeys) == 0 {
 		refuse("bind %s is reachable from other hosts: give a gossip key file (node.gossip_key_file), bind to 127.0.0.1, or say --insecure", cfg.Bind)
 	}
+	if cfg.TLS.CAFile != "" && cfg.TLS.PeerName == "" {
+		refuse("bind %s: any server with a certificate of node.tls.ca_file is taken for a node: name what the nodes' certificates have (node.tls.peer_name), "+
+			"bind to 127.0.0.1, or say --insecure", cfg.Bind)
+	}
 	if cfg.TLS.CAFile == "" {
 		refuse("bind %s: Raft, one port above, is reachable from other hosts: give certificates (node.tls with ca_file), bind to 127.0.0.1, or say --insecure", cfg.Bind)
 	}
@@ -97,5 +109,6 @@ func (n *Node) raftNetwork(l net.Listener) (net.Listener, rebalance.DialFunc) {
 	if n.certs == nil || n.cfg.TLS.CAFile == "" {
 		return l, nil
 	}
-	return n.certs.Listen(l), n.certs.Dial
+	name := n.cfg.TLS.PeerName
+	return n.certs.Listen(l, name), func(ctx context.Context, hostPort string) (net.Conn, error) { return n.certs.Dial(ctx, hostPort, name) }
 }

@@ -28,13 +28,15 @@ func TestTLSValidate(t *testing.T) {
 	}{
 		{"none", TLS{}, ""},
 		{"server", TLS{CertFile: "c", KeyFile: "k"}, ""},
-		{"mutual", TLS{"c", "k", "a", ClientRequire}, ""},
-		{"raft only", TLS{"c", "k", "a", ClientNone}, ""},
+		{"mutual", TLS{CertFile: "c", KeyFile: "k", CAFile: "a", ClientAuth: ClientRequire}, ""},
+		{"raft only", TLS{CertFile: "c", KeyFile: "k", CAFile: "a", ClientAuth: ClientNone, PeerName: "lowkiq-node"}, ""},
 		{"no key", TLS{CertFile: "c"}, "key_file is missing"},
 		{"no certificate", TLS{KeyFile: "k"}, "cert_file is missing"},
 		{"authority alone", TLS{CAFile: "a"}, "cert_file and key_file are missing"},
-		{"clients of whom", TLS{"c", "k", "", ClientRequire}, "client_auth: require wants ca_file"},
-		{"another word", TLS{"c", "k", "a", "maybe"}, `client_auth is "maybe", want require or none`},
+		{"peers of whom", TLS{CertFile: "c", KeyFile: "k", PeerName: "n"}, "peer_name wants ca_file"},
+		{"no name", TLS{CertFile: "c", KeyFile: "k", CAFile: "a", PeerName: "*.example"}, "want a DNS name"},
+		{"clients of whom", TLS{CertFile: "c", KeyFile: "k", ClientAuth: ClientRequire}, "client_auth: require wants ca_file"},
+		{"another word", TLS{CertFile: "c", KeyFile: "k", CAFile: "a", ClientAuth: "maybe"}, `client_auth is "maybe", want require or none`},
 	} {
 		err := c.tls.Validate()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
@@ -47,7 +49,9 @@ func TestTLSValidate(t *testing.T) {
 func TestExposed(t *testing.T) {
 	t.Parallel()
 	tokens, keys := web.Tokens{Admin: []string{aToken}}, [][]byte{make([]byte, 32)}
-	server, mutual := TLS{CertFile: "c", KeyFile: "k"}, TLS{"c", "k", "a", ClientRequire}
+	server, mutual := TLS{CertFile: "c", KeyFile: "k"}, TLS{CertFile: "c", KeyFile: "k", CAFile: "a", ClientAuth: ClientRequire, PeerName: "lowkiq-node"}
+	nameless := mutual
+	nameless.PeerName = ""
 	for _, c := range []struct {
 		name    string
 		cfg     Config
@@ -67,6 +71,8 @@ func TestExposed(t *testing.T) {
 		{"bind without TLS", Config{Bind: "10.0.0.1:1", GossipKeys: keys}, "Raft, one port above, is reachable from other hosts: give certificates (node.tls with ca_file)", ""},
 		{"bind without an authority", Config{Bind: "10.0.0.1:1", GossipKeys: keys, TLS: server}, "Raft, one port above", ""},
 		{"bind without a key", Config{Bind: "10.0.0.1:1", TLS: mutual}, "node.gossip_key_file", ""},
+		{"bind without a name of the peers", Config{Bind: "10.0.0.1:1", TLS: nameless, GossipKeys: keys}, "name what the nodes' certificates have (node.tls.peer_name)", ""},
+		{"loopback without a name of the peers", Config{Bind: "127.0.0.1:1", TLS: nameless, GossipKeys: keys}, "", ""},
 		{"bind with both", Config{Bind: "10.0.0.1:1", TLS: mutual, GossipKeys: keys}, "", ""},
 		{"all, insecure", Config{HTTP: ":1", Bind: ":2", Insecure: true}, "", "insecure: http :1 is reachable"},
 		{"loopback, insecure", Config{HTTP: "127.0.0.1:1", Insecure: true}, "", ""},
@@ -102,7 +108,7 @@ func TestClusterWithTLS(t *testing.T) {
 	for _, name := range []string{"n1", "n2", "n3"} {
 		cert, key := ca.Server(name)
 		members = append(members, startMemberWith(t, Config{
-			Name: name, Redis: url, TTL: 3 * time.Second, TLS: TLS{cert, key, ca.File, ClientRequire},
+			Name: name, Redis: url, TTL: 3 * time.Second, TLS: TLS{CertFile: cert, KeyFile: key, CAFile: ca.File, ClientAuth: ClientRequire},
 			Tokens: web.Tokens{Admin: []string{aToken}}, GossipKeys: [][]byte{make([]byte, 32)},
 		}, 40))
 	}
@@ -199,17 +205,19 @@ func TestStrangerInATLSCluster(t *testing.T) {
 	t.Parallel()
 	ca, other := certtest.New(t), certtest.New(t)
 	ours := func(name string) TLS {
-		cert, key := ca.Server(name)
-		return TLS{cert, key, ca.File, ""}
+		cert, key := ca.Both(name, "127.0.0.1", "lowkiq-node")
+		return TLS{CertFile: cert, KeyFile: key, CAFile: ca.File, PeerName: "lowkiq-node"}
 	}
 	first, second := ours("n1"), ours("n2") // written once: the clusters below run side by side
 	cert, key := other.Server("stranger")
 	client, clientKey := ca.Client("stranger")
+	web, webKey := ca.Both("web", "127.0.0.1", "web.internal")
 	for name, tls := range map[string]TLS{
 		"no certificate":         {},
-		"another authority's":    {cert, key, other.File, ""},
-		"trusts the authority":   {cert, key, ca.File, ""},
-		"a client's, not a peer": {client, clientKey, ca.File, ""},
+		"another authority's":    {CertFile: cert, KeyFile: key, CAFile: other.File},
+		"trusts the authority":   {CertFile: cert, KeyFile: key, CAFile: ca.File},
+		"a client's, not a peer": {CertFile: client, KeyFile: clientKey, CAFile: ca.File},
+		"of another server":      {CertFile: web, KeyFile: webKey, CAFile: ca.File},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// The leader looks for shards that nobody works on. It compares what the leases say with
+// The leader looks for shards that nobody works on; without a cluster the first of the nodes does. It compares what the leases say with
 // the registry, and reads claims only where the sum is wrong. It tells people, and gives
 // back what the dead left in flight in queues that nobody handles any more: no node would
 // seize such a shard, and its jobs would be in flight for ever (I2).
@@ -26,10 +27,47 @@ const (
 	unownedMost  = 16
 )
 
+// unowned are the shards that nobody owns, as the leader found: a scrape reads their figures, or a
+// queue that nobody handles would have no lag. A queue's are found anew with its next look.
+type unowned struct {
+	mu     sync.Mutex
+	shards map[string][]*queue.Shard // by queue
+}
+
+func (u *unowned) set(name string, shards []*queue.Shard) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.shards == nil {
+		u.shards = map[string][]*queue.Shard{}
+	}
+	u.shards[name] = shards
+}
+
+func (u *unowned) forget() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.shards = nil
+}
+
+// list returns the shards that the instance has not come to own meanwhile.
+func (u *unowned) list(in *instance) (list []*queue.Shard) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, shards := range u.shards {
+		for _, s := range shards {
+			if in.runner(s.Shard) == nil {
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
 // watcher looks for unowned shards while its process leads.
 type watcher struct {
 	*claimer
 	doubts map[string]*doubt             // by queue
+	known  map[string]bool               // the queues that are exported
 	given  map[lowkiq.Shard]*queue.Shard // claimed to be given back, and no answer said that it was
 }
 
@@ -41,11 +79,8 @@ type doubt struct {
 
 // watchUnowned looks once per ttl until ctx ends.
 func (in *instance) watchUnowned(ctx context.Context) {
-	if in.node.cluster == nil {
-		return
-	}
-	w := &watcher{claimer: newClaimer(in), doubts: map[string]*doubt{}, given: map[lowkiq.Shard]*queue.Shard{}}
-	defer in.node.metrics.NoUnowned()
+	w := &watcher{claimer: newClaimer(in), doubts: map[string]*doubt{}, known: map[string]bool{}, given: map[lowkiq.Shard]*queue.Shard{}}
+	defer w.resign()
 	ticker := time.NewTicker(in.node.cfg.TTL)
 	defer ticker.Stop()
 	for {
@@ -60,18 +95,25 @@ func (in *instance) watchUnowned(ctx context.Context) {
 }
 
 func (w *watcher) look(ctx context.Context) {
-	c, entries := w.node.cluster, w.node.registry.Load()
-	recent := c.sight.recent.Load()
-	if !c.agent.Status().Leading || !w.mayWork() || recent == nil || entries == nil {
-		clear(w.doubts)
-		w.node.metrics.NoUnowned()
+	entries := w.node.registry.Load()
+	live, leads := w.live(ctx)
+	if !leads || !w.mayWork() || entries == nil {
+		w.resign()
 		return
 	}
-	handled, owned := sums(recent.live)
+	handled, owned := sums(live)
+	for name := range w.known {
+		if _, registered := entries.all[name]; !registered {
+			w.node.metrics.ForgetQueue(name)
+			w.node.unowned.set(name, nil)
+			delete(w.known, name)
+			delete(w.doubts, name)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(entries.all)) {
 		if owned[name] == entries.all[name].Shards {
 			delete(w.doubts, name)
-			w.node.metrics.SetUnowned(name, 0)
+			w.tell(name, nil, true)
 			continue
 		}
 		if !w.due(name) {
@@ -81,6 +123,46 @@ func (w *watcher) look(ctx context.Context) {
 			w.trouble("look for unowned shards of "+name, nil, err)
 		}
 	}
+}
+
+// live returns the leases of now, and whether this process is the one to look: the leader, or
+// without a cluster the first by its instance's name.
+func (w *watcher) live(ctx context.Context) (live []LeaseInfo, leads bool) {
+	if c := w.node.cluster; c != nil {
+		recent := c.sight.recent.Load()
+		if recent == nil || !c.agent.Status().Leading {
+			return nil, false
+		}
+		return recent.live, true
+	}
+	instances, err := w.node.leases.Instances(ctx)
+	if err != nil {
+		w.trouble("read the leases", nil, err)
+		return nil, false
+	}
+	leads = true
+	for _, other := range instances {
+		if info, err := parseLease(other.Lease); err == nil && other.Lease != nil {
+			live = append(live, info)
+			leads = leads && w.name <= other.Name
+		}
+	}
+	return live, leads
+}
+
+// tell exports what was found of a queue.
+func (w *watcher) tell(name string, shards []*queue.Shard, handled bool) {
+	w.known[name] = true
+	w.node.metrics.SetUnowned(name, len(shards), handled)
+	w.node.unowned.set(name, shards)
+}
+
+// resign ends what this process exports: it does not lead.
+func (w *watcher) resign() {
+	clear(w.doubts)
+	clear(w.known)
+	w.node.metrics.NoUnowned()
+	w.node.unowned.forget()
 }
 
 // sums adds up what leases say: who is handled at all, and how many shards are owned.
@@ -117,7 +199,8 @@ func (w *watcher) read(ctx context.Context, name string, handled bool) error {
 	if err != nil {
 		return err
 	}
-	unowned, holders := 0, map[string]holderState{}
+	var unowned []*queue.Shard
+	holders := map[string]holderState{}
 	for from := 0; from < q.Queue.Shards; from += claimPage {
 		page := make([]*queue.Shard, 0, claimPage)
 		for i := from; i < min(from+claimPage, q.Queue.Shards); i++ {
@@ -129,7 +212,7 @@ func (w *watcher) read(ctx context.Context, name string, handled bool) error {
 		}
 		for i, owner := range owners {
 			if w.unowned(ctx, page[i], owner, holders) {
-				unowned++
+				unowned = append(unowned, page[i])
 				if !handled {
 					w.giveBack(ctx, page[i], owner, holders)
 				}
@@ -141,7 +224,7 @@ func (w *watcher) read(ctx context.Context, name string, handled bool) error {
 		case <-time.After(unownedPause):
 		}
 	}
-	w.node.metrics.SetUnowned(name, unowned)
+	w.tell(name, unowned, handled)
 	return nil
 }
 

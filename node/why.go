@@ -19,8 +19,10 @@ type facts struct {
 	standing queue.Standing
 	paused   bool
 	shard    web.ShardStatus
-	handled  bool   // a live node that is not draining handles the queue
-	refused  string // what Redis refuses the shard's owner, "" if nothing
+	where    queue.Whereabouts // of an id in flight, as its owner says
+	handled  bool              // a live node that is not draining handles the queue
+	refused  string            // what Redis refuses the shard's owner, "" if nothing
+	unready  string            // why the owner's handler of the queue cannot work, "" if it can
 }
 
 func (n *Node) why(ctx context.Context, q *queue.Queue, id string) (web.Reason, error) {
@@ -44,6 +46,12 @@ func (n *Node) why(ctx context.Context, q *queue.Queue, id string) (web.Reason, 
 	f.shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.standing.Owner}, n.agreed(), live)
 	f.handled = shardState(q.Name, "", "", false, live) == web.Claiming
 	f.refused = live[f.shard.Owner].refusedFor(q.Of(id).Shard)
+	f.unready = live[f.shard.Owner].unreadyFor(q.Name)
+	if f.job.State == queue.InFlight && f.alive() {
+		if f.where, err = n.ask(ctx, q.Of(id), f.shard.Owner, id); err != nil {
+			return web.Reason{}, err
+		}
+	}
 	return f.judge(id), nil
 }
 
@@ -91,11 +99,7 @@ func (f *facts) inFlight() string {
 	if f.refused != "" {
 		return fmt.Sprintf("it is in flight (%d) with %s, which Redis refuses an operation: %s", f.job.Flight, f.shard.Owner, f.refused)
 	}
-	text := fmt.Sprintf("a handler of %s has it (flight %d)", f.shard.Owner, f.job.Flight)
-	if !f.job.Since.IsZero() {
-		text += fmt.Sprintf(" for %s", f.standing.Now.Sub(f.job.Since).Round(time.Millisecond))
-	}
-	return text
+	return f.handling()
 }
 
 // alive reports whether the shard's owner has a lease.
@@ -105,9 +109,9 @@ func (f *facts) waiting() string {
 	wait := f.job.PerformAt.Sub(f.standing.Now)
 	switch {
 	case wait > 0 && f.job.State == queue.Retrying:
-		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s", f.job.RetryCount+1, f.lastError(), f.in(wait))
+		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s", f.job.RetryCount+1, f.lastError(), f.in(wait), f.notReady())
 	case wait > 0:
-		return "it is due in " + f.in(wait)
+		return "it is due in " + f.in(wait) + f.notReady()
 	case f.paused:
 		return fmt.Sprintf("queue %q is paused", f.shard.Queue)
 	case !f.alive():
@@ -116,13 +120,31 @@ func (f *facts) waiting() string {
 		return fmt.Sprintf("its shard waits, because Redis refuses %s an operation: %s", f.shard.Owner, f.refused)
 	case f.shard.State == web.Leaving:
 		return fmt.Sprintf("its shard is on its way from %s to %s", f.shard.Owner, cmp.Or(f.shard.Assigned, "another node"))
+	case f.unready != "":
+		return fmt.Sprintf("its shard waits, because the handler of %s is not ready: %s", f.shard.Owner, f.unready)
 	case f.standing.Suspect:
 		return fmt.Sprintf("it is on probation (%d crashes): it was in flight when a worker died, and runs alone, once the %d ids in flight are done",
 			f.standing.Crashes, f.standing.InFlight)
 	case f.standing.Ahead > 0:
-		return fmt.Sprintf("it waits behind %d ids in its shard, which %s works on (%d in flight)", f.standing.Ahead, f.shard.Owner, f.standing.InFlight)
+		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)", ids(f.standing.Ahead), f.shard.Owner, f.standing.InFlight)
 	}
 	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)", f.shard.Owner, f.standing.InFlight)
+}
+
+// notReady adds that the owner's handler cannot work: what it has put back waits for more than its time.
+func (f *facts) notReady() string {
+	if f.unready == "" || !f.alive() {
+		return ""
+	}
+	return fmt.Sprintf("; the handler of %s is not ready: %s", f.shard.Owner, f.unready)
+}
+
+// ids counts them.
+func ids[N int | int64](n N) string {
+	if n == 1 {
+		return "1 id"
+	}
+	return fmt.Sprintf("%d ids", n)
 }
 
 // in says how long it is until the job is due, in days if that is long.

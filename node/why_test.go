@@ -11,6 +11,13 @@ import (
 	"github.com/lowkiq/lowkiq/web"
 )
 
+// waits is a job that was popped 12 s ago and is at a stage.
+func waits(at queue.Stage, now time.Time) func(*facts) {
+	return func(f *facts) {
+		f.job.State, f.job.Flight, f.job.Since, f.where = queue.InFlight, 7, now.Add(-12*time.Second), queue.Whereabouts{Stage: at}
+	}
+}
+
 // TestJudge: every reason why an id is not with a handler.
 func TestJudge(t *testing.T) {
 	t.Parallel()
@@ -32,6 +39,10 @@ func TestJudge(t *testing.T) {
 		{"not there", func(f *facts) { f.found = false }, "absent", "it is done, or was never pushed", 0},
 		{"next", func(f *facts) {}, "ready", "it is next in its shard, which n1/B.1 works on", -2},
 		{"behind", func(f *facts) { f.standing.Ahead = 3 }, "ready", "behind 3 ids", -2},
+		{"behind one", func(f *facts) { f.standing.Ahead = 1 }, "ready", "behind 1 id in", -2},
+		{"put back, not ready", func(f *facts) {
+			f.job.State, f.job.PerformAt, f.unready = queue.Scheduled, now.Add(time.Minute), "no such file"
+		}, "scheduled", "due in 1m0s; the handler of n1/B.1 is not ready: no such file", 60},
 		{"probation", func(f *facts) { f.standing.Suspect, f.standing.Crashes = true, 2 }, "ready", "probation (2 crashes)", -2},
 		{"paused", func(f *facts) { f.paused = true }, "ready", `queue "orders" is paused`, -2},
 		{"scheduled", func(f *facts) { f.job.State, f.job.PerformAt = queue.Scheduled, now.Add(time.Minute) }, "scheduled", "due in 1m0s", 60},
@@ -40,14 +51,23 @@ func TestJudge(t *testing.T) {
 		{"retry", func(f *facts) {
 			f.job.State, f.job.PerformAt, f.job.RetryCount, f.job.Error = queue.Retrying, now.Add(time.Second), 0, "boom\nstack"
 		}, "retry", "attempt 1 failed (last error: boom); the next one is due in 1s", 1},
-		{"in flight", func(f *facts) { f.job.State, f.job.Flight = queue.InFlight, 7 }, "in_flight", "a handler of n1/B.1 has it (flight 7)", -2},
+		{"in flight", func(f *facts) { f.job.State, f.job.Flight = queue.InFlight, 7 }, "in_flight",
+			"n1/B.1 has it, popped (flight 7), and does not say whether a handler has begun", -2},
+		{"handled", func(f *facts) {
+			f.job.State, f.job.Flight, f.where = queue.InFlight, 7, queue.Whereabouts{Stage: queue.Handled, For: 3 * time.Second}
+		}, "in_flight", "a handler of n1/B.1 has it (flight 7) for 3s; it was popped before", -2},
 		{"in flight since", func(f *facts) { f.job.State, f.job.Flight, f.job.Since = queue.InFlight, 7, now.Add(-12*time.Second) },
-			"in_flight", "a handler of n1/B.1 has it (flight 7) for 12s", -2},
+			"in_flight", "n1/B.1 has it, popped 12s ago (flight 7)", -2},
+		{"popped", waits(queue.Behind, now), "in_flight", "popped 12s ago (flight 7) by n1/B.1, it waits for others of its shard", -2},
+		{"no process", waits(queue.ForProcess, now), "in_flight", "popped 12s ago (flight 7), it waits for a process of n1/B.1", -2},
+		{"no call", waits(queue.ForCall, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the queue is at its concurrency", -2},
+		{"no slot", waits(queue.ForSlot, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the node is at its concurrency", -2},
 		{"in flight with the dead", func(f *facts) { f.job.State, f.shard.State, f.shard.Assigned = queue.InFlight, web.Claiming, "n2" },
 			"in_flight", "n1/B.1, whose lease is gone: it runs again once the shard is seized; n2 is to claim it", -2},
 		{"in flight, refused", func(f *facts) { f.job.State, f.job.Flight, f.refused = queue.InFlight, 7, "nack: NOPERM" },
 			"in_flight", "in flight (7) with n1/B.1, which Redis refuses an operation: nack: NOPERM", -2},
 		{"refused", func(f *facts) { f.refused = "pop: WRONGTYPE" }, "ready", "waits, because Redis refuses n1/B.1 an operation: pop: WRONGTYPE", -2},
+		{"not ready", func(f *facts) { f.unready = "py: exit status 1" }, "ready", "its shard waits, because the handler of n1/B.1 is not ready: py: exit status 1", -2},
 		{"morgue", func(f *facts) { f.job.State, f.job.Error = queue.Dead, "boom" }, "morgue", "in the morgue (last error: boom)", 0},
 		{"blocked", func(f *facts) { f.job.State = queue.Waiting }, "blocked", "waits for a person", 0},
 		{"unowned", func(f *facts) { f.shard.Owner, f.shard.State = "", web.Claiming }, "ready", "nobody owns its shard now; n1 is to claim it", -2},

@@ -3,14 +3,14 @@ package queue
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/lowkiq/lowkiq"
 )
 
 // What people do to waiting jobs and to the morgue. None of it touches a flight: of an
 // id in flight, what was pushed meanwhile is what waits. Every call returns the number
-// of ids it changed.
+// of ids it changed: where an answer of Redis is lost and its script sent again, as go-redis does in a Redis
+// Cluster, what only the first one changed is not in it.
 
 // adminChunk is how many ids one script works on.
 const adminChunk = 500
@@ -25,6 +25,7 @@ const (
 	Later    Place = Place(Scheduled) // never failed, not due yet
 	Retries  Place = Place(Retrying)  // failed, waiting for the next attempt
 	Blocked  Place = Place(Waiting)   // out of retries, waiting for a person
+	Failures Place = Place(Failed)    // failed, waiting for the next attempt, whose time may have come
 )
 
 // byShard calls fn with the ids of each shard, at most adminChunk at once.
@@ -45,20 +46,24 @@ func (q *Queue) byShard(ids []string, fn func(*Shard, []string) (int, error)) (t
 }
 
 // some calls a script that does some of the ids and says how many, until all are done: ids
-// with many payloads take long, and Redis serves nobody else meanwhile.
+// with many payloads take long, and Redis serves nobody else meanwhile. One with very many takes
+// several calls. The first argument of the script says whether the call before began with the first id.
 func (s *Shard) some(ctx context.Context, script *script, keys []string, args []any, ids []string) (total int, err error) {
+	var begun int64
 	for len(ids) > 0 {
-		reply, err := s.c.run(ctx, script, keys, withIDs(slices.Clone(args), ids)...)
+		all := append(make([]any, 0, 1+len(args)+len(ids)), begun)
+		reply, err := s.c.run(ctx, script, keys, withIDs(append(all, args...), ids)...)
 		if err != nil {
 			return total, fmt.Errorf("shard %s: %w", s, err)
 		}
 		r, _ := reply.([]any)
-		if len(r) != 2 {
-			return total, fmt.Errorf("shard %s: %s answered %v, want two numbers", s, script.name, reply)
+		if len(r) != 3 {
+			return total, fmt.Errorf("shard %s: %s answered %v, want three numbers", s, script.name, reply)
 		}
 		n, _ := r[0].(int64)
 		looked, _ := r[1].(int64)
-		if looked < 1 || int(looked) > len(ids) {
+		begun, _ = r[2].(int64)
+		if looked+begun < 1 || int(looked+begun) > len(ids) {
 			return total, fmt.Errorf("shard %s: %s answered %v for %d ids", s, script.name, reply, len(ids))
 		}
 		total, ids = total+int(n), ids[looked:]
@@ -101,7 +106,7 @@ func (q *Queue) kill(ctx context.Context, place Place, what string, ids []string
 // RunNow makes ids due now. Blocked ids stay blocked.
 func (q *Queue) RunNow(ctx context.Context, ids ...string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.count(ctx, q.c.scripts.runNow, s.keys.forWaiting(), withIDs([]any{s.keys.wake}, ids))
+		return s.some(ctx, q.c.scripts.runNow, s.keys.forWaiting(), []any{s.keys.wake}, ids)
 	})
 }
 

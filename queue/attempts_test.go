@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,6 +16,7 @@ var attemptTests = []testCase{
 	{"Attempts_Crashes", attemptsCrashes},
 	{"Attempts_AreCut", attemptsCut},
 	{"Attempts_OfAQueue", attemptsOfQueue},
+	{"Attempts_OfHostileErrors", attemptsHostile},
 }
 
 // sketch shows attempts without their times and instances.
@@ -173,5 +175,37 @@ func TestSuccessNotesNoAttempt(t *testing.T) {
 	r.fail("a", 0, "boom")
 	if text := stats(); !strings.Contains(text, "cmdstat_lpush") {
 		t.Errorf("after a failure: got\n%s\nwant LPUSH", text)
+	}
+}
+
+// What a handler writes into its errors costs Redis nothing, in particular no search that tries again
+// at each blank: that took minutes, and again at each retry.
+func attemptsHostile(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	const trace = "Traceback (most recent call last)"
+	lines := map[string]string{ // text to the line that is kept
+		trace + strings.Repeat(" ", 3900) + "\nlast":     "last",
+		trace + "\n" + strings.Repeat("x", 4000):         strings.Repeat("x", 200),
+		trace + strings.Repeat(" \n", 1900) + "\nE: x\n": "E: x",
+		strings.Repeat(" ", 4000):                        "",
+		trace + strings.Repeat("\n", 4000):               trace,
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, 10*time.Second)
+	defer cancel()
+	for text, line := range lines {
+		for policy, id := range map[Policy]string{"": "a", Block: "b"} {
+			r.push(job(id, "1"))
+			_, flight := r.popOne(id)
+			var err error
+			if policy == "" {
+				_, err = r.claim.Nack(ctx, Nack{Flight: flight, ID: id, Kind: Retry, Error: text})
+			} else {
+				_, err = r.claim.Bury(ctx, Burial{Flight: flight, ID: id, Policy: policy, Error: text})
+			}
+			r.no(err)
+			eq(t, fmt.Sprintf("line of %.40q", text), r.attempts(id)[0].Error, line)
+			_, err = r.q.Delete(r.ctx, Anywhere, id)
+			r.no(err)
+		}
 	}
 }

@@ -18,6 +18,7 @@ type FaultKind string
 // The kinds of faults. Of an id:
 const (
 	DamagedRecord    FaultKind = "damaged-record"    // its record cannot be read
+	LaterRecord      FaultKind = "later-record"      // its record is of a later release's form; nothing mends that but its release
 	NoRecord         FaultKind = "no-record"         // it is listed without a record
 	NoEntry          FaultKind = "no-entry"          // it has a record and is in no list: it would never run
 	TwoPlaces        FaultKind = "two-places"        // it is listed twice

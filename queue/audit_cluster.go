@@ -23,6 +23,11 @@ func (a *auditor) registry(ctx context.Context) (queues []*Queue, err error) {
 	if err != nil {
 		return nil, a.c.explain("read the queue registry", err)
 	}
+	for name, text := range raw {
+		if entry, err := decodeEntry(name, text); err == nil && entry.Removed {
+			delete(raw, name)
+		}
+	}
 	for _, name := range a.cfg.Queues {
 		if _, ok := raw[name]; !ok {
 			known := strings.Join(slices.Sorted(maps.Keys(raw)), ", ")
@@ -39,6 +44,12 @@ func (a *auditor) registry(ctx context.Context) (queues []*Queue, err error) {
 		}
 		if err == nil && entry.Layout < 1 {
 			err = fmt.Errorf("queue %q: layout %d, want 1 or more", name, entry.Layout)
+		}
+		if err == nil {
+			err = entry.Readable(name)
+		}
+		if err == nil && entry.Removing != "" {
+			err = fmt.Errorf("queue %q: its deletion is not finished: repeat lowkiq-node queues delete %s", name, name)
 		}
 		if err != nil {
 			a.add(Fault{Kind: RegistryDamaged, Queue: name, Shard: -1, What: err.Error() + "; its shards were not looked at"})
@@ -184,6 +195,10 @@ func (c *Client) orphan(key string, registry map[string]string) string {
 	switch {
 	case err != nil:
 		return ""
+	case parts[4] == "count" && (layout < entry.Layout || layout == entry.Layout && entry.Removed):
+		return "" // the mark of a deleted queue: see remove.go
+	case entry.Removed:
+		return fmt.Sprintf("queue %s is deleted", parts[1])
 	case layout != entry.Layout:
 		return fmt.Sprintf("queue %s has layout %d", parts[1], entry.Layout)
 	case index >= entry.Shards:

@@ -3,7 +3,6 @@ package queue
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -11,7 +10,7 @@ import (
 
 // headline is what the beginning of a record says. The zero value: there is none.
 type headline struct {
-	form  byte  // a, e, j, s or x as in lua/record.lua; '?' if it cannot be read
+	form  byte  // a, e, j, p, s or x as in lua/record.lua; '?' if it cannot be read
 	retry int   // retry count
 	at    int64 // due time, us
 	n     int   // payloads
@@ -31,19 +30,11 @@ func headlineOf(record string) headline {
 		return headline{form: record[0], retry: -1, at: us7(record[1:]), n: 1}
 	}
 	line, _, ok := strings.Cut(record[1:], "\n")
-	words := strings.Split(line, " ")
-	if !ok || len(words) != 6 || record[0] != 'j' && record[0] != 's' {
+	n, err := headWords(record[0], line)
+	if !ok || err != nil || !strings.Contains("jps", record[:1]) {
 		return headline{form: '?'}
 	}
-	h := headline{form: record[0]}
-	var err1, err2, err3 error
-	h.retry, err1 = strconv.Atoi(words[0])
-	h.at, err2 = strconv.ParseInt(words[1], 10, 64)
-	h.n, err3 = strconv.Atoi(words[2])
-	if err1 != nil || err2 != nil || err3 != nil {
-		return headline{form: '?'}
-	}
-	return h
+	return headline{form: record[0], retry: int(n[0]), at: n[1], n: int(n[2])}
 }
 
 // place is a time in a sorted set, if the id is in it.

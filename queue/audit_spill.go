@@ -10,8 +10,8 @@ import (
 // Payloads of crowded ids: each is a member of spill and a field of spillx, and a crowded
 // record counts it (lua/spill.lua).
 
-// spillEntry is a payload in the spill; place is "" if spillx told of it.
-type spillEntry struct{ space, id, place, payload string }
+// spillEntry is a payload in the spill; key is "" if spillx told of it.
+type spillEntry struct{ space, id, key, payload string }
 
 // spillFaults are the answers of lua/audit_spill.lua.
 var spillFaults = map[byte]string{
@@ -91,7 +91,7 @@ func (s *Shard) judgeSpill(ctx context.Context, part []spillEntry, found map[str
 	}
 	args := make([]any, 0, 4*len(part))
 	for _, e := range part {
-		args = append(args, e.space, e.id, e.place, e.payload)
+		args = append(args, e.space, e.id, e.key, e.payload)
 	}
 	reply, err := s.c.run(ctx, s.c.scripts.auditSpill, s.keys.forSpill(), args...)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Shard) judgeSpill(ctx context.Context, part []spillEntry, found map[str
 	return nil
 }
 
-// parseSpill reads "w<len id>:<id>:", for a member followed by a place of 12 digits, then the
+// parseSpill reads "w<len id>:<id>:", for a member followed by a key, then the
 // payload.
 func parseSpill(name string, placed bool) (e spillEntry, ok bool) {
 	if name == "" || name[0] != 'w' && name[0] != 'm' {
@@ -119,10 +119,10 @@ func parseSpill(name string, placed bool) (e spillEntry, ok bool) {
 	}
 	e = spillEntry{space: name[:1], id: rest[:n], payload: rest[n+1:]}
 	if placed {
-		if len(e.payload) < 12 {
+		if len(e.payload) < keyBytes {
 			return e, false
 		}
-		e.place, e.payload = e.payload[:12], e.payload[12:]
+		e.key, e.payload = e.payload[:keyBytes], e.payload[keyBytes:]
 	}
 	return e, true
 }

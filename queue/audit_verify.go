@@ -101,6 +101,11 @@ func (a *auditor) judged(ctx context.Context, found []Fault, s *Shard, t, swept 
 		if err != nil || !unreadable(t.id, record) || b.within == "jobs" && record == "x" {
 			continue
 		}
+		if isLater(record) {
+			found = append(found, Fault{Kind: LaterRecord, Queue: s.Queue, Shard: s.Index, ID: t.id,
+				What: fmt.Sprintf("its record in %s is of form %q, of a later release: look with the command of that release", b.within, record[0])})
+			continue
+		}
 		found = append(found, Fault{Kind: DamagedRecord, Queue: s.Queue, Shard: s.Index, ID: t.id,
 			What: fmt.Sprintf("its record in %s cannot be read: %.40q", b.within, record), record: []byte(record), within: b.within})
 	}

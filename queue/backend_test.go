@@ -33,7 +33,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, deletedTests, staleTests, repeatTests, namedTests, leaseTests, damageTests)
+	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, pushAgainTests, deletedTests, staleTests, repeatTests, namedTests, leaseTests, damageTests, lagTests, removeTests)
 }
 
 // runCases runs tests side by side on one Redis.
@@ -96,7 +96,7 @@ func (b *backend) name() string { return fmt.Sprint("test-", b.names.Add(1)) }
 func (c *Client) rename(cluster string) *Client {
 	cfg := c.cfg
 	cfg.Cluster = cluster
-	return &Client{cfg: cfg, rdb: c.rdb, address: c.address, scripts: c.scripts, queues: map[string]*Queue{}}
+	return &Client{cfg: cfg, rdb: c.rdb, address: c.address, scripts: c.scripts, queues: map[string]*Queue{}, rules: map[string]PushRules{}}
 }
 
 // newQueue registers queue "q".

@@ -56,7 +56,11 @@ func (q *Queue) Bulk(ctx context.Context, action Action, query Query) (Step, err
 	if err := query.checkBulk(action, limit); err != nil {
 		return Step{}, err
 	}
-	cur, err := q.readCursor(query.shape(string(action), q), query.Cursor)
+	use := string(action)
+	if query.DryRun {
+		use = "count " + use // its cursor is no place to go on from with the action itself
+	}
+	cur, err := q.readCursor(query.shape(use, q), query.Cursor)
 	if err == nil && cur.Bulk == nil {
 		err = q.begin(ctx, query, &cur)
 	}
@@ -71,13 +75,7 @@ func (q *Queue) Bulk(ctx context.Context, action Action, query Query) (Step, err
 
 // checkBulk says what is wrong with a query for an action.
 func (query *Query) checkBulk(action Action, limit int) error {
-	allowed := map[Action][]State{
-		RunNow:     {"", Scheduled, Retrying},
-		Kill:       {"", Ready, Scheduled, Retrying, Waiting},
-		Delete:     {"", Ready, Scheduled, Retrying, Waiting, Dead},
-		Requeue:    {Waiting, Dead},
-		SkipOldest: {Waiting},
-	}[action]
+	allowed := actionStates(action)
 	if !slices.Contains(allowed, query.State) {
 		return fmt.Errorf("%w: %s of state %q: want one of %q", ErrQuery, action, query.State, allowed)
 	}
@@ -86,6 +84,42 @@ func (query *Query) checkBulk(action Action, limit int) error {
 	}
 	query.By, query.Reverse = ByDue, false
 	return query.check()
+}
+
+// actionStates are the states whose jobs an action takes.
+func actionStates(action Action) []State {
+	return map[Action][]State{
+		RunNow:     {"", Scheduled, Retrying},
+		Kill:       {"", Ready, Scheduled, Retrying, Failed, Waiting},
+		Delete:     {"", Ready, Scheduled, Retrying, Failed, Waiting, Dead},
+		Requeue:    {Waiting, Dead},
+		SkipOldest: {Waiting},
+	}[action]
+}
+
+// Targets counts the ids to which an action applies now, and changes nothing. state is where
+// they are looked for: Dead, Waiting, or "" for wherever an id waits. Of an id in flight that is
+// what was pushed meanwhile, as for the action.
+func (q *Queue) Targets(ctx context.Context, action Action, state State, ids ...string) (n int, err error) {
+	takes := actionStates(action)
+	if state != "" {
+		takes = []State{state}
+	}
+	in := State("")
+	if state == Dead {
+		in = Dead
+	}
+	jobs, err := q.Jobs(ctx, in, ids...)
+	if err != nil {
+		return 0, err
+	}
+	for _, job := range jobs {
+		parked := job.State == InFlight && job.Parked > 0 && slices.Contains(takes, Ready)
+		if parked || job.State != "" && slices.Contains(takes, job.State) {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // begin notes when the action began, and how much there was.
@@ -165,7 +199,15 @@ func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error
 		if len(ids[state]) == 0 {
 			continue
 		}
-		n, err := b.q.do(ctx, b.action, state, ids[state])
+		if b.query.DryRun {
+			b.step.Changed += len(ids[state])
+			continue
+		}
+		place := state
+		if query.State == Failed {
+			place = Failed
+		}
+		n, err := b.q.do(ctx, b.action, place, ids[state])
 		b.step.Changed += n
 		if err != nil {
 			return err

@@ -1,6 +1,9 @@
 package queue
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // quota says how many jobs a bulk action may still look at. Lines and sorted sets have each their own: what joins a
 // line while the action passes through it must not use up what others of the start need.
@@ -18,7 +21,7 @@ func (q *Queue) quota(ctx context.Context, query Query) (have quota, err error) 
 		return have, err
 	}
 	have.Timed = have.Left
-	if query.State == "" || query.State == Ready {
+	if query.lined() {
 		lines := 0
 		lines, err = q.size(ctx, Query{State: Ready})
 		have.Timed = max(0, have.Left-lines)
@@ -26,9 +29,12 @@ func (q *Queue) quota(ctx context.Context, query Query) (have quota, err error) 
 	return have, err
 }
 
+// lined reports whether some of the jobs wait in lines.
+func (query *Query) lined() bool { return slices.Contains(statesOf(query.State), Ready) }
+
 // lined reports whether the action stands in a line, and not in sorted sets.
 func (b *bulkRun) lined() bool {
-	return b.query.State == Ready || b.query.State == "" && b.cur.Walk.Phase == 0
+	return b.query.lined() && (b.query.State == Ready || b.cur.Walk.Phase == 0)
 }
 
 // left reports whether there may be something to look at.

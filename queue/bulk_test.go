@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var bulkTests = []testCase{{"Bulk", bulkActions}, {"BulkInSteps", bulkInSteps}, {"BulkAsOfStart", bulkAsOfStart}, {"BulkRefuses", bulkRefuses}, {"Errors", errorGroups}}
+var bulkTests = []testCase{{"Bulk", bulkActions}, {"BulkInSteps", bulkInSteps}, {"BulkAsOfStart", bulkAsOfStart}, {"BulkOfFailed", bulkOfFailed}, {"BulkRefuses", bulkRefuses}, {"Errors", errorGroups}}
 
 // allSteps goes on until the action has no next step.
 func allSteps(t *testing.T, q *Queue, action Action, query Query) (sum Step, steps int) {
@@ -71,6 +71,24 @@ func bulkActions(t *testing.T, b *backend) {
 				}
 			})
 		}
+	}
+}
+
+// bulkOfFailed: a job has failed also when its turn has come; one that is blocked, in flight or
+// fresh is none of them.
+func bulkOfFailed(t *testing.T, b *backend) {
+	for action, after := range map[Action]string{Kill: "dead1:morgue dead2:morgue f1:morgue f2:morgue f3:morgue", Delete: "dead1:morgue dead2:morgue"} {
+		q := everywhere(t, b)
+		n, err := q.RunNow(t.Context(), "f1", "later")
+		eq(t, "run now", fmt.Sprint(n, err), "2 <nil>")
+		failed := whole(t, q, Query{State: Failed, By: ByID})
+		eq(t, "failed", brief(failed), "f1:ready f2:retry f3:retry")
+		eq(t, "failed, as they are stored", brief(whole(t, q, Query{State: Failed})), "f1:ready f3:retry f2:retry")
+		eq(t, "failed, by retries", brief(whole(t, q, Query{State: Failed, By: ByRetries, Range: Range{Reverse: true}})), "f1:ready f2:retry f3:retry")
+		step, _ := allSteps(t, q, action, Query{State: Failed, Range: Range{Limit: 1}})
+		eq(t, "changed", step.Changed, 3)
+		eq(t, "the morgue", brief(whole(t, q, Query{State: Dead, By: ByID})), after)
+		eq(t, "the others", brief(whole(t, q, Query{By: ByID})), "blocked:blocked fly1:in_flight fly2:in_flight fly3:in_flight later:ready ready1:ready ready2:ready")
 	}
 }
 
@@ -232,7 +250,13 @@ func TestKindOf(t *testing.T) {
 		{"job 01M7XRQV0E0NPZHKN663FK0FVC gone", "job # gone"},
 		{"id 6f1e3a2b-1c2d-4e5f-8a9b-0c1d2e3f4a5b", "id #"},
 		{"commit deadbee1 is bad", "commit # is bad"},
-		{"HTTP  503\tfrom   shop", "HTTP # from shop"},
+		{"HTTP  503\tfrom   shop", "HTTP 503 from shop"},
+		{"post http://shop/orders: 404 Not Found: \"x\"", "post http://shop/orders: 404 Not Found: #"},
+		{"post http://shop/orders: 502 Bad Gateway: \"x\"", "post http://shop/orders: 502 Bad Gateway: #"},
+		{"requests.exceptions.HTTPError: 404 Client Error: gone", "requests.exceptions.HTTPError: 404 Client Error: gone"},
+		{"status=502, try 3", "status=502, try #"},
+		{"status code: 404", "status code: 404"},
+		{"404 jobs of code 4040", "# jobs of code #"},
 		{"\xff\xfe 1", "? #"},
 	} {
 		if got := KindOf(c.message); got != c.want {

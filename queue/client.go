@@ -14,8 +14,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/lowkiq/lowkiq"
 )
 
 // Config says which Redis and which cluster of nodes. The zero value of a field is
@@ -41,25 +39,12 @@ type Config struct {
 	Timeout time.Duration
 	// PoolSize is the number of connections per Redis node. Default 10 per CPU.
 	PoolSize int
-
-	// Encode turns a payload into what is stored, to compress or encrypt it; the node's
-	// QueueConfig.Decode undoes it. Equal payloads must become equal bytes, or they do not
-	// merge. Default: payloads are stored as they are.
-	Encode func([]byte) ([]byte, error)
-	// Middlewares wrap every push, the first one outermost.
+	// Middlewares wrap this client's pushes to any queue, the first one outermost, around
+	// those that belong to one queue (PushRules).
 	Middlewares []Middleware
-
-	PayloadBytes int // longest payload, bytes. Default 1 MiB
-	Payloads     int // most payloads waiting for one id. Default 10,000
-	IDPayload    int // most bytes of payloads waiting for one id. Default 16 MiB
 }
 
 func (cfg Config) withDefaults() Config {
-	set := func(field *int, value int) {
-		if *field == 0 {
-			*field = value
-		}
-	}
 	if cfg.Redis == "" {
 		cfg.Redis = "redis://127.0.0.1:6379/0"
 	}
@@ -69,9 +54,6 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 5 * time.Second
 	}
-	set(&cfg.PayloadBytes, lowkiq.MaxPayloadBytes)
-	set(&cfg.Payloads, lowkiq.MaxPayloads)
-	set(&cfg.IDPayload, lowkiq.MaxIDPayload)
 	return cfg
 }
 
@@ -87,7 +69,8 @@ type Client struct {
 	replicas replicas
 
 	mu     sync.Mutex
-	queues map[string]*Queue // by name, as registered; guarded by mu
+	queues map[string]*Queue    // by name, as registered; guarded by mu
+	rules  map[string]PushRules // by queue; guarded by mu
 }
 
 // Open validates cfg and builds a client. It does not connect; [Client.Check] does.
@@ -96,16 +79,13 @@ func Open(cfg Config) (*Client, error) {
 	if err := CheckName("cluster", cfg.Cluster); err != nil {
 		return nil, err
 	}
-	if cfg.PayloadBytes < 0 || cfg.Payloads < 1 || cfg.IDPayload < 1 {
-		return nil, errors.New("payload limits must be positive")
-	}
 	opts, err := options(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("redis address %q: %w", MaskURL(cfg.Redis), err)
 	}
 	c := &Client{
 		cfg: cfg, rdb: redis.NewUniversalClient(opts), address: strings.Join(opts.Addrs, ","),
-		scripts: newScripts(), queues: map[string]*Queue{},
+		scripts: newScripts(), queues: map[string]*Queue{}, rules: map[string]PushRules{},
 	}
 	if opts.MasterName != "" {
 		c.sentinels = &sentinels{opts}

@@ -2,15 +2,17 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 )
 
 // committer makes concurrent small pushes share scripts (group commit): while one
-// commit is under way, callers queue up, and one of them sends what has gathered. It
-// has no goroutine and no timer; a lone push goes out at once.
+// commit is under way, callers queue up, and one of them sends what has gathered. A lone
+// push goes out at once. What a caller sends goes on when its context ends: others share it.
 type committer struct {
 	queue *Queue
 
@@ -29,7 +31,7 @@ const (
 type pending struct {
 	jobs    []lowkiq.Push
 	results []Result
-	turn    chan bool // true: lead the next commit; false: done
+	turn    chan bool // true: lead the next commit; false: answered
 }
 
 // push stores jobs together with those of other callers.
@@ -39,18 +41,54 @@ func (c *committer) push(ctx context.Context, jobs []lowkiq.Push) ([]Result, err
 	}
 	p := &pending{jobs: jobs, results: make([]Result, len(jobs)), turn: make(chan bool, 1)}
 	if c.join(p) {
-		c.lead(ctx, p)
-		return p.results, firstError(p.results)
+		c.leadBeside(ctx, p)
 	}
-	select {
-	case leads := <-p.turn:
-		if leads {
-			c.lead(ctx, p)
+	ended := ctx.Done()
+	var patience <-chan time.Time
+	for {
+		select {
+		case leads := <-p.turn:
+			if leads {
+				c.leadBeside(ctx, p)
+				continue
+			}
+			return p.results, firstError(p.results)
+		case <-ended:
+			if c.withdraw(p) {
+				return nil, ctx.Err()
+			}
+			ended, patience = nil, time.After(lastAnswer)
+		case <-patience:
+			c.leave(ctx, p)
+			return unanswered(ctx, jobs)
 		}
-		return p.results, firstError(p.results)
-	case <-ctx.Done():
-		c.leave(ctx, p)
-		return nil, ctx.Err()
+	}
+}
+
+// lastAnswer is how long a push waits for an answer that is on its way when its context
+// ends.
+const lastAnswer = 50 * time.Millisecond
+
+// unanswered is the answer to a push whose context ended first.
+func unanswered(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+	err := unknownOutcome(fmt.Errorf("push: no answer from redis yet: %w", ctx.Err()))
+	results := make([]Result, len(jobs))
+	for i := range results {
+		results[i].Err = err
+	}
+	return results, err
+}
+
+func unknownOutcome(err error) error {
+	return fmt.Errorf("%w: it is unknown whether the job is stored, pushing it again is safe", err)
+}
+
+// leadBeside leads a commit; where the caller may give up, beside it.
+func (c *committer) leadBeside(ctx context.Context, p *pending) {
+	if ctx.Done() == nil {
+		c.lead(ctx, p)
+	} else {
+		go c.lead(ctx, p)
 	}
 }
 
@@ -66,19 +104,23 @@ func (c *committer) join(p *pending) bool {
 	return false
 }
 
-// leave withdraws p. If p was just told to lead, it leads: others may wait for it.
-func (c *committer) leave(ctx context.Context, p *pending) {
+// withdraw takes p back if it is in no commit yet. It may be told to lead one.
+func (c *committer) withdraw(p *pending) bool {
 	c.mu.Lock()
-	if i := slices.Index(c.waiting, p); i >= 0 {
+	defer c.mu.Unlock()
+	i := slices.Index(c.waiting, p)
+	if i >= 0 {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
-		c.mu.Unlock()
-		return
 	}
-	c.mu.Unlock()
+	return i >= 0
+}
+
+// leave is the end of p's caller. If p was just told to lead, others may wait for that.
+func (c *committer) leave(ctx context.Context, p *pending) {
 	select {
 	case leads := <-p.turn:
 		if leads {
-			c.lead(ctx, p)
+			c.leadBeside(ctx, p)
 		}
 	default: // its jobs are on their way; the answer comes too late for this caller
 	}
@@ -95,8 +137,8 @@ func (c *committer) lead(ctx context.Context, p *pending) {
 	if len(group) > 1 {
 		scatter(group, results)
 	}
-	for _, follower := range group[1:] {
-		follower.turn <- false
+	for _, member := range group {
+		member.turn <- false
 	}
 	c.pass()
 }

@@ -128,14 +128,14 @@ func corruptions() []corruption {
 			return db.HDel(ctx, k.claim, "instance").Err()
 		}},
 		{name: "payload lost of a crowd", want: SpillCount, id: "s", left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
-			one := "w1:s:000000000003p2"
+			one := "w1:s:" + db.HGet(ctx, k.spillx, "w1:s:p2").Val() + "p2"
 			return redo(db.ZRem(ctx, k.spill, one).Err(), db.HDel(ctx, k.spillx, "w1:s:p2").Err())
 		}},
 		{name: "score lost of a crowd", want: SpillStray, id: "s", left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
 			return db.HDel(ctx, k.spillx, "w1:s:p2").Err()
 		}},
 		{name: "payload of nobody", want: SpillStray, id: "zz", left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
-			return redo(db.ZAdd(ctx, k.spill, redis.Z{Member: "m2:zz:000000000001p"}).Err(), db.HSet(ctx, k.spillx, "m2:zz:p", "000000000001 1").Err())
+			return redo(db.ZAdd(ctx, k.spill, redis.Z{Member: "m2:zz:\x80\x00\x00\x00\x00\x00\x00\x00500000000001p"}).Err(), db.HSet(ctx, k.spillx, "m2:zz:p", "\x80\x00\x00\x00\x00\x00\x00\x00500000000001").Err())
 		}},
 		{name: "flight miscounted", want: FlightCount, fly: true, left: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
 			return db.HSet(ctx, k.claim, "#1", 7).Err()

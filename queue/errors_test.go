@@ -21,7 +21,8 @@ import (
 var inputTests = []testCase{{"BadInput", badInput}, {"BadQueues", badQueues}}
 
 func badInput(t *testing.T, b *backend) {
-	r := newRig(t, b, func(c *Config) { c.PayloadBytes = 100 })
+	r := newRig(t, b)
+	r.no(r.c.SetRules("q", PushRules{PayloadBytes: 100}))
 	r.push(job("a", "1"))
 	before := r.dump()
 	for name, c := range map[string]struct {
@@ -35,6 +36,9 @@ func badInput(t *testing.T, b *backend) {
 		"NaN":              {job("a", "1", score(math.NaN())), ErrScore, "NaN"},
 		"+Inf":             {job("a", "1", score(math.Inf(1))), ErrScore, "Inf"},
 		"-Inf":             {job("a", "1", score(math.Inf(-1))), ErrScore, "Inf"},
+		"a delay":          {job("a", "1", func(p *lowkiq.Push) { p.PerformAt = time.Unix(10, 0) }), ErrPerformAt, "1970-01-01T00:00:10Z is no time from 2001-09-09T01:46:40Z to 2242"},
+		"zero seconds":     {job("a", "1", func(p *lowkiq.Push) { p.PerformAt = time.Unix(0, 0) }), ErrPerformAt, "1970"},
+		"milliseconds":     {job("a", "1", func(p *lowkiq.Push) { p.PerformAt = time.Unix(1763600000000, 0) }), ErrPerformAt, "2242"},
 		"before 1970":      {job("a", "1", func(p *lowkiq.Push) { p.PerformAt = time.Unix(-1, 0) }), ErrPerformAt, "1969"},
 		"far future":       {job("a", "1", func(p *lowkiq.Push) { p.PerformAt = time.Unix(1<<40, 0) }), ErrPerformAt, "perform_in"},
 	} {
@@ -86,6 +90,39 @@ func badQueues(t *testing.T, b *backend) {
 	eq(t, "paused", entries["q"], Entry{Shards: 1, Layout: 1, Paused: true})
 	r.no(r.c.Resume(r.ctx, "q"))
 	eq(t, "redis after resume", r.dump(), before)
+	// A later release may have written more, which is not ours to lose.
+	const later = `{"shards":1,"layout":1,"from":{"shards":12345678901234567890},"z":"\u00e9"}`
+	r.no(r.c.rdb.HSet(r.ctx, r.c.queuesKey(), "q", later).Err())
+	for _, step := range []struct {
+		name string
+		do   func() error
+		want string
+	}{
+		{"pause", func() error { return r.c.Pause(r.ctx, "q") }, `{"shards":1,"layout":1,"paused":true,"from":{"shards":12345678901234567890},"z":"\u00e9"}`},
+		{"register while it is paused", func() error { _, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1}); return err }, `{"shards":1,"layout":1,"paused":true,"from":{"shards":12345678901234567890},"z":"\u00e9"}`},
+		{"resume", func() error { return r.c.Resume(r.ctx, "q") }, later},
+	} {
+		r.no(step.do())
+		got, err := r.c.rdb.HGet(r.ctx, r.c.queuesKey(), "q").Result()
+		r.no(err)
+		eq(t, "entry of a later release after "+step.name, got, step.want)
+	}
+	// What needs a feature of a later release is refused, as a whole and before anything is touched.
+	r.no(r.c.rdb.HSet(r.ctx, r.c.queuesKey(), "q", `{"shards":1,"layout":1,"needs":["fmt2"]}`).Err())
+	older := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.cfg.Cluster })
+	was := r.dump()
+	_, err1 := older.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
+	_, err2 := older.Queue(r.ctx, "q")
+	for door, err := range map[string]error{"register": err1, "open": err2, "pause": older.Pause(r.ctx, "q"), "resume": older.Resume(r.ctx, "q")} {
+		if err == nil || !strings.Contains(err.Error(), "needs fmt2") {
+			t.Errorf("%s of a queue of a later release: got %v, want an error that names the feature", door, err)
+		}
+	}
+	audit, err := older.Audit(r.ctx, AuditConfig{})
+	if err != nil || len(audit.Faults) != 1 || audit.Faults[0].Kind != RegistryDamaged || audit.Shards != 0 {
+		t.Errorf("audit: got %+v, %v, want one fault and no shard looked at", audit, err)
+	}
+	eq(t, "redis after a queue of a later release", r.dump(), was)
 	r.no(r.c.rdb.Del(r.ctx, r.c.queuesKey()).Err())
 	if err := r.c.Pause(r.ctx, "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("pause of a queue that Redis forgot: got %v, want %v", err, lowkiq.ErrUnknownQueue)
@@ -118,7 +155,6 @@ func TestOpenRefuses(t *testing.T) {
 		"login of no cluster":  {Config{Redis: "redis+cluster://a?sentinel_password=secret"}, "redis+sentinel://"},
 		"login of no sentinel": {Config{Redis: "redis://a/0?sentinel_password=secret"}, "redis+sentinel://"},
 		"slash and query":      {Config{Redis: "redis://u:sec/ret?x@h/0"}, "URL-encoded"},
-		"limits":               {Config{Payloads: -1}, "limits"},
 	} {
 		_, err := Open(c.cfg)
 		if err == nil || !strings.Contains(err.Error(), c.says) {

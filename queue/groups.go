@@ -26,37 +26,54 @@ type ErrorGroups struct {
 	All      bool // there are no others
 }
 
-// Errors groups failed (Retrying), blocked (Waiting) or buried (Dead) jobs by the kind of
-// their last error. It looks at the newest 5,000 jobs at most.
+// Errors groups failed (Failed; those of them that wait for their time are Retrying), blocked (Waiting) or buried (Dead)
+// jobs by the kind of their last error. It looks at the newest 5,000 jobs at most; of those that are due, failed or not, at 5,000 more.
 func (q *Queue) Errors(ctx context.Context, state State) (ErrorGroups, error) {
-	if !slices.Contains([]State{Retrying, Waiting, Dead}, state) {
-		return ErrorGroups{}, fmt.Errorf("%w: errors of state %q: want retry, blocked or morgue", ErrQuery, state)
+	if !slices.Contains([]State{Failed, Retrying, Waiting, Dead}, state) {
+		return ErrorGroups{}, fmt.Errorf("%w: errors of state %q: want failed, retry, blocked or morgue", ErrQuery, state)
 	}
-	w := q.walk(Query{State: state, Range: Range{Reverse: true}}, &spot{})
+	lists := []State{state}
+	if state == Failed {
+		lists = []State{Retrying, Ready}
+	}
 	groups := map[string]*ErrorGroup{}
-	answer := ErrorGroups{}
-	for answer.Examined < MaxExamined/2 {
+	answer := ErrorGroups{All: true}
+	for _, list := range lists {
+		if err := q.errorsOf(ctx, list, state == Failed, groups, &answer); err != nil {
+			return ErrorGroups{}, err
+		}
+	}
+	answer.Groups = sortedGroups(groups)
+	return answer, nil
+}
+
+// errorsOf adds the jobs of one list; failed: those alone that have a retry count.
+func (q *Queue) errorsOf(ctx context.Context, list State, failed bool, groups map[string]*ErrorGroup, answer *ErrorGroups) error {
+	w := q.walk(Query{State: list, Range: Range{Reverse: true}}, &spot{})
+	for examined := 0; examined < MaxExamined/2; {
 		batch, err := w.next(ctx, maxPage)
 		if err != nil {
-			return ErrorGroups{}, err
+			return err
 		}
 		if len(batch) == 0 {
 			break
 		}
-		jobs, err := q.show(ctx, state, 0, batch)
+		jobs, err := q.show(ctx, list, 0, batch)
 		if err != nil {
-			return ErrorGroups{}, err
+			return err
 		}
-		answer.Examined += len(batch)
+		examined += len(batch)
 		for _, job := range jobs {
-			if job.State == state {
+			if job.State == list && (!failed || job.RetryCount >= 0 && !job.Damaged) {
+				answer.Examined++
 				group(groups, job)
+			} else if !failed {
+				answer.Examined++
 			}
 		}
 	}
-	answer.All = w.ended()
-	answer.Groups = sortedGroups(groups)
-	return answer, nil
+	answer.All = answer.All && w.ended()
+	return nil
 }
 
 // group counts a job.

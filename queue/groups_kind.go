@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"net/http"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -15,7 +17,7 @@ const (
 const NoKind = " "
 
 // KindOf is what errors that differ in numbers, ids and quoted text have in common: their Gist
-// with a # for each of them.
+// with a # for each of them. The status of an HTTP answer is kept.
 func KindOf(message string) string {
 	line := strings.ToValidUTF8(cutText(Gist(message), kindReads), "?")
 	var kind strings.Builder
@@ -24,6 +26,9 @@ func KindOf(message string) string {
 		case n > 0:
 			kind.WriteByte('#')
 			i += n
+		case statusAt(line, i):
+			kind.WriteString(line[i : i+3])
+			i += 3
 		case alphanumeric(line[i]):
 			i += writeWord(&kind, line[i:])
 		default:
@@ -50,6 +55,31 @@ func quoted(line string, i int) int {
 		}
 	}
 	return 0
+}
+
+// statusAt reports whether the word at i is the status of an HTTP answer: 404 and 502 are two
+// kinds of trouble. It stands before the words for it, or behind HTTP, status or code.
+func statusAt(line string, i int) bool {
+	if i > 0 && alphanumeric(line[i-1]) || i+3 > len(line) || i+3 < len(line) && alphanumeric(line[i+3]) {
+		return false
+	}
+	status, err := strconv.Atoi(line[i : i+3])
+	text := http.StatusText(status)
+	if err != nil || text == "" {
+		return false
+	}
+	for _, words := range []string{text, "Client Error", "Server Error"} {
+		if rest := line[i+3:]; len(rest) > len(words) && strings.EqualFold(rest[1:1+len(words)], words) {
+			return true
+		}
+	}
+	before := strings.ToLower(strings.TrimRight(line[max(0, i-16):i], " :=(#"))
+	for _, word := range []string{"http", "http/1.0", "http/1.1", "http/2", "http/2.0", "status", "code", "status_code"} {
+		if strings.HasSuffix(before, word) {
+			return true
+		}
+	}
+	return false
 }
 
 // writeWord writes the word that text begins with and returns its length. Words with digits are

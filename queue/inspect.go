@@ -18,6 +18,7 @@ const (
 	Ready     State = "ready"
 	Scheduled State = "scheduled"
 	Retrying  State = "retry"
+	Failed    State = "failed" // of queries only: ready or retry, with a retry count of at least 0
 	InFlight  State = "in_flight"
 	Waiting   State = "blocked"
 	Dead      State = "morgue"

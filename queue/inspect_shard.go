@@ -46,30 +46,24 @@ func (s *Shard) load(ctx context.Context, hash, space string, ids []string) ([]L
 
 // spilled reads the payloads of a crowded id; see lua/spill.lua.
 func (s *Shard) spilled(ctx context.Context, space, id string) ([]lowkiq.Payload, error) {
-	prefix := space + strconv.Itoa(len(id)) + ":" + id + ":"
-	members, err := s.c.rdb.ZRangeByLex(ctx, s.keys.spill, &redis.ZRangeBy{Min: "[" + prefix, Max: "(" + prefix + ":"}).Result()
-	if err != nil {
-		return nil, s.c.explain("read payloads of "+s.String(), err)
-	}
-	payloads := make([]lowkiq.Payload, 0, len(members))
-	for part := range slices.Chunk(members, 1000) {
-		fields := make([]string, len(part))
-		for i, member := range part {
-			fields[i] = prefix + member[len(prefix)+12:]
-		}
-		values, err := s.c.rdb.HMGet(ctx, s.keys.spillx, fields...).Result()
+	prefix := space + strconv.Itoa(len(id)) + ":" + id
+	from := "[" + prefix + ":"
+	var payloads []lowkiq.Payload
+	for {
+		members, err := s.c.rdb.ZRangeByLex(ctx, s.keys.spill, &redis.ZRangeBy{Min: from, Max: "(" + prefix + ";", Count: 1000}).Result()
 		if err != nil {
 			return nil, s.c.explain("read payloads of "+s.String(), err)
 		}
-		for i, value := range values {
-			if text, ok := value.(string); ok && len(text) > 13 {
-				score, _ := strconv.ParseFloat(text[13:], 64)
-				payloads = append(payloads, lowkiq.Payload{Score: score, Data: []byte(fields[i][len(prefix):])})
+		if len(members) == 0 {
+			return payloads, nil
+		}
+		for _, member := range members {
+			if e, ok := parseSpill(member, true); ok {
+				payloads = append(payloads, lowkiq.Payload{Score: keyScore(e.key), Data: []byte(e.payload)})
 			}
 		}
+		from = "(" + members[len(members)-1]
 	}
-	sortPayloads(payloads)
-	return payloads, nil
 }
 
 // flightAt finds the flight to which a place in the flight list belongs; see

@@ -92,11 +92,16 @@ func (k *shardKeys) forForget() []string {
 }
 
 func (k *shardKeys) forStats() []string {
-	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.suspects, k.count, k.dead, k.claim, k.stale}
+	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.suspects, k.count, k.dead, k.claim, k.stale, k.parked}
 }
 
 func (k *shardKeys) forShow() []string {
 	return []string{k.jobs, k.due, k.retry, k.blocked, k.flight, k.parked, k.claim, k.spill, k.spillx, k.morgue}
+}
+
+func (k *shardKeys) forRemove() []string {
+	return []string{k.claim, k.count, k.jobs, k.ready, k.due, k.retry, k.blocked, k.stale, k.flight, k.parked, k.suspects, k.crashes,
+		k.morgue, k.dead, k.spill, k.spillx, k.aside, k.attempts}
 }
 
 func clusterKey(cluster, name string) string { return "lk:{" + cluster + "}:" + name }

@@ -3,9 +3,36 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lowkiq/lowkiq"
 )
+
+// PushRules are what holds for the payloads of one queue, whoever pushes them: one value
+// for the program that pushes ([Client.SetRules]) and for the node that handles
+// (node.QueueConfig.Push), which needs it for what comes in by its API and to decode. The
+// zero value of a field is its default.
+type PushRules struct {
+	Codec Codec
+	// Middlewares wrap every push, the first one outermost. They see payloads as they are
+	// pushed, before Codec encodes them.
+	Middlewares []Middleware
+
+	// Limits of this client's pushes, where they are stricter than those of the registry, which hold for whoever
+	// pushes: see Limits. Register and PublishRules write these there.
+	PayloadBytes int // longest payload as stored, bytes. Default 1 MiB
+	Payloads     int // most payloads waiting for one id. Default 10,000
+	IDPayload    int // most bytes of payloads waiting for one id. Default 16 MiB
+}
+
+// Codec turns payloads into what Redis stores, to compress or encrypt them, and back.
+// Equal payloads must become equal bytes, or they do not merge. Without one they are
+// stored as they are. The registry keeps the name: who pushes without the codec of that name is refused (ErrCodec).
+type Codec struct {
+	Name   string // of the form in which payloads are stored, as in "aes-gcm"
+	Encode func([]byte) ([]byte, error)
+	Decode func([]byte) ([]byte, error)
+}
 
 // Pusher stores jobs in a queue; see [Queue.Push].
 type Pusher func(ctx context.Context, jobs []lowkiq.Push) ([]Result, error)
@@ -14,28 +41,71 @@ type Pusher func(ctx context.Context, jobs []lowkiq.Push) ([]Result, error)
 // or note what became of them. It must answer with one Result per job it was given.
 type Middleware func(queue string, next Pusher) Pusher
 
-// pusher builds the way of a push: middlewares, the first one outermost, then the
-// encoder, then Redis.
-func (q *Queue) pusher() Pusher {
-	push := Pusher(q.store)
-	if encode := q.c.cfg.Encode; encode != nil {
-		push = encoded(encode, push)
+// SetRules sets the rules of a queue for this client's pushes from now on. Every client
+// that pushes to the queue needs them, that of a node included: there,
+// node.QueueConfig.Push sets them. A node that takes pushes for a queue that it does not
+// handle needs them by Node.Client().SetRules.
+func (c *Client) SetRules(queue string, push PushRules) error {
+	if err := CheckName("queue", queue); err != nil {
+		return err
 	}
-	for i := len(q.c.cfg.Middlewares) - 1; i >= 0; i-- {
-		push = q.c.cfg.Middlewares[i](q.Name, push)
+	if err := push.limits().Validate(); err != nil {
+		return fmt.Errorf("queue %q: %w", queue, err)
 	}
-	return push
+	if push.Codec.Decode != nil && push.Codec.Encode == nil {
+		return fmt.Errorf("queue %q: the codec decodes and does not encode", queue)
+	}
+	if push.Codec.Name != "" && push.Codec.Encode == nil {
+		return fmt.Errorf("queue %q: codec %q does not encode", queue, push.Codec.Name)
+	}
+	if push.Codec.Encode != nil {
+		if err := CheckName("codec", push.Codec.Name); err != nil {
+			return fmt.Errorf("queue %q: %w; the registry keeps it, as in \"aes-gcm\"", queue, err)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rules[queue] = push
+	if q := c.queues[queue]; q != nil {
+		q.obey(push)
+	}
+	return nil
 }
 
-// encoded encodes payloads on their way. One that cannot be encoded refuses its job only.
+// obey makes the queue's pushes go by rules and by its entry: through the middlewares of the client and of
+// the queue, the first one outermost, then the encoder, then to Redis. The caller holds c.mu.
+func (q *Queue) obey(r PushRules) {
+	limits := q.entry.Limits.with(r.limits())
+	r.PayloadBytes, r.Payloads, r.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
+	push := Pusher(q.store)
+	if refusal := q.refuses(r); refusal != nil {
+		push = refused(refusal)
+	} else if r.Codec.Encode != nil {
+		push = encoded(r.Codec.Encode, push)
+	}
+	for _, m := range slices.Backward(slices.Concat(q.c.cfg.Middlewares, r.Middlewares)) {
+		push = m(q.Name, push)
+	}
+	q.rules.Store(&r)
+	q.push.Store(&push)
+}
+
+// encoded encodes payloads on their way. One that cannot be encoded refuses its job, and
+// the later ones of the same id, which would be stored before it if it can be next time.
 func encoded(encode func([]byte) ([]byte, error), next Pusher) Pusher {
 	return func(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
 		results := make([]Result, len(jobs))
 		good, places := make([]lowkiq.Push, 0, len(jobs)), make([]int, 0, len(jobs))
+		failed := map[string]error{} // by id
 		for i, job := range jobs {
+			if cause := failed[job.ID]; cause != nil {
+				results[i].Err = &unsentError{cause}
+				continue
+			}
 			payload, err := encode(job.Payload)
 			if err != nil {
-				results[i].Err = fmt.Errorf("job %q: encode: %w", job.ID, err)
+				err = fmt.Errorf("job %q: encode: %w", job.ID, err)
+				failed[job.ID], results[i].Err = err, err
 				continue
 			}
 			job.Payload = payload

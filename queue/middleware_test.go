@@ -10,7 +10,7 @@ import (
 )
 
 // Middlewares see a push from outside in, before it is encoded; what cannot be encoded
-// refuses its job only.
+// refuses its job and the later ones of its id.
 func middlewares(t *testing.T, b *backend) {
 	var seen []string
 	note := func(name string) Middleware {
@@ -22,22 +22,23 @@ func middlewares(t *testing.T, b *backend) {
 		}
 	}
 	odd := errors.New("odd length")
-	c := b.open(t, func(cfg *Config) {
-		cfg.Middlewares = []Middleware{note("outer"), note("inner")}
-		cfg.Encode = func(p []byte) ([]byte, error) {
+	r := rigOn(t, b.open(t, func(cfg *Config) { cfg.Middlewares = []Middleware{note("client")} }))
+	r.no(r.c.SetRules("q", PushRules{
+		Middlewares: []Middleware{note("outer"), note("inner")},
+		Codec: Codec{Name: "upper", Encode: func(p []byte) ([]byte, error) {
 			if len(p)%2 == 1 {
 				return nil, odd
 			}
 			return bytes.ToUpper(p), nil
-		}
-	})
-	r := rigOn(t, c)
-	results, err := r.q.Push(r.ctx, job("a", "ab"), job("b", "abc"), job("c", "cd"), job("a", "ab"))
-	if !errors.Is(err, odd) || !errors.Is(results[1].Err, odd) || results[0].Err != nil || results[2].Err != nil {
-		t.Fatalf("push: got %v, %v, want only the second one refused", results, err)
+		}},
+	}))
+	r.no(r.c.PublishRules(r.ctx, "q"))
+	results, err := r.q.Push(r.ctx, job("a", "ab"), job("b", "abc"), job("c", "cd"), job("a", "ab"), job("b", "ab"))
+	if !errors.Is(err, odd) || !errors.Is(results[1].Err, odd) || results[0].Err != nil || results[2].Err != nil || !errors.Is(results[4].Err, ErrUnsent) || !errors.Is(results[4].Err, odd) {
+		t.Fatalf("push: got %v, %v, want the second one refused, and what follows it of its id", results, err)
 	}
 	eq(t, "merged", results[3].Merged, true)
-	eq(t, "seen", seen, []string{"outer ab", "inner ab"})
+	eq(t, "seen", seen, []string{"client ab", "outer ab", "inner ab"})
 	r.own(Fresh)
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1 << 20})
 	r.no(err)

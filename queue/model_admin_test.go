@@ -1,6 +1,9 @@
 package queue
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // What people do, in the model.
 
@@ -10,8 +13,21 @@ func (m *model) isIn(place Place, id string) bool {
 		return m.scheduled[id] && m.waiting[id].retry >= 0
 	case Blocked:
 		return m.blocked[id]
+	case Failures:
+		job := m.waiting[id]
+		return job != nil && job.retry >= 0 && !m.blocked[id] && m.flying[id] == nil
 	}
 	return true
+}
+
+// failures lists the ids that have failed and wait for an attempt: their turn has come, or comes later.
+func (m *model) failures() (ids []string) {
+	for _, id := range machineIDs {
+		if m.isIn(Failures, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // unplace takes an id from where it waits, except from the ready list and probation.
@@ -99,6 +115,7 @@ func (m *model) requeue(id string) int {
 		for _, p := range job.payloads {
 			dead.put(p) // pushed after what was buried
 		}
+		dead.err = cmp.Or(dead.err, job.err)
 	}
 	m.revive(id, dead)
 	return 1

@@ -9,6 +9,9 @@ type model struct {
 	payloads int   // most payloads waiting for an id
 	bytes    int   // most bytes waiting for an id
 
+	piece      int // most payloads of an id in one flight
+	pieceBytes int // most bytes, but for one payload
+
 	waiting   map[string]*modelJob // what waits, outside flights
 	ready     []string             // ids due now, in order; also tombs
 	tombs     map[string]bool      // deleted ids whose place in ready is left
@@ -49,7 +52,7 @@ type modelJob struct {
 
 func newModel(payloads, bytes int) *model {
 	return &model{
-		payloads: payloads, bytes: bytes,
+		payloads: payloads, bytes: bytes, piece: 2000, pieceBytes: 1 << 20,
 		waiting: map[string]*modelJob{}, tombs: map[string]bool{}, stale: map[string]bool{}, scheduled: map[string]bool{}, blocked: map[string]bool{},
 		crashes: map[string]int{}, flying: map[string]*modelJob{}, flight: map[string]int64{}, seat: map[string]int{}, parked: map[string]*modelJob{},
 		morgue: map[string]*modelJob{},
@@ -63,12 +66,12 @@ func (j *modelJob) size() (n int) {
 	return n
 }
 
-// put adds a payload; an equal one keeps its place, and the smaller score.
+// put adds a payload. Of equal ones that with the smaller score stays, or the older one.
 func (j *modelJob) put(p modelPayload) (added bool) {
 	for i := range j.payloads {
-		if old := &j.payloads[i]; old.data == p.data {
+		if old := j.payloads[i]; old.data == p.data {
 			if p.score < old.score {
-				*old = p
+				j.payloads = append(slices.Delete(j.payloads, i, i+1), p)
 			}
 			return false
 		}
@@ -102,9 +105,33 @@ func (j *modelJob) inOrder() []modelPayload {
 	return sorted
 }
 
-// dueNow makes the job fresh and due at the time of the step.
+// cut leaves a piece of a job, the lowest payloads, and returns the rest as a fresh job; nil if there is none.
+func (j *modelJob) cut(most, room int) (rest *modelJob) {
+	sorted := j.inOrder()
+	n, size := 1, len(sorted[0].data)
+	for n < len(sorted) && n < most && size+len(sorted[n].data) <= room {
+		size += len(sorted[n].data)
+		n++
+	}
+	if n == len(sorted) {
+		return nil
+	}
+	rest = &modelJob{retry: -1, at: j.at, soft: j.soft}
+	var piece []modelPayload
+	for _, p := range j.payloads {
+		if slices.Contains(sorted[:n], p) {
+			piece = append(piece, p)
+		} else {
+			rest.payloads = append(rest.payloads, p)
+		}
+	}
+	j.payloads = piece
+	return rest
+}
+
+// dueNow makes the job fresh and due at the time of the step. Its last error stays.
 func (m *model) dueNow(j *modelJob) *modelJob {
-	j.retry, j.err, j.at, j.soft = -1, "", m.now, true
+	j.retry, j.at, j.soft = -1, m.now, true
 	return j
 }
 
@@ -157,10 +184,11 @@ const (
 	merged      verdict = "merged"
 	tooMany     verdict = "too many payloads"
 	tooManyByte verdict = "too many bytes"
+	unsent      verdict = "unsent"
 )
 
-// push stores one payload; at 0 = now.
-func (m *model) push(id string, p modelPayload, at int64) verdict {
+// push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was refused.
+func (m *model) push(id string, p modelPayload, at int64, full bool) verdict {
 	home, busy := m.wait(id)
 	job := home[id]
 	if job == nil {
@@ -179,6 +207,8 @@ func (m *model) push(id string, p modelPayload, at int64) verdict {
 	case equal:
 		job.put(p)
 		return merged
+	case full:
+		return unsent
 	case len(job.payloads) >= m.payloads:
 		return tooMany
 	case job.size()+len(p.data) > m.bytes:

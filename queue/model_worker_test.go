@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -77,6 +78,9 @@ func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
 
 func (m *model) fly(id string) {
 	m.flying[id], m.flight[id] = m.waiting[id], m.pop
+	if rest := m.flying[id].cut(m.piece, m.pieceBytes); rest != nil {
+		m.parked[id] = rest // as if it was pushed from now on
+	}
 	m.seats++
 	m.seat[id] = m.seats
 	delete(m.waiting, id)
@@ -97,12 +101,13 @@ func (m *model) land(id string, number int64, answered bool) *modelJob {
 }
 
 // reunite joins what was parked with the job that comes back. Its own retry count,
-// error and due time win.
+// due time and error, if it has one, win.
 func (m *model) reunite(id string, job *modelJob) {
 	if p := m.parked[id]; p != nil {
 		for _, payload := range p.payloads {
 			job.put(payload)
 		}
+		job.err = cmp.Or(job.err, p.err)
 		delete(m.parked, id)
 	}
 	m.waiting[id] = job
@@ -137,15 +142,15 @@ func (m *model) nack(n Nack) int {
 	if job == nil {
 		return 0
 	}
-	m.reunite(n.ID, job)
-	if n.Kind == Return {
-		m.toHead(n.ID)
-		return 1
-	}
 	if n.Kind == Retry {
 		job.retry, job.err = n.RetryCount, n.Error
 		m.failed++
 		m.note(n.ID, AttemptFailed, n.RetryCount, n.Error)
+	}
+	m.reunite(n.ID, job)
+	if n.Kind == Return {
+		m.toHead(n.ID)
+		return 1
 	}
 	job.at, job.soft = m.now+n.Delay.Microseconds(), true
 	m.enqueue(n.ID)
@@ -183,6 +188,7 @@ func (m *model) bury(b Burial) int {
 			m.unpark(b.ID)
 			return 1
 		}
+		job.err = b.Error
 		m.reunite(b.ID, m.dueNow(job))
 		m.ready = append(m.ready, b.ID)
 	}
@@ -198,7 +204,7 @@ func (m *model) entomb(id string, payloads []modelPayload, retry int, err string
 	for _, p := range payloads {
 		dead.put(p)
 	}
-	dead.retry, dead.err, dead.at, dead.soft = retry, err, m.now, true
+	dead.retry, dead.err, dead.at, dead.soft = retry, cmp.Or(err, dead.err), m.now, true
 }
 
 // recover puts everything in flight back to the head, in the order in which the pops

@@ -70,31 +70,73 @@ func Gist(message string) string {
 	return line
 }
 
+// attemptLine is what the list of attempts keeps of an error.
+func attemptLine(text string) string {
+	line := Gist(text)
+	return line[:min(len(line), 200)]
+}
+
 // nackChunk is how many jobs one script puts back.
 const nackChunk = 500
 
 // Nack puts jobs back; to repeat it does nothing. It returns how many were still in
 // their flight.
 func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
-	return inChunks(nacks, nackChunk, func(part []Nack) (int, error) {
+	return c.settle(ctx, c.c.scripts.nack, c.keys.forNack(), len(nacks), func(from, to int) []any {
 		args := []any{c.Instance, c.fence}
-		for _, n := range part {
-			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, max(0, n.Delay.Microseconds()), cutError(n.Error))
+		for _, n := range nacks[from:to] {
+			text := cutError(n.Error)
+			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, max(0, n.Delay.Microseconds()), text, attemptLine(text))
 		}
-		return c.count(ctx, c.c.scripts.nack, c.keys.forNack(), args)
+		return args
 	})
 }
 
 // Bury deals with jobs that ran out of retries; to repeat it does nothing. It returns
 // how many were still in their flight.
 func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
-	return inChunks(burials, nackChunk, func(part []Burial) (int, error) {
+	return c.settle(ctx, c.c.scripts.bury, c.keys.forBury(), len(burials), func(from, to int) []any {
 		args := []any{c.Instance, c.fence}
-		for _, b := range part {
-			args = append(args, b.Flight, b.ID, string(b.Policy), b.RetryCount, cutError(b.Error))
+		for _, b := range burials[from:to] {
+			text := cutError(b.Error)
+			args = append(args, b.Flight, b.ID, string(b.Policy), b.RetryCount, text, attemptLine(text))
 		}
-		return c.count(ctx, c.c.scripts.bury, c.keys.forBury(), args)
+		return args
 	})
+}
+
+// settle runs a script that takes some of n jobs out of their flights and says how many, until all are:
+// Redis serves nobody else meanwhile. args gives its arguments for some of them.
+func (c *Claim) settle(ctx context.Context, script *script, keys []string, n int, args func(from, to int) []any) (total int, err error) {
+	for from := 0; from < n; {
+		to := min(from+nackChunk, n)
+		reply, err := c.c.run(ctx, script, keys, args(from, to)...)
+		if err != nil {
+			return total, fmt.Errorf("shard %s: %w", c.Shard, err)
+		}
+		r, ok := twoNumbers(reply)
+		if !ok || r[1] < 1 || r[1] > to-from {
+			return total, fmt.Errorf("shard %s: %s answered %v for %d jobs", c.Shard, script.name, reply, to-from)
+		}
+		total, from = total+r[0], from+r[1]
+	}
+	return total, nil
+}
+
+// twoNumbers reads an answer of that form.
+func twoNumbers(reply any) (n [2]int, ok bool) {
+	r, _ := reply.([]any)
+	if len(r) != len(n) {
+		return n, false
+	}
+	for i := range n {
+		v, ok := r[i].(int64)
+		if !ok {
+			return n, false
+		}
+		n[i] = int(v)
+	}
+	return n, true
 }
 
 // count runs a script that answers with a number.

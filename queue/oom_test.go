@@ -25,7 +25,7 @@ func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL()}
 	for _, c := range []testCase{
-		{"push", oomPush}, {"worker", oomWorker}, {"probation", oomProbation}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople},
+		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"probation", oomProbation}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
 	}
@@ -54,6 +54,32 @@ func oomPush(t *testing.T, b *backend) {
 		}
 		eq(t, "redis after "+name, r.dump(), before)
 	}
+}
+
+// A refusal to write is no damaged record: a push that met it while it looked for one would go on with the id's later
+// payloads, and the repeat would put the earlier one behind them (I3).
+func oomCrowd(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.crowds(40, 3, "a")
+	p, _, err := r.q.Job(r.ctx, "a")
+	r.no(err)
+	jobs := []lowkiq.Push{job("a", "first"), job("a", string(p.Payloads[0].Data), score(-1)), job("a", "second")}
+	empty := r.fill()
+	before := r.dump()
+	results, err := r.q.Push(r.ctx, jobs...)
+	eq(t, "redis", r.dump(), before)
+	empty()
+	for i, result := range results {
+		if !Transient(result.Err) {
+			t.Errorf("job %d: got %v, want a transient error", i, result.Err)
+		}
+	}
+	if !strings.Contains(fmt.Sprint(err), "out of memory") {
+		t.Errorf("got %v, want out of memory", err)
+	}
+	r.push(jobs...)
+	got, _ := r.popOne("a")
+	eq(t, "last ones", dataOf(got.Payloads[len(got.Payloads)-2:]), []string{"first", "second"})
 }
 
 func oomWorker(t *testing.T, b *backend) {

@@ -30,7 +30,7 @@ func TestBulkOrderWhileScriptsAreForgotten(t *testing.T) {
 	})
 	defer work.Wait()
 	defer close(stop)
-	for round := range 20 {
+	for round := range 10 {
 		var jobs []lowkiq.Push
 		for i := range 8000 {
 			jobs = append(jobs, job(fmt.Sprint("id", i%10), fmt.Sprint(i)))

@@ -34,7 +34,8 @@ const (
 // Query says which jobs a page shows. Its zero value is the jobs that wait for a handler, first due first.
 type Query struct {
 	Range // Limit: 1 to 1,000; 0 = 100
-	// State of the jobs. "" is ready, scheduled and retry; by id also in flight and blocked.
+	// State of the jobs. "" is ready, scheduled and retry; by id also in flight and blocked. [Failed] is those of ready
+	// and retry that have failed.
 	State State
 	// By is the order. Default ByDue, for jobs in flight ByID.
 	By Order
@@ -42,6 +43,8 @@ type Query struct {
 	Kind string
 	// Cursor is Page.Next of the page before, for the same query. "" = the first page.
 	Cursor string
+	// DryRun has Bulk count what it would change, as Changed, and change nothing.
+	DryRun bool
 }
 
 // Page is a part of a list.
@@ -82,10 +85,10 @@ func (query *Query) check() error {
 	switch {
 	case !slices.Contains([]Order{ByDue, ByID, ByRetries}, query.By):
 		return fmt.Errorf("%w: order %q: want due, time, id or retries", ErrQuery, query.By)
-	case !slices.Contains([]State{"", Ready, Scheduled, Retrying, InFlight, Waiting, Dead}, query.State):
+	case !slices.Contains([]State{"", Ready, Scheduled, Retrying, Failed, InFlight, Waiting, Dead}, query.State):
 		return fmt.Errorf("%w: state %q", ErrQuery, query.State)
-	case query.By == ByRetries && !slices.Contains([]State{Retrying, Waiting, Dead}, query.State):
-		return fmt.Errorf("%w: by retries, failed jobs are sorted: want state retry, blocked or morgue, not %s", ErrQuery, query.State)
+	case query.By == ByRetries && !slices.Contains([]State{Retrying, Failed, Waiting, Dead}, query.State):
+		return fmt.Errorf("%w: by retries, failed jobs are sorted: want state retry, failed, blocked or morgue, not %s", ErrQuery, query.State)
 	case query.Limit < 1 || query.Limit > maxPage:
 		return fmt.Errorf("%w: limit %d: want 1 to %d", ErrQuery, query.Limit, maxPage)
 	}
@@ -210,6 +213,8 @@ func (q *Queue) present(ctx context.Context, query Query, page *Page, found []ca
 // shows reports whether a job of this state belongs on the page.
 func (query *Query) shows(state State) bool {
 	switch {
+	case query.State == Failed:
+		return state == Ready || state == Retrying
 	case query.State != "" || state == "":
 		return state != "" && state == query.State
 	case query.By == ByID:
@@ -226,7 +231,7 @@ func (query *Query) wants(c candidate) bool {
 	if c.head == nil {
 		return true
 	}
-	return query.shows(c.head.State) && query.hasTime(c.head.PerformAt) && query.hasRetry(c.head.RetryCount) &&
+	return query.shows(c.head.State) && (query.State != Failed || c.head.State == Retrying || c.head.RetryCount >= 0 && !c.head.Damaged) && query.hasTime(c.head.PerformAt) && query.hasRetry(c.head.RetryCount) &&
 		(query.Kind == "" || KindOf(c.head.Error) == strings.TrimSpace(query.Kind))
 }
 
@@ -239,7 +244,7 @@ func (query *Query) filters() bool {
 
 // needsHeads reports whether the records must be read to filter or to sort.
 func (query *Query) needsHeads() bool {
-	return query.Kind != "" || query.MinRetry != 0 || query.MaxRetry != 0 || query.By == ByRetries ||
+	return query.State == Failed || query.Kind != "" || query.MinRetry != 0 || query.MaxRetry != 0 || query.By == ByRetries ||
 		(query.State == InFlight || query.State == "" && query.By == ByID) && (query.By == ByDue || !query.MinTime.IsZero() || !query.MaxTime.IsZero())
 }
 

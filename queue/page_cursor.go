@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"strconv"
 	"time"
 )
 
@@ -91,10 +92,13 @@ func (p *spot) valid(shards int) bool {
 	if p == nil {
 		return true
 	}
-	for i := range p.Line {
-		if i < 0 || i >= shards {
+	for i, seen := range p.Line {
+		if i < 0 || i >= shards || len(seen) > trailLength { // each is looked for in the line
 			return false
 		}
+	}
+	if _, err := strconv.ParseUint(p.Hash, 10, 64); err != nil && p.Hash != "" {
+		return false
 	}
 	return p.Phase >= 0 && p.Group >= 0 && p.Shard >= 0 && p.Shard <= shards
 }

@@ -82,8 +82,11 @@ func (q *Queue) sizeIn(ctx context.Context, shards []*Shard, query Query) (n int
 
 // statesOf are the states that a query's state stands for.
 func statesOf(state State) []State {
-	if state == "" {
+	switch state {
+	case "":
 		return []State{Ready, Scheduled, Retrying}
+	case Failed:
+		return []State{Ready, Retrying}
 	}
 	return []State{state}
 }

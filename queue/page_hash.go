@@ -23,8 +23,8 @@ func (w *hashWalk) next(ctx context.Context, n int) ([]candidate, error) {
 			return nil, err
 		}
 	}
-	found := make([]candidate, len(w.place.Rest))
-	for i, id := range w.place.Rest {
+	found := make([]candidate, min(len(w.place.Rest), max(n, 1))) // a cursor may bring more
+	for i, id := range w.place.Rest[:len(found)] {
 		found[i] = candidate{shard: lowkiq.ShardOf(string(id), w.q.Shards), id: string(id)}
 	}
 	return found, nil

@@ -91,7 +91,7 @@ func decodeOne(c candidate, r []any) Listed {
 	if text(4) == "" {
 		return job.single(text(6))
 	}
-	head, err1 := headWords(strings.TrimSuffix(text(4)[1:], "\n"))
+	head, err1 := headWords(text(4)[0], strings.TrimSuffix(text(4)[1:], "\n"))
 	payloads, shown, err2 := cutPayloads(text(6))
 	if err1 != nil || err2 != nil {
 		return job.damaged(text(6))
@@ -116,6 +116,9 @@ func (job Listed) single(record string) Listed {
 func (job Listed) damaged(record string) Listed {
 	job.Damaged, job.RetryCount = true, -1
 	job.Error = fmt.Sprintf("%v: %.40q; check --repair moves it aside", errRecord, record)
+	if isLater(record) {
+		job.Damaged, job.Error = false, fmt.Sprintf("%v, form %q: this one leaves it alone", errLater, record[0])
+	}
 	return job
 }
 

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -45,10 +46,11 @@ func (q *Queue) walk(query Query, p *spot) walker {
 	case Scheduled, Retrying, Waiting, Dead:
 		return timed(query.State)
 	}
-	if query.By == ByID {
+	if query.By == ByID && query.State == "" {
 		return &hashWalk{q: q, place: p, count: 16}
 	}
-	phases := []func() walker{line, func() walker { return timed(Scheduled, Retrying) }}
+	later := slices.DeleteFunc(statesOf(query.State), func(s State) bool { return s == Ready })
+	phases := []func() walker{line, func() walker { return timed(later...) }}
 	if query.Reverse {
 		phases[0], phases[1] = phases[1], phases[0]
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/lowkiq/lowkiq"
 )
 
@@ -32,7 +34,8 @@ const (
 )
 
 // passedOver, in the place of a probation, says that a pop found entries of deleted jobs only, as many
-// as one script may look at: the next pop goes on there.
+// as one script may look at, or that it was answered before, and nothing of its flight is left: the next pop goes
+// on there.
 const passedOver Probation = "passed"
 
 // Popped is the answer to a pop.
@@ -45,6 +48,9 @@ type Popped struct {
 	Ready     int       // ids still in the ready list
 	Probation Probation
 	Damaged   []string // ids whose records could not be read: they were set aside, as by a repair
+	// Later are ids whose records are of a later release's form: they stay in the flight, untouched,
+	// until the shard is released to a node of that release.
+	Later []string
 }
 
 // maxPop is the most jobs of a pop: Redis runs the script alone, so it must stay short.
@@ -68,6 +74,11 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	args = appendAcks(args, req.Acks)
 	args[7] = len(args) - 8
 	reply, err := c.c.run(ctx, c.c.scripts.pop, c.pop, args...)
+	if redis.HasErrorPrefix(err, "RECOVERING") {
+		if err = c.resume(ctx); err == nil {
+			reply, err = c.c.run(ctx, c.c.scripts.pop, c.pop, args...)
+		}
+	}
 	if err != nil {
 		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}
@@ -98,7 +109,7 @@ func (c *Claim) withoutDamaged(ctx context.Context, req PopRequest, popped Poppe
 		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}
 	c.popped = popped.Flight
-	if len(popped.Jobs) > 0 {
+	if len(popped.Jobs) > 0 || len(popped.Later) > 0 {
 		return popped, nil
 	}
 	req.Acks = nil
@@ -142,6 +153,10 @@ func decodePop(reply any) (Popped, error) {
 		id, _ := r[5+2*i].(string)
 		record, _ := r[6+2*i].(string)
 		job, rest, err := decodeJob(id, record, slab)
+		if errors.Is(err, errLater) {
+			p.Later = append(p.Later, id)
+			continue
+		}
 		if err != nil {
 			p.Damaged = append(p.Damaged, id)
 			continue

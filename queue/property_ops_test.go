@@ -32,7 +32,7 @@ func (m *machine) nack(t *rapid.T) {
 	for _, n := range nacks {
 		want += model.nack(n)
 	}
-	same(t, "nacked", got, want)
+	m.counted(t, "nacked", got, want)
 }
 
 func (m *machine) bury(t *rapid.T) {
@@ -53,7 +53,7 @@ func (m *machine) bury(t *rapid.T) {
 	for _, b := range burials {
 		want += model.bury(b)
 	}
-	same(t, "buried", got, want)
+	m.counted(t, "buried", got, want)
 }
 
 // recover: the owner dies, or goes on as its next instance, or hands the shard over.
@@ -67,7 +67,7 @@ func (m *machine) recover(t *rapid.T) {
 			t.Fatal(err)
 		}
 		back, _ := model.recover(cause)
-		same(t, "released", n, back)
+		m.counted(t, "released", n, back)
 		m.compare(t)
 		m.step()
 	}
@@ -76,14 +76,14 @@ func (m *machine) recover(t *rapid.T) {
 		t.Fatalf("fence: got %d after %d, want it to grow", fresh.Fence, claim.Fence)
 	}
 	back, buried := model.recover(cause)
-	same(t, "recovered", fresh.Recovered, back)
-	same(t, "buried as crashes", fresh.Buried, buried)
+	m.counted(t, "recovered", fresh.Recovered, back)
+	m.counted(t, "buried as crashes", fresh.Buried, buried)
 }
 
 // admin: a person does something to some ids.
 func (m *machine) admin(t *rapid.T) {
 	ids := rapid.SliceOfN(drawID, 1, 3).Draw(t, "ids")
-	place := rapid.SampledFrom([]Place{Anywhere, Anywhere, Retries, Blocked}).Draw(t, "place")
+	place := rapid.SampledFrom([]Place{Anywhere, Anywhere, Retries, Failures, Blocked}).Draw(t, "place")
 	type action struct {
 		real func() (int, error)
 		want func(*model, string) int
@@ -108,7 +108,7 @@ func (m *machine) admin(t *rapid.T) {
 	for _, id := range ids {
 		want += actions[name].want(m.of(id), id)
 	}
-	same(t, name, got, want)
+	m.counted(t, name, got, want)
 }
 
 // sweep: a person does something to all.
@@ -122,18 +122,17 @@ func (m *machine) sweep(t *rapid.T) {
 			}
 		}
 	}
-	failed := func(m *model) []string { return m.due(failedJob) }
 	dead := func(m *model) []string { return machineIDs }
 	switch rapid.SampledFrom([]string{"run", "kill", "delete", "requeue", "forget"}).Draw(t, "sweep") {
 	case "run":
 		got = m.all(t, RunNow, Scheduled) + m.all(t, RunNow, Retrying)
 		each(func(m *model) []string { return append(m.due(freshJob), m.due(failedJob)...) }, (*model).runNow)
 	case "kill":
-		got = m.all(t, Kill, Retrying)
-		each(failed, func(m *model, id string) int { return m.kill(Retries, id) })
+		got = m.all(t, Kill, Failed)
+		each((*model).failures, func(m *model, id string) int { return m.kill(Failures, id) })
 	case "delete":
-		got = m.all(t, Delete, Retrying)
-		each(failed, func(m *model, id string) int { return m.delete(Retries, id) })
+		got = m.all(t, Delete, Failed)
+		each((*model).failures, func(m *model, id string) int { return m.delete(Failures, id) })
 	case "requeue":
 		got = m.all(t, Requeue, Dead)
 		each((*model).deadInOrder, (*model).requeue)
@@ -141,7 +140,7 @@ func (m *machine) sweep(t *rapid.T) {
 		got = m.all(t, Delete, Dead)
 		each(dead, (*model).deleteDead)
 	}
-	same(t, "swept", got, want)
+	m.counted(t, "swept", got, want)
 }
 
 // all does something to all jobs of a state, in steps of a few.
@@ -229,6 +228,9 @@ func verdictOf(r Result) verdict {
 }
 
 func verdictText(err error) string {
+	if errors.Is(err, ErrUnsent) {
+		return string(unsent)
+	}
 	for text, target := range map[string]error{string(tooMany): ErrTooManyPayloads, string(tooManyByte): ErrTooManyBytes} {
 		if errors.Is(err, target) {
 			return text

@@ -5,13 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"slices"
 	"strconv"
 	"time"
 	"unsafe"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -20,8 +19,8 @@ import (
 type Result struct {
 	// Merged: an equal payload of the id was waiting already; they are one.
 	Merged bool
-	// Err: the job was refused, or it is unknown whether it was stored. Pushing it
-	// again is safe.
+	// Err: the job was refused, or not sent (ErrUnsent), or it is unknown whether it was
+	// stored. Pushing it again is safe.
 	Err error
 }
 
@@ -36,6 +35,18 @@ var (
 	ErrDamaged         = errRecord // what waits for this id cannot be read
 )
 
+// ErrUnsent: the job is not stored, as an earlier part of the same push to its shard failed, or an
+// earlier payload of its id was refused for what waits there. The error wraps that failure. Push
+// again with what failed, in the same order: then each id's payloads are stored in push order.
+var ErrUnsent = errors.New("not sent, as an earlier part of the push failed")
+
+// unsentError is ErrUnsent with its cause.
+type unsentError struct{ cause error }
+
+func (e *unsentError) Error() string        { return fmt.Sprintf("%v: %v", ErrUnsent, e.cause) }
+func (e *unsentError) Unwrap() error        { return e.cause }
+func (e *unsentError) Is(target error) bool { return target == ErrUnsent }
+
 // Sizes of one script: Redis runs it alone, so it must stay short; Lua's unpack takes
 // some 7,000 values.
 const (
@@ -46,15 +57,22 @@ const (
 )
 
 // Push stores jobs. It returns an answer per job, and as error the first of theirs.
-// It is atomic per shard, not across shards: after an error each answer says what
-// happened. Any number of jobs may be pushed at once; they go to Redis in bulk, and
+// What one script stores is atomic: up to 1,000 jobs of a shard, or 1 MiB, fewer where much waits
+// for their ids. After an error each answer says what happened. Any number of jobs may be pushed at once; they go to Redis in bulk, and
 // small pushes of concurrent callers share scripts.
 //
+// An id's payloads keep push order also where a push fails in part and is repeated, as a
+// whole or with the jobs that failed, until it succeeds: after a failure the later jobs of
+// the same shard are not sent (ErrUnsent). After a payload was refused as too much waits for its id, no later one
+// of that id is stored (ErrUnsent, too), but for those that are equal to one that waits.
+//
 // At least once: a push whose answer was lost may have been stored. Pushing again is
-// safe, as an equal payload that still waits is merged. After ctx ended early, the
-// payloads' bytes may still be read for a moment: do not reuse their memory.
+// safe, as an equal payload that still waits is merged. When ctx ends, Push returns: what
+// was sent and not answered has an error that says so. The payloads' bytes may then still
+// be read for as long as Config.Timeout: do not reuse their memory.
 func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
-	return q.push(ctx, jobs)
+	q.look()
+	return (*q.push.Load())(ctx, jobs)
 }
 
 // store is the end of a push's way.
@@ -63,8 +81,26 @@ func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]Result, error)
 		return q.commit.push(ctx, jobs)
 	}
 	results := make([]Result, len(jobs))
-	q.write(ctx, jobs, results)
-	return results, firstError(results)
+	if ctx.Done() == nil {
+		q.write(ctx, jobs, results)
+		return results, firstError(results)
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		q.write(ctx, jobs, results)
+	}()
+	select {
+	case <-written:
+		return results, firstError(results)
+	case <-ctx.Done():
+	}
+	select { // what is stored is worth a moment
+	case <-written:
+		return results, firstError(results)
+	case <-time.After(lastAnswer):
+		return unanswered(ctx, jobs)
+	}
 }
 
 // Push stores jobs in a registered queue; see [Queue.Push].
@@ -86,101 +122,208 @@ func firstError(results []Result) error {
 }
 
 // check says why a job is refused before anything is sent.
-func (c *Client) check(job *lowkiq.Push) error {
+func (r *PushRules) check(job *lowkiq.Push) error {
 	switch {
 	case job.ID == "":
 		return fmt.Errorf("%w: it is empty", ErrID)
 	case len(job.ID) > lowkiq.MaxIDBytes:
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(job.ID), lowkiq.MaxIDBytes)
-	case len(job.Payload) > c.cfg.PayloadBytes:
-		return fmt.Errorf("job %q: %w: %d bytes, at most %d are allowed", job.ID, ErrPayloadSize, len(job.Payload), c.cfg.PayloadBytes)
-	case len(job.Payload) > c.cfg.IDPayload:
-		return fmt.Errorf("job %q: %w: %d is the limit", job.ID, ErrTooManyBytes, c.cfg.IDPayload)
+	case len(job.Payload) > r.PayloadBytes:
+		return fmt.Errorf("job %q: %w: %d bytes, at most %d are allowed", job.ID, ErrPayloadSize, len(job.Payload), r.PayloadBytes)
+	case len(job.Payload) > r.IDPayload:
+		return fmt.Errorf("job %q: %w: %d is the limit", job.ID, ErrTooManyBytes, r.IDPayload)
 	case job.Score != nil && (math.IsNaN(*job.Score) || math.IsInf(*job.Score, 0)):
 		return fmt.Errorf("job %q: %w: %v", job.ID, ErrScore, *job.Score)
-	case !job.PerformAt.IsZero() && (job.PerformAt.Unix() < 0 || job.PerformAt.Unix() > maxUnix):
-		return fmt.Errorf("job %q: %w: %s", job.ID, ErrPerformAt, job.PerformAt.Format(time.RFC3339))
+	case !job.PerformAt.IsZero() && (job.PerformAt.Unix() < lowkiq.MinPerformAt || job.PerformAt.Unix() > lowkiq.MaxPerformAt):
+		return fmt.Errorf("job %q: %w: %s is no time from %s to %s", job.ID, ErrPerformAt, job.PerformAt.UTC().Format(time.RFC3339),
+			time.Unix(lowkiq.MinPerformAt, 0).UTC().Format(time.RFC3339), time.Unix(lowkiq.MaxPerformAt, 0).UTC().Format(time.RFC3339))
 	}
 	return nil
 }
-
-// maxUnix: microseconds of it are exact in a double, which is what Redis sorts by.
-const maxUnix = 1 << 33
 
 // chunk is one script's share of a push: jobs of one shard, in push order.
 type chunk struct {
 	call
 	shard int
-	jobs  []int32 // places in the push
+	jobs  []int32          // places in the push
+	next  *chunk           // the shard's next one: sent once this one is stored
+	full  map[string]error // why a payload of an id was refused, in this chunk or one before it; mostly nil
 }
 
-// write sends jobs to Redis in pipelines of scripts and fills in the results.
+// headArgs is how many arguments of lua/push.lua come before the jobs.
+const headArgs = 4
+
+// write sends jobs to Redis in pipelines of scripts and fills in the results. A chunk is
+// sent when the one before it of its shard is stored, and not at all if that one failed:
+// otherwise a push that is repeated until it succeeds would put payloads before earlier
+// ones of the same id (I3).
 func (q *Queue) write(ctx context.Context, jobs []lowkiq.Push, results []Result) {
-	chunks := q.pushEach(ctx, q.cut(jobs, results), jobs, results)
-	for len(chunks) > 0 {
-		n, size := 0, 0
-		for n < len(chunks) && (n == 0 || size < waveBytes && q.mayFollow(chunks[:n], chunks[n])) {
-			size += q.fill(chunks[n], jobs)
-			n++
+	wave, rest := q.nextWave(q.pushEach(ctx, q.cut(jobs, results), jobs, results), jobs)
+	for len(wave) > 0 {
+		behind := rest
+		for _, ch := range wave {
+			if ch.next != nil {
+				behind = append(behind, ch.next)
+			}
 		}
-		wave := make([]*call, n)
-		for i, ch := range chunks[:n] {
-			wave[i] = &ch.call
-		}
-		q.c.runAll(ctx, wave)
-		for _, ch := range chunks[:n] {
-			q.c.answer(ch, jobs, results)
+		answered := q.send(ctx, wave, len(behind) > 0)
+		next, after := q.nextWave(behind, jobs) // while Redis works
+		answered()
+		for _, ch := range wave {
+			q.finish(ctx, ch, jobs, results)
+			switch {
+			case ch.err != nil:
+				ch.next.unsent(ch.err, results)
+			case ch.full != nil && ch.next != nil:
+				q.withhold(ch.next, ch.full, jobs, results)
+			}
 			ch.args = nil
 		}
-		chunks = chunks[n:]
+		done := func(ch *chunk) bool { return ch.err != nil || len(ch.jobs) == 0 }
+		wave, rest = slices.DeleteFunc(next, done), slices.DeleteFunc(after, done)
+		if len(wave) == 0 {
+			wave, rest = q.nextWave(rest, jobs)
+		}
 	}
 }
 
-// mayFollow reports whether a chunk may be in one pipeline with others. In a cluster two
-// chunks of one shard may not: while a slot moves, the first may be refused and the
-// second taken, and then the payloads are not in push order.
-func (q *Queue) mayFollow(wave []*chunk, next *chunk) bool {
-	if _, cluster := q.c.rdb.(*redis.ClusterClient); !cluster {
-		return true
+// nextWave fills as many chunks as one pipeline takes, and returns them and the rest.
+func (q *Queue) nextWave(chunks []*chunk, jobs []lowkiq.Push) (wave, rest []*chunk) {
+	n, size := 0, 0
+	for n < len(chunks) && size < waveBytes {
+		size += q.fill(chunks[n], jobs)
+		n++
 	}
-	return !slices.ContainsFunc(wave, func(ch *chunk) bool { return ch.shard == next.shard })
+	return chunks[:n:n], chunks[n:]
 }
 
-// cut sorts jobs into chunks by shard, refusing the bad ones.
+// send sends a wave, beside the caller if that has something to do meanwhile. The answers
+// are there when answered returns.
+func (q *Queue) send(ctx context.Context, wave []*chunk, beside bool) (answered func()) {
+	calls := make([]*call, len(wave))
+	for i, ch := range wave {
+		calls[i] = &ch.call
+	}
+	if !beside {
+		q.c.runAll(ctx, calls)
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		q.c.runAll(ctx, calls)
+	}()
+	return func() { <-done }
+}
+
+// again repeats a chunk that was refused for the mark of a deletion which was given up.
+func (q *Queue) again(ctx context.Context, ch *chunk) {
+	if mark := (*markError)(nil); !errors.As(ch.err, &mark) {
+		return
+	}
+	if ch.err = q.shards[ch.shard].removed(ctx, ch.err); ch.err == nil {
+		ch.reply, ch.err = q.c.run(ctx, ch.script, ch.keys, ch.args...)
+	}
+}
+
+// finish reads the answer to a chunk. A script does only so much: where it left jobs out, they are sent in scripts of as many
+// as it did, one after the other (I3).
+func (q *Queue) finish(ctx context.Context, ch *chunk, jobs []lowkiq.Push, results []Result) {
+	for rest := ch.jobs; ; {
+		q.again(ctx, ch)
+		n := q.answer(ch, jobs, results)
+		rest = rest[n:]
+		if ch.err != nil {
+			(&chunk{jobs: rest}).unsent(ch.err, results)
+			return
+		}
+		if ch.full != nil {
+			rest = withheld(rest, ch.full, jobs, results)
+		}
+		if len(rest) == 0 {
+			return
+		}
+		ch.jobs, ch.args = rest[:min(n, len(rest))], ch.args[:headArgs]
+		q.fill(ch, jobs)
+		q.c.runAll(ctx, []*call{&ch.call})
+	}
+}
+
+// withheld answers the jobs of full ids, which are not sent, and returns the others.
+func withheld(places []int32, full map[string]error, jobs []lowkiq.Push, results []Result) []int32 {
+	return slices.DeleteFunc(slices.Clone(places), func(i int32) bool {
+		cause := full[jobs[i].ID]
+		if cause != nil {
+			results[i].Err = &unsentError{cause}
+		}
+		return cause != nil
+	})
+}
+
+// unsent answers the jobs of a chunk and of those behind it, which are not sent.
+func (ch *chunk) unsent(cause error, results []Result) {
+	for ; ch != nil; ch = ch.next {
+		ch.err = &unsentError{cause}
+		for _, i := range ch.jobs {
+			results[i].Err = ch.err
+		}
+	}
+}
+
+// withhold takes the jobs of full ids out of a chunk that is not sent yet. A worker may have made room
+// since, and what is pushed again would come behind them. A chunk that has none left takes those of the next.
+func (q *Queue) withhold(ch *chunk, full map[string]error, jobs []lowkiq.Push, results []Result) {
+	before := ch.jobs
+	ch.full = full
+	for {
+		ch.jobs = withheld(ch.jobs, full, jobs, results)
+		if len(ch.jobs) > 0 || ch.next == nil {
+			break
+		}
+		ch.jobs, ch.next = ch.next.jobs, ch.next.next
+	}
+	if written := len(ch.args) > headArgs; written && len(ch.jobs) > 0 && !slices.Equal(ch.jobs, before) {
+		ch.args = ch.args[:headArgs]
+		q.fill(ch, jobs)
+	}
+}
+
+// cut sorts jobs into chunks by shard, refusing the bad ones, and returns the first chunk
+// of each shard.
 func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
+	rules := q.rules.Load()
 	open := make(map[int]*chunk, min(len(jobs), q.Shards))
 	sizes := make(map[*chunk]int, len(open))
-	var chunks []*chunk
+	var first []*chunk
 	for i := range jobs {
 		job := &jobs[i]
-		if err := q.c.check(job); err != nil {
+		if err := rules.check(job); err != nil {
 			results[i].Err = err
 			continue
 		}
 		shard := lowkiq.ShardOf(job.ID, q.Shards)
 		ch := open[shard]
 		if ch == nil || len(ch.jobs) == chunkJobs || sizes[ch]+len(job.Payload) > chunkBytes {
-			// Of several scripts of a shard none may be unknown to a Redis that knows the
-			// next one, or the payloads are not in push order.
-			several := ch != nil
-			if several {
-				ch.text = true
-			}
-			ch = &chunk{shard: shard, call: call{script: q.c.scripts.push, keys: q.shards[shard].push, text: several}}
+			before := ch
+			ch = &chunk{shard: shard, call: call{script: q.c.scripts.push, keys: q.shards[shard].push}}
 			ch.args = []any{nil, nil, nil, q.shards[shard].keys.wake}
 			open[shard] = ch
-			chunks = append(chunks, ch)
+			if before == nil {
+				first = append(first, ch)
+			} else {
+				before.next = ch
+			}
 		}
 		ch.jobs = append(ch.jobs, int32(i))
 		sizes[ch] += len(job.Payload)
 	}
-	return chunks
+	return first
 }
 
 // fill writes the script's arguments and returns their size in bytes.
 func (q *Queue) fill(ch *chunk, jobs []lowkiq.Push) (size int) {
-	form := formOf(ch.jobs, jobs)
-	ch.args[0], ch.args[1], ch.args[2] = form, q.c.cfg.Payloads, q.c.cfg.IDPayload
+	form, rules := formOf(ch.jobs, jobs), q.rules.Load()
+	ch.args[0], ch.args[1], ch.args[2] = form, rules.Payloads, rules.IDPayload
 	if form == "m" {
 		return q.fillAny(ch, jobs)
 	}
@@ -226,17 +369,24 @@ func (q *Queue) fillAny(ch *chunk, jobs []lowkiq.Push) (size int) {
 	return size
 }
 
+// largePayload is the longest payload of a record of form a or e, bytes.
+const largePayload = 16 << 10
+
 // formOf chooses the mode of lua/push.lua: a if no job says more than id and payload,
-// e if every job has a score, m otherwise.
+// e if every job has a score, m otherwise. Ids that come again go by m, which reads each record once. Large
+// payloads go by m, which keeps them out of the records that a pop reads before it knows how large they are.
 func formOf(places []int32, jobs []lowkiq.Push) string {
 	scores := 0
 	for _, i := range places {
-		if !jobs[i].PerformAt.IsZero() {
+		if !jobs[i].PerformAt.IsZero() || len(jobs[i].Payload) > largePayload {
 			return "m"
 		}
 		if jobs[i].Score != nil {
 			scores++
 		}
+	}
+	if len(places) > fewRepeats && repeatsID(places, jobs) {
+		return "m"
 	}
 	switch scores {
 	case 0:
@@ -247,26 +397,73 @@ func formOf(places []int32, jobs []lowkiq.Push) string {
 	return "m"
 }
 
-// answer reads the script's answer into the results.
-func (c *Client) answer(ch *chunk, jobs []lowkiq.Push, results []Result) {
+// fewRepeats jobs may repeat an id without harm: so many records are read at once.
+const fewRepeats = 8
+
+// repeatsID says whether an id comes more than once, in a table of hashes with open addressing: bulk pushes are many,
+// and a map would cost more.
+func repeatsID(places []int32, jobs []lowkiq.Push) bool {
+	seed := maphash.MakeSeed()
+	var table [4096]uint16 // 1 + index in places, of which there are at most chunkJobs
+	for k, i := range places {
+		id := jobs[i].ID
+		slot := maphash.String(seed, id) % uint64(len(table))
+		for ; table[slot] != 0; slot = (slot + 1) % uint64(len(table)) {
+			if jobs[places[table[slot]-1]].ID == id {
+				return true
+			}
+		}
+		table[slot] = uint16(k + 1)
+	}
+	return false
+}
+
+// answer reads the script's answer into the results, and says of how many of the chunk's jobs it was.
+func (q *Queue) answer(ch *chunk, jobs []lowkiq.Push, results []Result) int {
 	codes, each := ch.reply.(string)
 	_, all := ch.reply.(int64)
-	if ch.err == nil && !all && (!each || len(codes) != len(ch.jobs)) {
+	if ch.err == nil && !all && (!each || codes == "" || len(codes) > len(ch.jobs)) {
 		ch.err = fmt.Errorf("push answered %.50v for %d jobs", ch.reply, len(ch.jobs))
 	}
-	for k, i := range ch.jobs {
+	if errors.Is(ch.err, context.Canceled) || errors.Is(ch.err, context.DeadlineExceeded) {
+		ch.err = unknownOutcome(ch.err)
+	}
+	answered := ch.jobs
+	if ch.err == nil && each {
+		answered = answered[:len(codes)]
+	}
+	for k, i := range answered {
 		switch {
 		case ch.err != nil:
 			results[i].Err = ch.err
 		case codes == "" || codes[k] == '0':
 		case codes[k] == '1':
 			results[i].Merged = true
-		case codes[k] == '2':
-			results[i].Err = fmt.Errorf("job %q: %w: %d is the limit", jobs[i].ID, ErrTooManyPayloads, c.cfg.Payloads)
-		case codes[k] == '3':
-			results[i].Err = fmt.Errorf("job %q: %w: %d is the limit", jobs[i].ID, ErrTooManyBytes, c.cfg.IDPayload)
-		case codes[k] == '4':
-			results[i].Err = fmt.Errorf("job %q: %w, of what waits for it: check --repair moves it aside", jobs[i].ID, errRecord)
+		case codes[k] == '5':
+			results[i].Err = &unsentError{ch.full[jobs[i].ID]}
+		default:
+			results[i].Err = ch.refused(codes[k], jobs[i].ID)
 		}
 	}
+	return len(answered)
+}
+
+// refused is the error of a job's code, and the reason why later chunks hold the id's jobs back.
+func (ch *chunk) refused(code byte, id string) error {
+	err := fmt.Errorf("job %q: push answered %q", id, code)
+	switch code {
+	case '2':
+		err = fmt.Errorf("job %q: %w: %d is the limit", id, ErrTooManyPayloads, ch.args[1])
+	case '3':
+		err = fmt.Errorf("job %q: %w: %d is the limit", id, ErrTooManyBytes, ch.args[2])
+	case '4':
+		err = fmt.Errorf("job %q: %w, of what waits for it: check --repair moves it aside", id, errRecord)
+	}
+	if ch.full == nil {
+		ch.full = map[string]error{}
+	}
+	if ch.full[id] == nil {
+		ch.full[id] = err
+	}
+	return err
 }

@@ -28,7 +28,7 @@ func (q *Queue) pushEach(ctx context.Context, chunks []*chunk, jobs []lowkiq.Pus
 	}
 	var few, left []*chunk
 	for _, ch := range chunks {
-		if len(ch.jobs) <= eachJobs && formOf(ch.jobs, jobs) != "m" && !ch.text {
+		if len(ch.jobs) <= eachJobs && ch.next == nil && formOf(ch.jobs, jobs) != "m" {
 			few = append(few, ch)
 		} else {
 			left = append(left, ch)

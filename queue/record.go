@@ -18,6 +18,14 @@ import (
 
 var errRecord = errors.New("damaged record")
 
+// errLater is a record of a form that this release does not know. It is sound, and not
+// this release's to touch.
+var errLater = errors.New("record of a later release")
+
+// isLater reports whether a record is of a later release: the forms of this one begin
+// with small letters, those that are to come with capital ones.
+func isLater(record string) bool { return record != "" && record[0] >= 'A' && record[0] <= 'Z' }
+
 // bytesOf gives the bytes of a string that came from Redis. go-redis makes each reply
 // string from a buffer of its own and hands it to us alone, so a handler may even
 // change its payload without touching anything else.
@@ -44,7 +52,7 @@ func decodeJob(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.P
 		job.PerformAt = time.UnixMicro(us7(record[1:]))
 		bits := binary.BigEndian.Uint64(bytesOf(record[8:16]))
 		slab = append(slab, lowkiq.Payload{Score: math.Float64frombits(bits), Data: bytesOf(record[16:])})
-	case len(record) > 0 && (record[0] == 'j' || record[0] == 's'):
+	case len(record) > 0 && (record[0] == 'j' || record[0] == 's' || record[0] == 'p'):
 		rest, count, err := decodeHead(record, &job)
 		if err != nil {
 			return job, slab, fmt.Errorf("job %q: %w", id, err)
@@ -54,11 +62,17 @@ func decodeJob(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.P
 		}
 		for range count {
 			var p lowkiq.Payload
-			if p, rest, err = decodePayload(rest); err != nil {
+			decode := decodePayload
+			if record[0] == 'p' {
+				decode = decodeKeyed
+			}
+			if p, rest, err = decode(rest); err != nil {
 				return job, slab, fmt.Errorf("job %q: %w", id, err)
 			}
 			slab = append(slab, p)
 		}
+	case isLater(record):
+		return job, slab, fmt.Errorf("job %q: %w: form %q", id, errLater, record[0])
 	default:
 		return job, slab, fmt.Errorf("job %q: %w %.20q", id, errRecord, record)
 	}
@@ -81,10 +95,10 @@ func sortPayloads(payloads []lowkiq.Payload) {
 	})
 }
 
-// decodeHead reads "j<retry> <at> <count> <bytes> <errlen> <next>\n<error>".
+// decodeHead reads "j<retry> <at> <count> <bytes> <errlen> <next>\n<error>", with one word more of a crowded job.
 func decodeHead(record string, job *lowkiq.Job) (rest string, count int, err error) {
 	line, rest, ok := strings.Cut(record[1:], "\n")
-	n, err := headWords(line)
+	n, err := headWords(record[0], line)
 	if !ok || err != nil || n[4] < 0 || n[4] > int64(len(rest)) {
 		return "", 0, errRecord
 	}
@@ -92,10 +106,12 @@ func decodeHead(record string, job *lowkiq.Job) (rest string, count int, err err
 	return rest[n[4]:], int(n[2]), nil
 }
 
-// headWords reads the numbers of a head.
-func headWords(line string) (n [6]int64, err error) {
+// headWords reads the numbers of a head that all forms have.
+func headWords(form byte, line string) (n [6]int64, err error) {
 	words := strings.Split(line, " ")
-	if len(words) != len(n) {
+	if form == 's' && len(words) == len(n)+1 {
+		words = words[:len(n)] // the last one is of interest to scripts only
+	} else if form == 's' || len(words) != len(n) {
 		return n, errRecord
 	}
 	for i, word := range words {
@@ -104,6 +120,32 @@ func headWords(line string) (n [6]int64, err error) {
 		}
 	}
 	return n, nil
+}
+
+// Before a payload in the spill stands its key: 8 bytes that are in the order of scores, and 12 digits for its place
+// among equal ones.
+const keyBytes = 20
+
+// keyScore reads the score of a key: a double in an order that can be compared byte by byte.
+func keyScore(key string) float64 {
+	bits := binary.BigEndian.Uint64(bytesOf(key[:8]))
+	if bits>>63 == 1 {
+		return math.Float64frombits(bits &^ (1 << 63))
+	}
+	return math.Float64frombits(^bits)
+}
+
+// decodeKeyed reads a key, 4 bytes of length, the payload.
+func decodeKeyed(s string) (p lowkiq.Payload, rest string, err error) {
+	if len(s) < keyBytes+4 {
+		return p, "", errRecord
+	}
+	n := int64(binary.BigEndian.Uint32(bytesOf(s[keyBytes : keyBytes+4])))
+	data := s[keyBytes+4:]
+	if n > int64(len(data)) {
+		return p, "", errRecord
+	}
+	return lowkiq.Payload{Score: keyScore(s), Data: bytesOf(data[:n])}, data[n:], nil
 }
 
 // decodePayload reads "<score> <len>:<payload>".

@@ -6,19 +6,52 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/extra"
 )
 
 // Entry is a queue's entry in the registry: what all producers and nodes must agree on.
+// Whoever rewrites one keeps the fields of a later release.
 type Entry struct {
 	Shards int  `json:"shards"`
 	Layout int  `json:"layout"` // counts changes of the shard count; part of every key
 	Paused bool `json:"paused,omitempty"`
+	// Codec names the codec in which payloads are stored, "" = they are stored as they are pushed. Who lacks it
+	// neither pushes nor handles.
+	Codec string `json:"codec,omitempty"`
+	// Limits hold for whoever pushes.
+	Limits
+	// Removing is the token of a deletion that is under way, or was broken off; Removed says that one is
+	// complete. Such an entry stays, for its layout: the next registration has a higher one. See remove.go.
+	Removing string `json:"removing,omitempty"`
+	Removed  bool   `json:"removed,omitempty"`
+	// Needs are features that a process must read to touch the queue's jobs. A later release
+	// writes them before it writes what this one cannot read.
+	Needs []string `json:"needs,omitempty"`
+}
+
+// gone reports whether the queue is deleted, or being deleted.
+func (e Entry) gone() bool { return e.Removed || e.Removing != "" }
+
+// Features are what this release reads beyond the forms of 0.1. Leases list them, so that
+// nobody writes what a live process cannot read; a lease without the list is of 0.1.
+func Features() []string { return nil }
+
+// Readable says what this release does not read of a queue.
+func (e Entry) Readable(name string) error {
+	lacks := slices.DeleteFunc(slices.Clone(e.Needs), func(f string) bool { return slices.Contains(Features(), f) })
+	if len(lacks) == 0 {
+		return nil
+	}
+	return fmt.Errorf("queue %q is stored in a form of a later release: it needs %s, which this release does not read; run the release of the other nodes", name, strings.Join(lacks, ", "))
 }
 
 // Queue is a registered queue. It is safe for concurrent use.
@@ -28,7 +61,10 @@ type Queue struct {
 	layout int
 	shards []*Shard
 	commit committer
-	push   Pusher
+	entry  Entry        // as last read; guarded by c.mu
+	looked atomic.Int64 // when a push has last asked for the entry, unix ns
+	rules  atomic.Pointer[PushRules]
+	push   atomic.Pointer[Pusher] // by the rules
 }
 
 // Shard is one part of a queue in Redis. It is safe for concurrent use.
@@ -48,8 +84,8 @@ func (c *Client) newQueue(name string, entry Entry) *Queue {
 		all[i] = Shard{Shard: lowkiq.Shard{Queue: name, Index: i}, c: c, keys: keys, push: keys.forPush()}
 		q.shards[i] = &all[i]
 	}
-	q.commit.queue = q
-	q.push = q.pusher()
+	q.commit.queue, q.entry = q, entry
+	q.looked.Store(time.Now().UnixNano())
 	return q
 }
 
@@ -70,14 +106,27 @@ func CheckQueue(q lowkiq.Queue) error {
 	return nil
 }
 
-// Register writes the queue into the registry at its first use, and returns it. A
-// registered queue with another shard count is lowkiq.ErrShardCount: its jobs are
-// where the old count put them.
+// Register writes the queue into the registry at its first use, with the codec and the limits of the
+// client's rules for it (SetRules), and returns it. A registered queue with another shard count is
+// lowkiq.ErrShardCount: its jobs are where the old count put them. Codec and limits of a registered queue
+// stay what they are; see PublishRules. A queue that was deleted is
+// registered anew; one that is being deleted is refused.
 func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
+	return c.register(ctx, q, 1)
+}
+
+// RegisterAgain is Register of a queue that Redis may have lost: its shards are where they were.
+func (c *Client) RegisterAgain(ctx context.Context, q *Queue) (*Queue, error) {
+	return c.register(ctx, q.Queue, q.layout)
+}
+
+func (c *Client) register(ctx context.Context, q lowkiq.Queue, layout int) (*Queue, error) {
 	if err := CheckQueue(q); err != nil {
 		return nil, err
 	}
-	fresh, err := json.Marshal(Entry{Shards: q.Shards, Layout: 1})
+	rules := c.rulesOf(q.Name)
+	first := Entry{Shards: q.Shards, Layout: layout, Codec: rules.Codec.Name, Limits: rules.limits()}
+	fresh, err := json.Marshal(first)
 	if err != nil {
 		return nil, fmt.Errorf("queue %q: %w", q.Name, err)
 	}
@@ -85,7 +134,11 @@ func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	registered, err := c.adopt(q.Name, fmt.Sprint(reply))
+	text, err := c.revive(ctx, q.Name, first, fmt.Sprint(reply))
+	if err != nil {
+		return nil, err
+	}
+	registered, err := c.adopt(q.Name, text)
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +165,21 @@ func (c *Client) Queue(ctx context.Context, name string) (*Queue, error) {
 		return nil, err
 	}
 	entry, ok := entries[name]
-	if !ok {
-		known := strings.Join(slices.Sorted(maps.Keys(entries)), ", ")
-		return nil, fmt.Errorf("%w %q (known: %s)", lowkiq.ErrUnknownQueue, name, known)
+	if !ok { // or deleted
+		return nil, unknown(name, entries)
+	}
+	if err := entry.Readable(name); err != nil {
+		return nil, err
 	}
 	return c.remember(name, entry), nil
 }
 
-// Registry reads all entries.
-func (c *Client) Registry(ctx context.Context) (map[string]Entry, error) {
+func unknown(name string, entries map[string]Entry) error {
+	return fmt.Errorf("%w %q (known: %s)", lowkiq.ErrUnknownQueue, name, strings.Join(slices.Sorted(maps.Keys(entries)), ", "))
+}
+
+// Registry reads all entries, but for those of deleted queues, which it forgets; also has other clients of the process forget them.
+func (c *Client) Registry(ctx context.Context, also ...*Client) (map[string]Entry, error) {
 	raw, err := c.rdb.HGetAll(ctx, c.queuesKey()).Result()
 	if err != nil {
 		return nil, c.explain("read the queue registry", err)
@@ -131,9 +190,24 @@ func (c *Client) Registry(ctx context.Context) (map[string]Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		entries[name] = entry
+		if !entry.gone() {
+			entries[name] = entry
+		}
+		for _, client := range append(also, c) {
+			client.saw(name, entry)
+			client.forget(name, entry)
+		}
 	}
 	return entries, nil
+}
+
+// forget drops what is remembered of a queue that was deleted since, or deleted and registered anew.
+func (c *Client) forget(name string, entry Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.queues[name]; q != nil && (entry.gone() || q.layout != entry.Layout || q.Shards != entry.Shards) {
+		delete(c.queues, name)
+	}
 }
 
 // Pause stops every node from popping the queue's jobs, Resume lets them go on. Pushes
@@ -146,10 +220,15 @@ func (c *Client) Resume(ctx context.Context, name string) error {
 }
 
 func (c *Client) setPaused(ctx context.Context, name string, paused bool) error {
+	if _, err := c.Queue(ctx, name); err != nil {
+		return err
+	}
+	return c.rewrite(ctx, name, func(entry *Entry) error { entry.Paused = paused; return nil })
+}
+
+// rewrite changes a queue's entry, unless change leaves it as it is.
+func (c *Client) rewrite(ctx context.Context, name string, change func(*Entry) error) error {
 	for {
-		if _, err := c.Queue(ctx, name); err != nil {
-			return err
-		}
 		old, err := c.rdb.HGet(ctx, c.queuesKey(), name).Result()
 		if errors.Is(err, redis.Nil) { // known from before Redis lost its data
 			return fmt.Errorf("%w %q", lowkiq.ErrUnknownQueue, name)
@@ -161,14 +240,28 @@ func (c *Client) setPaused(ctx context.Context, name string, paused bool) error 
 		if err != nil {
 			return err
 		}
-		entry.Paused = paused
-		fresh, err := json.Marshal(entry)
+		if entry.gone() {
+			c.forget(name, entry)
+			return fmt.Errorf("%w %q: it was deleted", lowkiq.ErrUnknownQueue, name)
+		}
+		was := entry
+		if err := change(&entry); err != nil || reflect.DeepEqual(entry, was) {
+			return err
+		}
+		if err := c.mayNeed(ctx, name, was.Needs, entry.Needs); err != nil {
+			return err
+		}
+		fresh, err := extra.Keep(entry, []byte(old))
 		if err != nil {
 			return fmt.Errorf("queue %q: %w", name, err)
 		}
 		reply, err := c.run(ctx, c.scripts.swap, []string{c.queuesKey()}, name, old, fresh)
-		if err != nil || reply == int64(1) {
+		if err != nil {
 			return err
+		}
+		if reply == int64(1) {
+			c.saw(name, entry)
+			return nil
 		}
 	}
 }
@@ -183,11 +276,18 @@ func decodeEntry(name, text string) (Entry, error) {
 
 func (c *Client) adopt(name, text string) (*Queue, error) {
 	entry, err := decodeEntry(name, text)
+	if err == nil {
+		err = entry.Readable(name)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return c.remember(name, entry), nil
 }
+
+// Serves reports whether an entry of the registry is this queue's: another layout is of one that was
+// deleted and registered anew.
+func (q *Queue) Serves(entry Entry) bool { return q.layout == entry.Layout && q.Shards == entry.Shards }
 
 // remember keeps one Queue per name, so that concurrent pushes of one process share
 // their scripts.
@@ -195,9 +295,11 @@ func (c *Client) remember(name string, entry Entry) *Queue {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if q := c.queues[name]; q != nil && q.Shards == entry.Shards && q.layout == entry.Layout {
+		q.learn(entry)
 		return q
 	}
 	q := c.newQueue(name, entry)
+	q.obey(c.rules[name])
 	c.queues[name] = q
 	return q
 }

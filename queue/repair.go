@@ -32,8 +32,7 @@ func (s *Shard) repair(ctx context.Context, f Fault) (bool, error) {
 	case ClaimDamaged:
 		return s.repairClaim(ctx)
 	case FlightUnowned:
-		n, err := s.count(ctx, s.c.scripts.repairFlight, s.keys.forRelease(), []any{s.keys.wake})
-		return n > 0, err
+		return s.giveBack(ctx, s.c.scripts.repairFlight, s.keys.wake)
 	case TombCount, MorgueCount:
 		for _, one := range s.sums() {
 			if one.kind == f.Kind {
@@ -57,6 +56,18 @@ func (s *Shard) repairClaim(ctx context.Context) (bool, error) {
 	if err != nil || holder.Lease != nil {
 		return false, err
 	}
-	n, err := s.count(ctx, s.c.scripts.repairClaim, s.keys.forRelease(), []any{s.keys.wake, claim["instance"], claim["fence"]})
-	return n > 0, err
+	return s.giveBack(ctx, s.c.scripts.repairClaim, s.keys.wake, claim["instance"], claim["fence"])
+}
+
+// giveBack runs a script that takes flights back, a part of them per call, until there is no more to do.
+func (s *Shard) giveBack(ctx context.Context, script *script, args ...any) (done bool, err error) {
+	for {
+		n, err := s.count(ctx, script, s.keys.forRelease(), args)
+		if n > 0 {
+			done = true
+		}
+		if err != nil || n < 2 {
+			return done, err
+		}
+	}
 }

@@ -23,21 +23,22 @@ func newScript(name string) *script {
 
 // scripts are all transitions that Go calls.
 type scripts struct {
-	push, pop, ack, nack, bury, claim, release *script
-	aside                                      *script
-	delete, kill, runNow, requeue, forget      *script
-	stats, leaseNew, lease, register, swap     *script
-	clusterSwap, mark, pushEach                *script
-	slice, line, scan, show                    *script
-	audit, auditSpill, repair                  *script
-	repairFlight, repairClaim                  *script
+	push, pop, ack, nack, bury             *script
+	claim, resume, release                 *script
+	aside, remove                          *script
+	delete, kill, runNow, requeue, forget  *script
+	stats, leaseNew, lease, register, swap *script
+	clusterSwap, mark, pushEach            *script
+	slice, line, scan, show                *script
+	audit, auditSpill, repair              *script
+	repairFlight, repairClaim              *script
 }
 
 func newScripts() *scripts {
 	return &scripts{
 		push: newScript("push"), pop: newScript("pop"), ack: newScript("ack"), nack: newScript("nack"),
-		aside: newScript("aside"),
-		bury:  newScript("bury"), claim: newScript("claim"), release: newScript("release"),
+		aside: newScript("aside"), remove: newScript("remove_shard"),
+		bury: newScript("bury"), claim: newScript("claim"), resume: newScript("resume"), release: newScript("release"),
 		delete: newScript("delete"), kill: newScript("kill"), runNow: newScript("run_now"),
 		requeue: newScript("requeue"), forget: newScript("morgue_delete"), stats: newScript("stats"),
 		leaseNew: newScript("lease_new"), lease: newScript("lease"),
@@ -50,7 +51,7 @@ func newScripts() *scripts {
 }
 
 func (s *scripts) all() []*script {
-	return []*script{s.push, s.pop, s.ack, s.nack, s.bury, s.aside, s.claim, s.release, s.delete, s.kill, s.runNow,
+	return []*script{s.push, s.pop, s.ack, s.nack, s.bury, s.aside, s.remove, s.claim, s.resume, s.release, s.delete, s.kill, s.runNow,
 		s.requeue, s.forget, s.stats, s.leaseNew, s.lease, s.register, s.swap, s.clusterSwap, s.mark, s.pushEach,
 		s.slice, s.line, s.scan, s.show}
 }
@@ -82,7 +83,6 @@ type call struct {
 	script *script
 	keys   []string
 	args   []any
-	text   bool // send the script's text instead of its name
 	reply  any
 	err    error
 }
@@ -102,11 +102,7 @@ func (c *Client) pipeline(ctx context.Context, calls []*call) (unknown []*call) 
 	pipe := c.rdb.Pipeline()
 	cmds := make([]*redis.Cmd, len(calls))
 	for i, call := range calls {
-		if call.text {
-			cmds[i] = pipe.Eval(ctx, call.script.text, call.keys, call.args...)
-		} else {
-			cmds[i] = pipe.EvalSha(ctx, call.script.sha, call.keys, call.args...)
-		}
+		cmds[i] = pipe.EvalSha(ctx, call.script.sha, call.keys, call.args...)
 	}
 	pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
 	for i, call := range calls {
@@ -132,6 +128,8 @@ func (c *Client) explain(op string, err error) error {
 		return nil
 	case redis.HasErrorPrefix(err, "FENCED"):
 		return fencedError(err)
+	case redis.HasErrorPrefix(err, "REMOVED"):
+		return removedError(err.Error())
 	case says(err, "OOM"):
 		return fmt.Errorf("%s: redis %s is out of memory (raise maxmemory or let jobs drain): %w", op, c.address, err)
 	case errors.As(err, &redisErr):

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 )
@@ -82,8 +83,14 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 		return nil, fmt.Errorf("shard %s: %w", s, err)
 	}
 	r, ok := reply.([]any)
-	if !ok || len(r) < 3 {
+	if !ok || len(r) < 3 || r[0] == "OK" && len(r) < 5 {
 		return nil, fmt.Errorf("shard %s: claim answered %v", s, reply)
+	}
+	if r[0] == "REMOVED" {
+		if err := s.removed(ctx, removedError(fmt.Sprint(r[1]))); err != nil {
+			return nil, fmt.Errorf("shard %s: %w", s, err)
+		}
+		return s.Claim(ctx, instance, cause, seen)
 	}
 	if r[0] != "OK" {
 		return nil, fmt.Errorf("shard %s: %w: %v holds it with fence %v", s, ErrHeld, r[1], r[2])
@@ -96,7 +103,33 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 	buried, _ := r[3].(int64)
 	claim := s.held(instance, fence, int(recovered), int(buried))
 	claim.Unreplicated = !confirmed
+	if left, _ := r[4].(int64); left > 0 {
+		// If it fails here, the claim stands: a pop goes on with it.
+		return claim, claim.resume(ctx)
+	}
 	return claim, nil
+}
+
+// resume takes the flights of an earlier claim back, some at a time: Redis serves nobody else meanwhile. A pop
+// that finds them half-way does so, too.
+func (c *Claim) resume(ctx context.Context) error {
+	for {
+		reply, err := c.c.run(ctx, c.c.scripts.resume, c.keys.forClaim(), c.Instance, c.fence)
+		if err != nil {
+			return fmt.Errorf("shard %s: %w", c.Shard, err)
+		}
+		r, _ := reply.([]any)
+		if len(r) != 3 {
+			return fmt.Errorf("shard %s: resume answered %v, want three numbers", c.Shard, reply)
+		}
+		recovered, _ := r[0].(int64)
+		buried, _ := r[1].(int64)
+		c.Recovered += int(recovered)
+		c.Buried += int(buried)
+		if r[2] == int64(0) {
+			return nil
+		}
+	}
 }
 
 func (s *Shard) held(instance string, fence int64, recovered, buried int) *Claim {
@@ -111,13 +144,23 @@ func (s *Shard) Adopt(instance string, fence int64) *Claim { return s.held(insta
 // Release gives the shard up: what is in flight goes back to the head of the queue,
 // without a retry spent. It returns how many jobs that were. Call it only when no
 // handler of this process works on the shard.
-func (c *Claim) Release(ctx context.Context) (int, error) {
-	reply, err := c.c.run(ctx, c.c.scripts.release, c.keys.forRelease(), c.Instance, c.fence, c.keys.wake)
-	if err != nil {
-		return 0, fmt.Errorf("shard %s: %w", c.Shard, err)
+func (c *Claim) Release(ctx context.Context) (total int, err error) {
+	for begun := false; ; begun = true {
+		reply, err := c.c.run(ctx, c.c.scripts.release, c.keys.forRelease(), c.Instance, c.fence, c.keys.wake)
+		if fenced := (*FencedError)(nil); begun && errors.As(err, &fenced) {
+			return total, nil // its last part came twice
+		}
+		if err != nil {
+			return total, fmt.Errorf("shard %s: %w", c.Shard, err)
+		}
+		r, ok := twoNumbers(reply)
+		if !ok {
+			return total, fmt.Errorf("shard %s: release answered %v, want two numbers", c.Shard, reply)
+		}
+		if total += r[0]; r[1] == 0 {
+			return total, nil
+		}
 	}
-	n, _ := reply.(int64)
-	return int(n), nil
 }
 
 // Acks are ids of one flight that are done.

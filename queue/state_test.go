@@ -154,7 +154,7 @@ func (s *spill) job(space, id, record string) (*modelJob, error) {
 	if err != nil || n != len(m.payloads) || words[3] != strconv.Itoa(m.size()) {
 		return m, fmt.Errorf("job %q: its record says %.80q, it has %d payloads of %d bytes", id, record, len(m.payloads), m.size())
 	}
-	if big := n > 32 || m.size() > 4096; space == "m" && big != (record[0] == 's') {
+	if big := n > 32 || m.size() > 4096; space == "m" && big && record[0] != 's' {
 		return m, fmt.Errorf("dead job %q: form %c with %d payloads of %d bytes", id, record[0], n, m.size())
 	}
 	return m, nil
@@ -166,23 +166,24 @@ func (s *spill) take(prefix string, job *modelJob) {
 		if !ok {
 			return false
 		}
-		place, data := rest[:12], rest[12:]
-		value := s.fields[prefix+data]
-		if !strings.HasPrefix(value, place+" ") {
-			return false
-		}
-		score, err := strconv.ParseFloat(value[13:], 64)
-		if err != nil {
+		key, data := rest[:keyBytes], rest[keyBytes:]
+		if s.fields[prefix+data] != key {
 			return false
 		}
 		delete(s.fields, prefix+data)
-		job.payloads = append(job.payloads, modelPayload{data: data, score: score})
+		job.payloads = append(job.payloads, modelPayload{data: data, score: keyScore(key)})
 		return true
 	})
 }
 
 // inPushOrder reads the payloads of a record that is not crowded, unsorted.
 func inPushOrder(record string, sorted []lowkiq.Payload) (list []modelPayload) {
+	if record[0] == 'p' {
+		for _, p := range sorted {
+			list = append(list, modelPayload{data: string(p.Data), score: p.Score})
+		}
+		return list
+	}
 	if record[0] != 'j' {
 		return []modelPayload{{data: string(sorted[0].Data), score: sorted[0].Score}}
 	}

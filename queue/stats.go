@@ -3,8 +3,11 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Counts are the jobs of a shard or a queue by state, each id in one of them.
@@ -54,6 +57,48 @@ func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
 		}
 	}
 	return stats, nil
+}
+
+// Counted sums what the shards of all queues have ever processed and failed: one command for each
+// shard, in pipelines of 1,000. Stats costs twenty times as much.
+func (c *Client) Counted(ctx context.Context) (processed, failed int64, shards int, err error) {
+	entries, err := c.Registry(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	var keys []string
+	for name := range entries {
+		q, err := c.Queue(ctx, name)
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		for _, s := range q.shards {
+			keys = append(keys, s.keys.count)
+		}
+	}
+	for part := range slices.Chunk(keys, 1000) {
+		pipe := c.rdb.Pipeline()
+		for _, key := range part {
+			pipe.HMGet(ctx, key, "processed", "failed")
+		}
+		answers, err := pipe.Exec(ctx)
+		if err != nil {
+			return 0, 0, 0, c.explain("read counters", err)
+		}
+		for _, answer := range answers {
+			counts := answer.(*redis.SliceCmd).Val()
+			processed += countIn(counts[0])
+			failed += countIn(counts[1])
+		}
+	}
+	return processed, failed, len(keys), nil
+}
+
+// countIn reads a counter, 0 if there is none.
+func countIn(v any) int64 {
+	text, _ := v.(string)
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
 }
 
 // Stats reads the figures of the whole queue.

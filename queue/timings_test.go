@@ -11,55 +11,42 @@ var timingTests = []testCase{{"Timings", timings}, {"Timings_Busiest", timingsBu
 
 func TestQuantile(t *testing.T) {
 	t.Parallel()
-	bounds := []float64{1, 2, 4}
 	for _, c := range []struct {
 		name   string
-		counts []uint64
+		counts map[int]uint64
 		p      float64
 		want   float64
 	}{
-		{"nothing", []uint64{0, 0, 0, 0}, .5, math.NaN()},
-		{"middle of the lowest", []uint64{10, 0, 0, 0}, .5, .5},
-		{"end of the lowest", []uint64{10, 0, 0, 0}, 1, 1},
-		{"border of two", []uint64{10, 10, 0, 0}, .5, 1},
-		{"within the second", []uint64{10, 10, 0, 0}, .75, 1.5},
-		{"over an empty bucket", []uint64{10, 0, 10, 0}, .75, 3},
-		{"only a higher one", []uint64{0, 0, 4, 0}, .25, 2.5},
-		{"above all bounds", []uint64{1, 0, 0, 9}, .5, 4},
-		{"everything above", []uint64{0, 0, 0, 1}, .99, 4},
-		{"smallest share", []uint64{0, 1, 0, 0}, .0001, 1.0001},
+		{"nothing", nil, .5, math.NaN()},
+		{"end of a bucket", map[int]uint64{0: 10}, 1, 1},
+		{"middle of a bucket", map[int]uint64{8: 10}, .5, math.Exp2(15. / 16)},
+		{"border of two", map[int]uint64{-8: 10, 16: 10}, .5, .5},
+		{"end of the second", map[int]uint64{-8: 10, 16: 10}, 1, 4},
+		{"only the last of a thousand is long", map[int]uint64{-80: 999, 88: 1}, .99, math.Exp2((-81 + 990./999) / 8)},
+		{"and it is found", map[int]uint64{-80: 999, 88: 1}, 1, 2048},
 	} {
-		got := Histogram{Bounds: bounds, Counts: c.counts}.Quantile(c.p)
-		if math.Abs(got-c.want) > 1e-9 || math.IsNaN(got) != math.IsNaN(c.want) {
+		got := Histogram{Counts: c.counts}.Quantile(c.p)
+		if math.Abs(got-c.want) > 1e-9*c.want || math.IsNaN(got) != math.IsNaN(c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
-	}
-	if got := (Histogram{}).Quantile(.5); !math.IsNaN(got) {
-		t.Errorf("zero value: got %v, want NaN", got)
 	}
 }
 
 func TestHistogramAdd(t *testing.T) {
 	t.Parallel()
-	x := Histogram{Bounds: []float64{1, 2}, Counts: []uint64{1, 2, 3}, Sum: 9}
-	for _, c := range []struct {
-		name string
-		y    Histogram
-		want string
-	}{
-		{"same bounds", Histogram{Bounds: []float64{1, 2}, Counts: []uint64{10, 0, 1}, Sum: 1}, "{Bounds:[1 2] Counts:[11 2 4] Sum:10}"},
-		{"other bounds", Histogram{Bounds: []float64{1.5}, Counts: []uint64{5, 7}, Sum: 1}, "{Bounds:[1 1.5 2] Counts:[1 5 2 10] Sum:10}"},
-	} {
-		if got := fmt.Sprintf("%+v", x.add(c.y)); got != c.want {
-			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
-		}
-	}
-	eq(t, "to nothing", Histogram{}.add(x), x)
+	x := Histogram{Counts: map[int]uint64{1: 1, 2: 2}, Sum: 9}
+	y := Histogram{Counts: map[int]uint64{2: 10, -3: 1}, Sum: 1}
+	eq(t, "both", fmt.Sprint(x.add(y)), "{map[-3:1 1:1 2:12] 10}")
+	eq(t, "to nothing", fmt.Sprint(Histogram{}.add(x)), fmt.Sprint(x))
+	eq(t, "untouched", fmt.Sprint(x, y), "{map[1:1 2:2] 9} {map[-3:1 2:10] 1}")
 }
 
 // timingOf is n calls below a second.
 func timingOf(n uint64) Timing {
-	h := Histogram{Bounds: []float64{1, 2}, Counts: []uint64{n, 0, 0}, Sum: float64(n)}
+	h := Histogram{Counts: map[int]uint64{0: n}, Sum: float64(n)}
+	if n == 0 {
+		delete(h.Counts, 0)
+	}
 	return Timing{Handler: h, Wait: h}
 }
 
@@ -88,7 +75,7 @@ func timings(t *testing.T, b *backend) {
 	no(c.PublishTimings(ctx, "a", map[string]Timing{"orders": timingOf(5), "mail": timingOf(1)}))
 	no(c.PublishTimings(ctx, "b", map[string]Timing{"orders": timingOf(7), "odd": {}}))
 	no(c.PublishTimings(ctx, "stranger", map[string]Timing{"orders": timingOf(100)}))
-	no(c.rdb.Set(ctx, c.timingsKey("broken"), `{"orders":{"handler":{"le":[1],"n":[1]}}}`, 0).Err())
+	no(c.rdb.Set(ctx, c.timingsKey("broken"), `{"orders":{"handler":{"n":{"999999":1}},"wait":{"n":{"1":1}}}}`, 0).Err())
 	all := read()
 	eq(t, "queues", len(all), 2)
 	eq(t, "orders", all["orders"].Handler.Count(), uint64(12))

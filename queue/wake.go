@@ -33,6 +33,8 @@ type Wake struct {
 	// Drain is "on" if somebody asks this node to give its shards away, "off" if it may
 	// take some again, "" otherwise.
 	Drain string
+	// Asked is the question of somebody who wants to know where this node has an id; nil otherwise.
+	Asked *Question
 }
 
 // Wakes listens for pushes to shards: a message comes when a shard goes from nothing
@@ -173,7 +175,7 @@ func (w *Wakes) deliver(msg any, tell func(Wake)) {
 		}
 	case *redis.Message:
 		if m.Channel == w.mail {
-			tell(decodeMail(m.Payload))
+			tell(w.c.decodeMail(m.Payload))
 		} else if shard, ok := w.shard(m.Channel); ok {
 			tell(decodeWake(shard, m.Payload))
 		}
@@ -187,8 +189,11 @@ func (w *Wakes) shard(channel string) (lowkiq.Shard, bool) {
 	return shard, ok
 }
 
-// decodeMail reads "wanted <queue> <index> <fence>" or "drain on|off".
-func decodeMail(payload string) (wake Wake) {
+// decodeMail reads "wanted <queue> <index> <fence>", "drain on|off" or "where" and a question.
+func (c *Client) decodeMail(payload string) (wake Wake) {
+	if wake.Asked = c.decodeQuestion(payload); wake.Asked != nil {
+		return wake
+	}
 	words := strings.Fields(payload)
 	switch {
 	case len(words) == 4 && words[0] == "wanted":

@@ -16,6 +16,7 @@ const (
 
 // outlook is all that decide looks at.
 type outlook struct {
+	outside      bool // it could not read what its group wrote: it takes part in nothing
 	ttl          time.Duration
 	record       *record
 	minted       string        // the server id this process offered to bootstrap and has not used
@@ -24,17 +25,22 @@ type outlook struct {
 	leader       bool          // its Raft server knows a leader
 	peerLeader   bool          // another process says that it knows a leader
 	shy          bool          // nobody heard it when it led: it lets another process found
+	young        bool          // it began lately, and another one has been there for longer
 	leased       bool          // it has a live lease; without one it changes nothing
 	marked       bool          // the leader's mark is there
 	recordGone   time.Duration // how long there has been no record
 	markGone     time.Duration // how long there has been no mark
 	patience     time.Duration // how long a mark may be missing while enough voters live
 	livingVoters int           // voters of the record whose process has a live lease
+	livingFewer  int           // likewise of those on the smaller side of a step
 }
 
 // decide is the rule of bootstrap and rebirth. Whatever several processes decide at
 // once, the record's compare-and-set lets one through.
 func decide(o outlook) action {
+	if o.outside {
+		return stay
+	}
 	if o.record == nil {
 		return decideWithout(o)
 	}
@@ -45,10 +51,12 @@ func decide(o outlook) action {
 		return join
 	}
 	switch {
-	case o.marked || o.leading || o.shy || !o.leased:
+	case o.marked || o.leading || o.shy || o.young || !o.leased:
 		return stay
 	case o.livingVoters < len(o.record.Voters)/2+1:
 		return rebear
+	case len(o.record.Fewer) > 0 && o.livingFewer < len(o.record.Fewer)/2+1 && o.markGone >= o.ttl/2:
+		return rebear // if Raft has made the step they would have elected a leader by now
 	case o.markGone >= o.patience:
 		return rebear
 	}
@@ -74,13 +82,13 @@ func decideWithout(o outlook) action {
 	return found
 }
 
-// living counts the record's voters whose process has a live lease and has not
+// living counts the voters of a record whose process has a live lease and has not
 // dropped that server.
-func living(r *record, peers []Peer) int {
+func living(voters []string, peers []Peer) int {
 	n := 0
-	for _, voter := range r.Voters {
+	for _, voter := range voters {
 		for _, p := range peers {
-			dropped := recordOf(p.Seat.Server) == r.ID && p.Seat.Server != voter
+			dropped := recordOf(p.Seat.Server) == recordOf(voter) && p.Seat.Server != voter
 			if p.Leased && p.Boot == bootOf(voter) && !dropped {
 				n++
 				break

@@ -25,6 +25,10 @@ type Config struct {
 	// A [Listener] gives one for TCP.
 	Transport func(server string) (raft.Transport, error)
 	Log       *slog.Logger // nil = discard
+	// Logged may log an error of Record, Mark or Source itself: where it reports true, the agent does not. May be nil.
+	Logged func(msg string, err error) bool
+
+	refuse func(entry []byte) error // for tests: an older release, which cannot read some entries
 }
 
 // Validate names what is missing or out of range.
@@ -61,9 +65,17 @@ type Agent struct {
 	recordGone time.Time // since when there has been no record, zero while there is one
 	markGone   time.Time // since when there has been no mark, zero while there is one
 	patience   time.Duration
+	outside    time.Time // joins no group before: it could not read what the last one wrote
+	unread     error     // and that is why; nil while it can
 	shy        time.Time // founds no group before, unless it is alone
 	hold       time.Time // nothing moves before, unless every owner is there
 	steady     steady    // watched all the time, so that a new leader knows the set already
+	lives      lives     // likewise
+	marks      marks     // likewise
+	failed     time.Time // when the cluster could last not be read
+	planned    time.Time // when this leader last had a whole turn, or began to lead; zero while it does not
+	ready      bool      // it could plan; see able
+	asked      asked     // of Raft, by this leader
 	term       *term     // not nil while this process leads and works
 }
 
@@ -74,6 +86,7 @@ type Status struct {
 	Leader  string   // the leader's server id, "" if none is known
 	Leading bool     // this process leads
 	Voters  []string // server ids, from the record
+	Unread  string   // what it could not read of what the group wrote, "" while it can
 }
 
 // New checks the configuration and builds an agent.
@@ -96,6 +109,7 @@ func New(cfg Config) (*Agent, error) {
 	a.status.Store(&Status{})
 	a.patience = a.startPatience()
 	a.steady.hold = cfg.TTL / 3 // two renewals
+	a.lives.ttl, a.marks.ttl = cfg.TTL, cfg.TTL
 	return a, nil
 }
 
@@ -172,34 +186,59 @@ func (a *Agent) Run(ctx context.Context) error {
 // step looks at the record and the cluster once and does what is to be done. It
 // returns after how long it wants to be called again at the latest.
 func (a *Agent) step(whole context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(whole, a.viewPatience())
+	defer cancel()
+	a.leaveUnread(time.Now())
+	view, err := a.cfg.Source.View(ctx)
+	if err != nil {
+		a.blind(whole, "cluster view unknown", err)
+		if !a.leads() {
+			return a.cfg.TTL
+		}
+		return a.yield(whole)
+	}
+	a.steady.observe(time.Now(), view.names())
+	a.lives.observe(time.Now(), view.Peers)
+	a.marks.observe(time.Now(), view.Peers)
+	a.ready = a.able(time.Now(), view)
+	return a.turn(whole, view)
+}
+
+// turn does what a view asks for.
+func (a *Agent) turn(whole context.Context, view View) time.Duration {
 	ctx, cancel := context.WithTimeout(whole, a.cfg.TTL/2)
 	defer cancel()
-	view, viewErr := a.cfg.Source.View(ctx)
-	if viewErr != nil {
-		a.warn(whole, "cluster view unknown", viewErr)
-		a.steady.doubt(time.Now())
-		view = View{}
-	} else {
-		a.steady.observe(time.Now(), view.names())
-	}
 	if err := a.adopt(ctx, view); err != nil {
-		a.warn(whole, "cluster record unknown", err)
+		a.blind(whole, "cluster record unknown", err)
 	}
-	if a.server == nil || a.server.raft.State() != raft.Leader {
-		a.term = nil
+	if !a.leads() {
 		return a.cfg.TTL
 	}
-	again, err := a.lead(ctx, view, viewErr)
+	again, err := a.lead(ctx, view)
 	if err != nil {
-		a.warn(whole, "leader's turn", err)
-		a.steady.doubt(time.Now())
+		a.blind(whole, "leader's turn", err)
+	}
+	if now := time.Now(); a.leads() && a.asked.longStuck(now, stuckTTLs*a.cfg.TTL) {
+		if err := a.abdicate(now, "raft commits nothing under this leader: it gives up; look at the raft connections of its voters"); err != nil {
+			a.blind(whole, "leader gives up", err)
+		}
+	}
+	if a.leads() && a.untilYield() < again && a.asked.stuck.IsZero() { // who is to follow would have to hear it
+		again = min(again, a.yield(whole))
 	}
 	return again
 }
 
+// blind notes that what this process plans from could not be read, or not be written.
+func (a *Agent) blind(ctx context.Context, msg string, err error) {
+	a.steady.fail()
+	a.failed, a.ready = time.Now(), false
+	a.warn(ctx, msg, err)
+}
+
 // warn logs an error, unless it comes of Run's end.
 func (a *Agent) warn(ctx context.Context, msg string, err error) {
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && (a.cfg.Logged == nil || !a.cfg.Logged(msg, err)) {
 		a.log.Warn(msg, "err", err)
 	}
 }
@@ -212,12 +251,18 @@ func (a *Agent) report() {
 		status.Record, status.Voters = a.rec.ID, a.rec.Voters
 	}
 	if a.server != nil {
+		if a.server.machine.state.Load().record != 0 && a.server.machine.unread() == nil {
+			a.unread = nil
+		}
 		_, leader := a.server.raft.LeaderWithID()
-		seat = Seat{Server: a.server.id, Leader: string(leader)}
+		seat = Seat{Server: a.server.id, Leader: string(leader), Able: a.ready}
 		status.Server, status.Leader, status.Leading = seat.Server, seat.Leader, seat.Server == seat.Leader
 	}
+	if a.unread != nil {
+		status.Unread = a.unread.Error()
+	}
 	was := a.status.Swap(&status)
-	if a.seat.Swap(&seat); was.Server != status.Server || was.Leader != status.Leader || was.Record != status.Record {
+	if old := a.seat.Swap(&seat); *old != seat || was.Record != status.Record {
 		notify(a.changed)
 	}
 }

@@ -133,6 +133,46 @@ func TestDrainActsAtOnce(t *testing.T) {
 	})
 }
 
+// TestEvenAfterADeparture: a departure moves the shards of who left at once; what would only
+// make the others more even waits until nobody has left for a while, or somebody joins.
+func TestEvenAfterADeparture(t *testing.T) {
+	t.Parallel()
+	for _, joins := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			nodes, queues, current := uneven()
+			w := newWorld(t, queues...)
+			for _, n := range nodes {
+				w.start(n.Name, func(p *process) { p.node, p.claims = n, current })
+			}
+			w.eventually(30*time.Second, "the cluster forms", w.agreed)
+			time.Sleep(2 * maxSettles * time.Second)
+			before := w.processes[0].agent.Assignment()
+			if changes := current.Diff(before); len(changes) > 0 {
+				t.Fatalf("at first: moved %v, want nothing to move", changes)
+			}
+			w.with(func() { w.processes[0].node.Draining = true })
+			w.processes[0].agent.Wake()
+			left := func() *Assignment { return w.processes[1].agent.Assignment() }
+			w.eventually(2*time.Second, "drain", func() bool { return len(left().Owned(nodes[0].Name)) == 0 })
+			movedFrom(t, before, left(), nodes[0].Name)
+			drained := left()
+			if joins {
+				w.start("new", func(p *process) { p.node.Queues = nodes[0].Queues })
+			}
+			time.Sleep((maxSettles - 1) * time.Second)
+			if moved := len(drained.Diff(left())); (moved > 0) != joins {
+				t.Errorf("joins %v: %d moves within %s", joins, moved, (maxSettles-1)*time.Second)
+			}
+			w.eventually(2*time.Second, "even", func() bool { return len(drained.Diff(left())) > 0 })
+			for _, n := range left().Nodes {
+				if owned := len(left().Owned(n)); !joins && owned != 13 && owned != 14 || joins && owned != 10 {
+					t.Errorf("joins %v: %s got %d shards", joins, n, owned)
+				}
+			}
+		})
+	}
+}
+
 // TestVanishedMajorityIsDoubted: more than half of the nodes vanish from the view
 // for a moment; nothing moves.
 func TestVanishedMajorityIsDoubted(t *testing.T) {

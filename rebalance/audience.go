@@ -19,6 +19,7 @@ func (u *audience) lost(now time.Time, peers []Peer, leader string) bool {
 	for _, p := range peers {
 		switch {
 		case !p.Leased || p.Boot == bootOf(leader):
+		case p.Superseded || p.Doubted: // it may be dead already, under a lease that has not run out
 		case p.Seat.Leader == leader:
 			hearing++
 		default:
@@ -31,11 +32,11 @@ func (u *audience) lost(now time.Time, peers []Peer, leader string) bool {
 	return now.Sub(u.since) >= u.patience
 }
 
-// abdicate gives the group up: its voter is gone with its server, so others found a new
-// one as soon as the mark has run out. This process lets them.
-func (a *Agent) abdicate(now time.Time) error {
-	a.log.Warn("most nodes do not hear this leader: it gives up; look at addresses, firewalls and certificates", "server", a.server.id)
+// abdicate gives the group up: its voter is gone with its server, so others elect a leader, or
+// found a new group as soon as the mark has run out. This process lets them.
+func (a *Agent) abdicate(now time.Time, why string) error {
+	a.log.Warn(why, "server", a.server.id)
 	a.shy = now.Add(8 * a.cfg.TTL)
 	a.k++
-	return a.start(serverID(a.cfg.Boot, a.rec.ID, a.k), nil)
+	return a.start(serverID(a.cfg.Boot, recordOf(a.server.id), a.k), nil)
 }

@@ -10,6 +10,7 @@ import (
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	rec := &record{ID: 7, Voters: []string{"a#7.1", "b#7.1", "c#7.1"}}
+	step := &record{ID: 7, Voters: rec.Voters, Fewer: rec.Voters[:2]}
 	mine := &record{ID: 9, Voters: []string{"a#9.2"}}
 	base := outlook{ttl: ttl, patience: 2 * ttl, leased: true, server: "a#7.1", record: rec, livingVoters: 3}
 	tests := []struct {
@@ -29,6 +30,10 @@ func TestDecide(t *testing.T) {
 		{"mark missing, voters dead", func(o *outlook) { o.livingVoters = 1 }, rebear},
 		{"mark there, voters dead", func(o *outlook) { o.livingVoters, o.marked = 1, true }, stay},
 		{"mark missing, voters dead, unheard before", func(o *outlook) { o.livingVoters, o.shy = 1, true }, stay},
+		{"half of a step, its lesser side lost, mark missing for a moment", func(o *outlook) { o.record, o.livingVoters, o.livingFewer = step, 2, 1 }, stay},
+		{"half of a step, its lesser side lost", func(o *outlook) { o.record, o.livingVoters, o.livingFewer, o.markGone = step, 2, 1, ttl/2 }, rebear},
+		{"half of a step, its lesser side lost, mark there", func(o *outlook) { o.record, o.livingVoters, o.livingFewer, o.marked = step, 2, 1, true }, stay},
+		{"half of a step, both sides live", func(o *outlook) { o.record, o.livingVoters, o.livingFewer, o.markGone = step, 3, 2, ttl }, stay},
 		{"no record, unheard before", func(o *outlook) { o.record, o.server, o.shy = nil, "", true }, stay},
 		{"no record, alone", func(o *outlook) { o.record, o.server = nil, "" }, found},
 		{"no record, no lease", func(o *outlook) { o.record, o.server, o.leased = nil, "", false }, stay},
@@ -57,7 +62,7 @@ func TestLiving(t *testing.T) {
 		{Boot: "c", Leased: true, Seat: Seat{Server: "c#7.2"}}, // it dropped its vote
 		{Boot: "d", Seat: Seat{Server: "d#7.1"}},               // no lease
 	}
-	if got := living(rec, peers); got != 2 {
+	if got := living(rec.Voters, peers); got != 2 {
 		t.Errorf("got %d living voters, want 2", got)
 	}
 }
@@ -83,7 +88,7 @@ func TestDecodeRecordRefuses(t *testing.T) {
 }
 
 // TestNextChange: voters are upper case, draining ends in "-", dead in "!", not
-// caught up in "?", without a lease in "~", not yet added in "+"; the leader comes first.
+// caught up in "?", without a lease in "~", not yet added in "+", young in "*"; the leader comes first.
 func TestNextChange(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -117,6 +122,12 @@ func TestNextChange(t *testing.T) {
 		{"A B~ C", noChange, ""},
 		{"A B! C", removeServer, "B"},
 		{"A B C~ d", promote, "d"},
+		{"A b* c", promote, "c"},
+		{"A b* c*", noChange, ""},
+		{"A B C! d*", removeServer, "C"}, // two votes are as good as two of three
+		{"A B C- d*", demote, "C"},
+		{"A- b* c", promote, "c"},
+		{"A- b*", promote, "b"},
 		{"A! b", promote, "b"}, // self is never given up
 	}
 	for _, tt := range tests {
@@ -146,6 +157,7 @@ func drawnServers(drawing string) ([]raft.Server, View, Generation) {
 			servers = append(servers, server)
 		}
 		p := Peer{Node: Node{Name: name, Draining: mark == "-"}, Leased: mark != "~", Seat: Seat{Server: string(server.ID), Applied: current}}
+		p.Young = mark == "*"
 		if mark == "?" {
 			p.Seat.Applied.Index--
 		}

@@ -20,6 +20,15 @@ func (k keeperRecord) Load(context.Context) ([]byte, error) {
 }
 
 func (k keeperRecord) CompareAndSet(_ context.Context, old, new []byte) (bool, error) {
+	done, err := k.compareAndSet(old, new)
+	if next, _ := decodeRecord(new); done && k.dies != nil && k.dies(next) {
+		k.kill()
+		return false, errCut
+	}
+	return done, err
+}
+
+func (k keeperRecord) compareAndSet(old, new []byte) (bool, error) {
 	k.world.mu.Lock()
 	defer k.world.mu.Unlock()
 	if k.noKeeper {

@@ -17,6 +17,7 @@ const (
 	// assignment to start from, which is taken as acknowledged by everyone.
 	commandRecord byte = iota + 1
 	commandAssign      // an assignment
+	commandDelta       // what differs from the assignment before; see deltaEntry
 )
 
 // state is what the log says. It is never changed, only replaced.
@@ -28,26 +29,62 @@ type state struct {
 
 // machine is Raft's state machine. Raft calls it from its own goroutines, so it only
 // stores the state and publishes the assignment; it never calls back into Raft.
+//
+// What it cannot read, because a later release wrote it or it is damaged, is never
+// skipped: the state would be another one than the others'. It stops there, and the
+// agent drops the server.
 type machine struct {
-	publish func(*Assignment) // must not block
+	publish func(*Assignment)  // must not block
+	stopped func()             // must not block; called when it stops
+	refuse  func([]byte) error // for tests: an older release; nil = none
 	state   atomic.Pointer[state]
+	why     atomic.Pointer[error] // why it has stopped; nil = it has not
 }
 
 var _ raft.FSM = (*machine)(nil)
 
 func newMachine(publish func(*Assignment)) *machine {
-	m := &machine{publish: publish}
+	m := &machine{publish: publish, stopped: func() {}}
 	m.state.Store(&state{assignment: &Assignment{}})
 	return m
 }
 
-// Apply takes a committed entry. It returns an error for an entry that it ignores.
+// Apply takes a committed entry. It returns an error for one that cannot be read, and
+// for all after it.
 func (m *machine) Apply(log *raft.Log) any {
-	next, err := m.state.Load().apply(log.Data, log.Index)
+	if err := m.unread(); err != nil {
+		return err
+	}
+	next, err := m.next(log.Data, log.Index)
 	if err != nil {
-		return fmt.Errorf("apply entry %d: %w", log.Index, err)
+		return m.stop(fmt.Errorf("apply entry %d: %w", log.Index, err))
 	}
 	m.store(next)
+	return nil
+}
+
+// next returns the state after an entry.
+func (m *machine) next(data []byte, index uint64) (*state, error) {
+	if m.refuse != nil {
+		if err := m.refuse(data); err != nil {
+			return nil, err
+		}
+	}
+	return m.state.Load().apply(data, index)
+}
+
+// stop ends the machine's work for good.
+func (m *machine) stop(why error) error {
+	m.why.Store(&why)
+	m.stopped()
+	return why
+}
+
+// unread is what the machine could not read, nil if it has read everything.
+func (m *machine) unread() error {
+	if why := m.why.Load(); why != nil {
+		return *why
+	}
 	return nil
 }
 
@@ -68,6 +105,8 @@ func (s *state) apply(data []byte, index uint64) (*state, error) {
 		return s.applyRecord(rest, index)
 	case commandAssign:
 		return s.applyAssignment(rest, index)
+	case commandDelta:
+		return s.applyDelta(rest, index)
 	default:
 		return nil, fmt.Errorf("unknown command %d", command)
 	}
@@ -91,6 +130,20 @@ func (s *state) applyAssignment(data []byte, index uint64) (*state, error) {
 	return s.place(data, index, index)
 }
 
+func (s *state) applyDelta(data []byte, index uint64) (*state, error) {
+	if s.record == 0 {
+		return nil, errors.New("delta before the record id")
+	}
+	next, err := s.assignment.delta(data)
+	switch {
+	case err != nil:
+		return nil, err
+	case next == nil:
+		return s, nil // of another assignment: it changes nothing
+	}
+	return s.put(next, index, index), nil
+}
+
 // place returns the state with the assignment in data; what it changes has moved at
 // the given index.
 func (s *state) place(data []byte, index, moved uint64) (*state, error) {
@@ -98,9 +151,13 @@ func (s *state) place(data []byte, index, moved uint64) (*state, error) {
 	if err := next.UnmarshalBinary(data); err != nil {
 		return nil, err
 	}
+	return s.put(next, index, moved), nil
+}
+
+func (s *state) put(next *Assignment, index, moved uint64) *state {
 	next.Generation = Generation{s.record, index}
 	next.since = s.moved(next, moved)
-	return &state{record: s.record, assignment: next, since: next.since}, nil
+	return &state{record: s.record, assignment: next, since: next.since}
 }
 
 // moved returns since when the shards of next are where they are, if those that
@@ -168,7 +225,12 @@ func assignEntry(next *Assignment) []byte {
 }
 
 // Snapshot returns the state, which nobody changes while it is written.
-func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return m.state.Load(), nil }
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	if err := m.unread(); err != nil {
+		return nil, err // the log has gone on
+	}
+	return m.state.Load(), nil
+}
 
 // Restore replaces the state by a snapshot's.
 func (m *machine) Restore(snapshot io.ReadCloser) error {
@@ -178,7 +240,7 @@ func (m *machine) Restore(snapshot io.ReadCloser) error {
 	}
 	next := new(state)
 	if err := next.decode(data); err != nil {
-		return err
+		return m.stop(err)
 	}
 	m.store(next)
 	return nil

@@ -70,6 +70,50 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	}
 }
 
+// What cannot be read is never skipped: the machine stays where it was, and says why.
+func TestMachineStopsAtWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	first := &Assignment{Nodes: []string{"a"}, Queues: []Placement{{"q", []int32{0}}}}
+	second := &Assignment{Nodes: []string{"b"}, Queues: []Placement{{"q", []int32{0}}}}
+	newer := assignEntry(second)
+	newer[1] = assignmentVersion + 1
+	snapshot := (&state{record: 7, assignment: second, since: map[string][]uint64{"q": {2}}}).encode()
+	snapshot[0]++
+	restore := func(m *machine) error { return m.Restore(io.NopCloser(bytes.NewReader(snapshot))) }
+	apply := func(data []byte) func(*machine) error {
+		return func(m *machine) error {
+			err, _ := m.Apply(&raft.Log{Index: 2, Data: data}).(error)
+			return err
+		}
+	}
+	for _, c := range []struct {
+		name string
+		do   func(*machine) error
+	}{
+		{"unknown command", apply([]byte{99, 1, 2})}, {"newer version of an assignment", apply(newer)},
+		{"another history", apply(recordEntry(8, nil))}, {"newer snapshot", restore},
+	} {
+		stopped := 0
+		m := newMachine(func(*Assignment) {})
+		m.stopped = func() { stopped++ }
+		m.Apply(&raft.Log{Index: 1, Data: recordEntry(7, first)})
+		was := m.state.Load()
+		if err := m.unread(); err != nil {
+			t.Fatalf("%s: before: %v", c.name, err)
+		}
+		err := c.do(m)
+		if err == nil || m.unread() == nil || stopped != 1 {
+			t.Errorf("%s: got %v, unread %v, stopped %d times", c.name, err, m.unread(), stopped)
+		}
+		if after, ok := m.Apply(&raft.Log{Index: 3, Data: assignEntry(second)}).(error); !ok || m.state.Load() != was {
+			t.Errorf("%s: the entry after it was applied (%v)", c.name, after)
+		}
+		if _, err := m.Snapshot(); err == nil {
+			t.Errorf("%s: a snapshot was made of a state that is behind the log", c.name)
+		}
+	}
+}
+
 // TestAcknowledged: a deaf node keeps what it was given up to what it has applied,
 // and what it had when the record began.
 func TestAcknowledged(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/extra"
 )
 
 // adopt reads the record and the mark and does what decide says.
@@ -37,6 +39,25 @@ func (a *Agent) adopt(ctx context.Context, view View) error {
 	return nil
 }
 
+// outsideFor is after how many lease ttls a process that could not read what its group
+// wrote tries again: whoever wrote it may be gone, or the entry.
+const outsideFor = 10
+
+// leaveUnread drops a server whose log or snapshot this process cannot read. Until it
+// can, it has no vote and leads nobody; it keeps the assignment it has, which costs time
+// and never safety. As a server under another id it begins without a vote, and gets one
+// only after it has read everything.
+func (a *Agent) leaveUnread(now time.Time) {
+	if a.server == nil || a.server.machine.unread() == nil {
+		return
+	}
+	a.unread = a.server.machine.unread()
+	a.log.Error("the raft group has written what this release cannot read: this node leaves it for now and keeps the shards it has; run the release of the other nodes",
+		"server", a.server.id, "err", a.unread)
+	a.outside = now.Add(outsideFor * a.cfg.TTL)
+	a.drop()
+}
+
 // note keeps what was read, and since when things have been missing.
 func (a *Agent) note(now time.Time, raw []byte, rec *record, marked bool) {
 	if rec != nil {
@@ -58,17 +79,18 @@ func (a *Agent) note(now time.Time, raw []byte, rec *record, marked bool) {
 }
 
 func (a *Agent) outlook(now time.Time, view View, marked bool) outlook {
-	o := outlook{ttl: a.cfg.TTL, record: a.rec, minted: a.minted, leased: view.Leased, marked: marked, patience: a.patience}
+	o := outlook{outside: now.Before(a.outside), ttl: a.cfg.TTL, record: a.rec, minted: a.minted, leased: view.Leased, marked: marked, patience: a.patience}
 	if a.server != nil {
 		_, leader := a.server.raft.LeaderWithID()
 		o.server, o.leader, o.leading = a.server.id, leader != "", string(leader) == a.server.id
 	}
+	o.young = a.youngest(view.Peers)
 	for _, p := range view.Peers {
 		o.shy = o.shy || a.other(p) && p.Leased && now.Before(a.shy)
 		o.peerLeader = o.peerLeader || p.Boot != a.cfg.Boot && p.Seat.Leader != ""
 	}
 	if a.rec != nil {
-		o.livingVoters = living(a.rec, view.Peers)
+		o.livingVoters, o.livingFewer = living(a.rec.Voters, view.Peers), living(a.rec.Fewer, view.Peers)
 	} else {
 		o.recordGone = now.Sub(a.recordGone)
 	}
@@ -76,6 +98,13 @@ func (a *Agent) outlook(now time.Time, view View, marked bool) outlook {
 		o.markGone = now.Sub(a.markGone)
 	}
 	return o
+}
+
+// youngest reports whether this process began lately, and another one did not: that one is
+// to found a group, as this one may be gone soon.
+func (a *Agent) youngest(peers []Peer) bool {
+	young := slices.ContainsFunc(peers, func(p Peer) bool { return !a.other(p) && p.Young })
+	return young && slices.ContainsFunc(peers, func(p Peer) bool { return a.stays(p) && !p.Superseded && !p.Young })
 }
 
 // create offers a new record with this process as its only voter. If the answer is
@@ -117,7 +146,7 @@ func (a *Agent) writeBack(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	rec := (&record{ID: recordOf(a.server.id)}).with(voters...)
+	rec := (&record{ID: recordOf(a.server.id)}).with(voters, voters)
 	swapped, err := a.cfg.Record.CompareAndSet(ctx, nil, rec.encode())
 	if err != nil {
 		return fmt.Errorf("write back record %d: %w", rec.ID, err)
@@ -130,23 +159,27 @@ func (a *Agent) writeBack(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// setVoters writes voters to the record, unless they are there already.
-func (a *Agent) setVoters(ctx context.Context, voters []string) error {
+// setVoters writes to the record that the voters change, or are these if both are the same, unless it says so already.
+func (a *Agent) setVoters(ctx context.Context, before, after []string) error {
 	if a.rec == nil || a.rec.ID != recordOf(a.server.id) {
 		return fmt.Errorf("set voters: the record is not of server %s", a.server.id)
 	}
-	next := a.rec.with(voters...)
-	if slices.Equal(next.Voters, a.rec.Voters) {
+	next := a.rec.with(before, after)
+	if slices.Equal(next.Voters, a.rec.Voters) && slices.Equal(next.Fewer, a.rec.Fewer) {
 		return nil
 	}
-	swapped, err := a.cfg.Record.CompareAndSet(ctx, a.raw, next.encode())
+	raw, err := extra.Keep(next, a.raw)
+	if err != nil {
+		return fmt.Errorf("set voters of record %d: %w", next.ID, err)
+	}
+	swapped, err := a.cfg.Record.CompareAndSet(ctx, a.raw, raw)
 	if err != nil {
 		return fmt.Errorf("set voters of record %d: %w", next.ID, err)
 	}
 	if !swapped {
 		return fmt.Errorf("set voters of record %d: the record changed meanwhile", next.ID)
 	}
-	a.raw, a.rec = next.encode(), next
+	a.raw, a.rec = raw, next
 	return nil
 }
 

@@ -24,6 +24,13 @@ func checkPlan(current *Assignment, nodes []Node, queues []lowkiq.Queue, got Pla
 	if len(got.Moves) != moves {
 		return fmt.Errorf("moves: %d listed, %d made", len(got.Moves), moves)
 	}
+	o := newOracle(current, nodes, queues)
+	if o.left != got.Left {
+		return fmt.Errorf("left: got %v, want %v", got.Left, o.left)
+	}
+	if uneven, least := o.uneven(got.Next), o.least(); o.price(moves, uneven) != least {
+		return fmt.Errorf("best: %d moves and sum of squares %d cost %d, want %d (left %v)", moves, uneven, o.price(moves, uneven), least, o.left)
+	}
 	return nil
 }
 
@@ -79,9 +86,6 @@ func checkQueue(current *Assignment, nodes []Node, q lowkiq.Queue, got Planned) 
 			return 0, fmt.Errorf("quota: %s owns %d, want %d to %d", n.Name, owned[n.Name], low, high)
 		}
 	}
-	if least := leastMoves(current, nodes, q, pinned, total); moves != least {
-		return 0, fmt.Errorf("moves: got %d, want %d", moves, least)
-	}
 	return moves, nil
 }
 
@@ -94,41 +98,106 @@ func quota(shards, weight, total int) (low, high int) {
 	return low, high
 }
 
-// leastMoves is the lower bound of moves, by a minimum-cost flow: source -> shard
-// -> node -> sink, where a node other than the owner costs one, and the quota
-// rounded down is so cheap that it is always filled.
-func leastMoves(current *Assignment, nodes []Node, q lowkiq.Queue, pinned, total int) int {
-	const fill = 1000
-	g := newFlow(2 + q.Shards + len(nodes))
-	source, sink := 0, 1
-	floors, shards := 0, 0
-	for i := range q.Shards {
-		from := current.Owner(lowkiq.Shard{Queue: q.Name, Index: i})
-		if slices.ContainsFunc(nodes, func(n Node) bool {
-			return n.Name == from && n.Deaf && !n.Draining && slices.Contains(n.Queues, q.Name)
-		}) {
-			continue
+// oracle knows what the best plan costs, by a minimum-cost flow: source -> shard ->
+// queue at a node -> node -> sink. An owner other than the present one is a move, each
+// shard more on a node is dearer than the one before, and a quota rounded down is so
+// cheap that it is always filled.
+type oracle struct {
+	current *Assignment
+	nodes   []Node
+	queues  []lowkiq.Queue
+	left    bool // a shard has lost its owner, so moves are dearer than unevenness, else the other way round
+}
+
+const (
+	dear   = 1_000_000        // the dearer of moves and unevenness: the other one never adds up to it
+	filled = dear * 1_000_000 // a quota rounded down
+	twelve = 12               // 1 to 4, the weights of tests, divide it
+)
+
+func newOracle(current *Assignment, nodes []Node, queues []lowkiq.Queue) *oracle {
+	o := &oracle{current, nodes, queues, false}
+	for _, q := range queues {
+		for i := range q.Shards {
+			from := current.Owner(lowkiq.Shard{Queue: q.Name, Index: i})
+			keeps := slices.ContainsFunc(nodes, func(n Node) bool { return n.Name == from && takes(n, q) })
+			o.left = o.left || from != "" && !keeps
 		}
-		shards++
-		g.edge(source, 2+i, 1, 0)
-		for k, n := range nodes {
-			cost := 1
-			if n.Name == from {
-				cost = 0
+	}
+	return o
+}
+
+func takes(n Node, q lowkiq.Queue) bool { return !n.Draining && slices.Contains(n.Queues, q.Name) }
+
+func (o *oracle) price(moves, uneven int) int {
+	if o.left {
+		return moves*dear + uneven
+	}
+	return moves + uneven*dear
+}
+
+// uneven is the sum of total^2 / weight of the nodes that are not deaf, in twelfths.
+func (o *oracle) uneven(a *Assignment) int {
+	sum := 0
+	for _, n := range o.nodes {
+		if total := len(a.Owned(n.Name)); !n.Deaf {
+			sum += total * total * twelve / n.Weight
+		}
+	}
+	return sum
+}
+
+func (o *oracle) least() int {
+	shards := 0
+	for _, q := range o.queues {
+		shards += q.Shards
+	}
+	const source, sink = 0, 1
+	seats := 2 + shards
+	ends := seats + len(o.queues)*len(o.nodes)
+	g := newFlow(ends + len(o.nodes))
+	at, fill := 2, 0
+	for k, q := range o.queues {
+		total, pinned := 0, 0
+		for _, n := range o.nodes {
+			if takes(n, q) && n.Deaf {
+				pinned += len(slices.DeleteFunc(o.current.Owned(n.Name), func(s lowkiq.Shard) bool { return s.Queue != q.Name || s.Index >= q.Shards }))
+			} else if takes(n, q) {
+				total += n.Weight
 			}
-			g.edge(2+i, 2+q.Shards+k, 1, cost)
+		}
+		for i := range q.Shards {
+			from := o.current.Owner(lowkiq.Shard{Queue: q.Name, Index: i})
+			if total > 0 && !slices.ContainsFunc(o.nodes, func(n Node) bool { return n.Name == from && n.Deaf && takes(n, q) }) {
+				g.edge(source, at, 1, 0)
+			} else if total == 0 && from != "" && !slices.ContainsFunc(o.nodes, func(n Node) bool { return n.Name == from && takes(n, q) }) {
+				fill -= o.price(1, 0) // it stays without owner
+			}
+			for j, n := range o.nodes {
+				cost := o.price(1, 0)
+				if n.Name == from {
+					cost = 0
+				}
+				g.edge(at, seats+k*len(o.nodes)+j, 1, cost)
+			}
+			at++
+		}
+		for j, n := range o.nodes {
+			if !takes(n, q) || n.Deaf {
+				continue
+			}
+			low, high := quota(q.Shards-pinned, n.Weight, total)
+			g.edge(seats+k*len(o.nodes)+j, ends+j, low, -filled)
+			g.edge(seats+k*len(o.nodes)+j, ends+j, high-low, 0)
+			fill += low * -filled
 		}
 	}
-	for k, n := range nodes {
-		if n.Draining || n.Deaf || !slices.Contains(n.Queues, q.Name) {
-			continue
+	for j, n := range o.nodes {
+		for t := range shards {
+			g.edge(ends+j, sink, 1, o.price(0, (2*t+1)*twelve/n.Weight))
 		}
-		low, high := quota(q.Shards-pinned, n.Weight, total)
-		floors += low
-		g.edge(2+q.Shards+k, sink, low, 0)
-		g.edge(2+q.Shards+k, sink, high-low, fill)
 	}
-	return g.cheapest(source, sink) - (shards-floors)*fill
+	return g.cheapest(source, sink) - fill
 }
 
 // flow is a network for successive cheapest paths (Bellman and Ford).
@@ -165,7 +234,7 @@ func (g *flow) cheapest(source, sink int) int {
 	}
 }
 
-const unreached = 1 << 30
+const unreached = 1 << 60
 
 func (g *flow) paths(source int) (dist, via []int) {
 	dist, via = make([]int, len(g.out)), make([]int, len(g.out))

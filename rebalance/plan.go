@@ -16,6 +16,7 @@ type Node struct {
 	Name     string
 	Weight   int      // its share relative to the other nodes; below 1 counts as 1
 	Queues   []string // the queues it handles, in any order
+	Unready  []string // of these, those whose handler cannot work: it has none of their shards while another node could
 	Draining bool     // it gets nothing and gives away what it has
 	Deaf     bool     // it has stopped acknowledging assignments: it keeps what it has and gets nothing new
 }
@@ -28,6 +29,7 @@ const (
 	ReasonGone                       // its owner is gone
 	ReasonDraining                   // its owner is draining
 	ReasonHandler                    // its owner no longer handles the queue
+	ReasonUnready                    // its owner's handler is not ready
 	ReasonBalance                    // its owner has more than its share
 )
 
@@ -42,6 +44,8 @@ func (r Reason) String() string {
 		return "owner draining"
 	case ReasonHandler:
 		return "owner does not handle the queue"
+	case ReasonUnready:
+		return "owner's handler not ready"
 	case ReasonBalance:
 		return "owner above its share"
 	}
@@ -59,32 +63,46 @@ type Planned struct {
 	Next      *Assignment // its generation is still that of the assignment planned from
 	Moves     []Move      // ordered by queue and shard index
 	Unhandled []string    // queues whose shards stay without owner: no node handles them
+	Left      bool        // shards had lost their owner: totals may be evened out by the next plan
+}
+
+// evens reports whether all that the plan does is to make owners more even: no shard is
+// without an owner that may have it.
+func (p *Planned) evens() bool {
+	return len(p.Moves) > 0 && !slices.ContainsFunc(p.Moves, func(m Move) bool { return m.Reason != ReasonBalance })
 }
 
 // Plan returns the next assignment. It is a function of its arguments as sets:
 // their order does not matter, and the same sets give the same plan on any node.
 //
 // Of each queue's shards every node that handles it gets its quota, shards x
-// weight / sum of weights, rounded down or up. Owners keep what they have as far
-// as their quota goes; the quotas are rounded so that as few shards as possible
-// move (I5), and otherwise so that the node with the least of all queues together
-// is rounded up. Shards without owner go to whoever is furthest below its quota;
-// ties go by rendezvous hash (Thaler and Ravishankar, 1998). A queue that is not
-// in queues is dropped.
+// weight / sum of weights, rounded down or up. Which quotas are rounded up is decided
+// for all queues together: first so that the totals of nodes are as even as they can
+// be, by weight, then so that as few shards as possible move (I5). See [planner.round].
 //
-// From a balanced assignment, and with equal weights, a join moves shards to the
-// new node only, and a departure moves the departed node's shards only. With
-// unequal weights no rounding of quotas can promise that (Balinski and Young,
-// Fair Representation, 1982); then the number of moves is still the least possible.
+// When a shard has lost its owner, the order is the other way round: first as few moves
+// as possible, so that those who live keep what they have, then totals that are as even
+// as that allows. The next plan evens out what is left.
+//
+// Owners keep what they have as far as their quota goes. Shards without owner go to
+// whoever is furthest below its quota; ties go by rendezvous hash (Thaler and
+// Ravishankar, 1998). A queue that is not in queues is dropped.
+//
+// A node whose handler of a queue is not ready counts as one that does not handle it, as
+// long as a node is there whose handler is ready. If none is, the marks say nothing of who
+// would do better, and count for nothing.
+//
+// From a balanced assignment, and with equal weights, a departure moves the departed
+// node's shards only. With unequal weights no rounding of quotas can promise that
+// (Balinski and Young, Fair Representation, 1982); then the number of moves is still the
+// least possible.
 func Plan(current *Assignment, nodes []Node, queues []lowkiq.Queue) Planned {
 	p := newPlanner(current, nodes, queues)
 	for i := range p.queues {
 		p.keep(&p.queues[i])
 		p.share(&p.queues[i])
 	}
-	for i := range p.queues {
-		p.roundUp(&p.queues[i])
-	}
+	p.round()
 	for i := range p.queues {
 		p.shed(&p.queues[i])
 		p.deal(&p.queues[i])
@@ -98,9 +116,10 @@ type planner struct {
 	nodes   []Node   // ascending by name
 	hashes  []uint64 // of the nodes' names
 	index   []int32  // from current.Nodes to nodes, None for a node that is gone
-	excess  []int64  // per node: what it gets beyond its exact quotas, 1<<32 is a shard
+	totals  []int64  // per node: the shards it gets of all queues, but for those of deaf nodes
 	seats   []int32  // per node: its seat in the queue at hand, or noSeat, deafSeat
 	queues  []queuePlan
+	left    bool // a shard has lost its owner: it is gone, leaves, or cannot handle the queue any more
 }
 
 const (
@@ -117,7 +136,7 @@ type queuePlan struct {
 	nodes  []int32 // per seat: the node
 	have   []int32 // per seat: shards owned
 	want   []int32 // per seat: shards to own
-	part   []int64 // per seat: the fraction of its quota, 1<<32 is a shard
+	part   []bool  // per seat: its quota has a fraction, and may be rounded up
 	pinned int     // shards kept by deaf nodes
 	spare  int     // quotas to round up
 }
@@ -128,7 +147,7 @@ func newPlanner(current *Assignment, nodes []Node, queues []lowkiq.Queue) *plann
 		nodes:   slices.SortedFunc(slices.Values(nodes), func(a, b Node) int { return cmp.Compare(a.Name, b.Name) }),
 		hashes:  make([]uint64, len(nodes)),
 		index:   make([]int32, len(current.Nodes)),
-		excess:  make([]int64, len(nodes)),
+		totals:  make([]int64, len(nodes)),
 		seats:   make([]int32, len(nodes)),
 	}
 	for i, n := range p.nodes {
@@ -158,20 +177,35 @@ func (p *planner) openQueues(queues []lowkiq.Queue) {
 	slices.SortFunc(p.queues, func(a, b queuePlan) int { return cmp.Compare(a.name, b.name) })
 }
 
-// seatNodes gives each node a seat at the queues it handles.
+// seatNodes gives each node a seat at the queues it handles; those whose handler is not
+// ready have one only where all others stand or fall with them.
 func (p *planner) seatNodes() {
 	byName := make(map[string]*queuePlan, len(p.queues))
 	for i := range p.queues {
 		byName[p.queues[i].name] = &p.queues[i]
 	}
+	unready := map[*queuePlan][]int32{}
 	for i, n := range p.nodes {
 		if n.Draining {
 			continue
 		}
 		for _, name := range n.Queues {
-			if q := byName[name]; q != nil {
+			q := byName[name]
+			switch {
+			case q == nil:
+			case !n.Deaf && slices.Contains(n.Unready, name):
+				unready[q] = append(unready[q], int32(i))
+			default:
 				q.seat(int32(i), n.Deaf)
 			}
+		}
+	}
+	for q, nodes := range unready {
+		if len(q.nodes) > 0 {
+			continue // somebody is ready
+		}
+		for _, node := range nodes {
+			q.seat(node, false)
 		}
 	}
 }
@@ -195,6 +229,7 @@ func (p *planner) keep(q *queuePlan) {
 		}
 		node := p.index[q.was[i]]
 		if node == None || p.seats[node] == noSeat {
+			p.left = true
 			continue
 		}
 		q.owners[i] = node
@@ -222,7 +257,7 @@ func (p *planner) sit(q *queuePlan) {
 // planned builds the outcome.
 func (p *planner) planned() Planned {
 	next := &Assignment{Generation: p.current.Generation, Queues: make([]Placement, 0, len(p.queues))}
-	out := Planned{Next: next}
+	out := Planned{Next: next, Left: p.left}
 	renamed := p.owning(next)
 	for i := range p.queues {
 		q := &p.queues[i]
@@ -289,6 +324,8 @@ func (p *planner) reason(q *queuePlan, from string, was int32) Reason {
 		return ReasonDraining
 	case !slices.Contains(p.nodes[was].Queues, q.name):
 		return ReasonHandler
+	case slices.Contains(p.nodes[was].Unready, q.name) && !slices.Contains(q.nodes, was):
+		return ReasonUnready
 	}
 	return ReasonBalance
 }

@@ -37,6 +37,9 @@ type Mark interface {
 type record struct {
 	ID     uint64   `json:"id"`
 	Voters []string `json:"voters"` // server ids, ascending
+	// Fewer are the voters on the smaller side of a step of the Raft configuration, while it is under way:
+	// Raft may have made it, or not. Voters are those of the larger side then.
+	Fewer []string `json:"fewer,omitempty"`
 }
 
 func (r *record) encode() []byte {
@@ -62,11 +65,20 @@ func decodeRecord(data []byte) (*record, error) {
 	return r, nil
 }
 
-// with returns a record of the same id with other voters.
-func (r *record) with(voters ...string) *record {
-	sorted := slices.Sorted(slices.Values(voters))
-	return &record{ID: r.ID, Voters: slices.Compact(sorted)}
+// with returns a record of the same id on the way from some voters to others, or with those that are there if
+// both are the same. One of the two holds the other.
+func (r *record) with(before, after []string) *record {
+	fewer, voters := ascending(before), ascending(after)
+	if len(fewer) > len(voters) {
+		fewer, voters = voters, fewer
+	}
+	if len(fewer) == len(voters) {
+		fewer = nil
+	}
+	return &record{ID: r.ID, Voters: voters, Fewer: fewer}
 }
+
+func ascending(ids []string) []string { return slices.Compact(slices.Sorted(slices.Values(ids))) }
 
 // serverID names a process's k-th Raft server under the record. A process that
 // drops its Raft counts k up, so no id ever comes back without its log: that is

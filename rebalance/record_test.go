@@ -1,7 +1,9 @@
 package rebalance
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,19 +53,20 @@ func TestRecordAndLeasesLost(t *testing.T) {
 	})
 }
 
-// TestLeaderWithoutLease: a leader that lost its lease plans nothing; after the mark
-// has been missing long enough the others found a new group.
+// TestLeaderWithoutLease: a leader that lost its lease plans nothing. When it hears of
+// nobody to hand over to, the others found a new group after the mark has been missing
+// long enough.
 func TestLeaderWithoutLease(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 5, func(t *testing.T, w *world) {
 		w.eventually(20*time.Second, "voters", func() bool { return len(w.voters()) == 3 })
 		leader, id := w.leader(), w.record().ID
-		w.with(func() { leader.unleased = true })
+		w.with(func() { leader.unleased, leader.noGossip = true, true })
 		took := w.eventually(6*ttl, "a new record", func() bool { return w.record().ID != id })
 		if least := 2 * ttl; took < least {
 			t.Errorf("new record after %s, want at least %s: a quorum of voters lives", took, least)
 		}
-		w.with(func() { leader.unleased = false })
+		w.with(func() { leader.unleased, leader.noGossip = false, false })
 		w.eventually(30*time.Second, "the cluster agrees", w.agreed)
 	})
 }
@@ -122,5 +125,24 @@ func TestAllLeaveAtOnce(t *testing.T) {
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("took %s, want at most 1s", took)
 		}
+	})
+}
+
+// A leader that writes the voters anew keeps what a later release has put beside them.
+func TestRecordKeepsLaterFields(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, w *world) {
+		const later = `,"later":{"n":12345678901234567890}}`
+		w.with(func() { w.raw = append(bytes.TrimSuffix(w.raw, []byte("}")), later...) })
+		w.eventually(20*time.Second, "voters", func() bool { return len(w.voters()) == 3 })
+		time.Sleep(time.Second) // the record names a voter before the group does
+		w.leader().kill()
+		was := w.voters()
+		w.eventually(60*time.Second, "other voters", func() bool { return !slices.Equal(w.voters(), was) && w.agreed() })
+		w.with(func() {
+			if !bytes.HasSuffix(w.raw, []byte(later)) {
+				t.Errorf("got %s, want one that ends in %s", w.raw, later)
+			}
+		})
 	})
 }

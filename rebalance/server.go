@@ -15,15 +15,16 @@ import (
 
 const (
 	firstElection = time.Second     // for a server that bootstraps: it has nobody to wait for
-	applyTimeout  = 2 * time.Second // for an entry to be taken into the log
+	applyTimeout  = 2 * time.Second // for an entry to be taken into the log, at most
 	// An idle leader tells each follower what is committed about this often, which costs
 	// more than all else it does. What must be heard at once has an entry after it; see
 	// Agent.apply.
 	commitTimeout = 500 * time.Millisecond
-	// Entries are whole assignments, so few of them are kept beside the snapshot.
+	// Entries may be whole assignments, so few of them are kept beside the snapshot.
 	snapshotEvery    = 64
 	snapshotInterval = 30 * time.Second
 	trailingLogs     = 16
+	appendEntries    = 16 // in one request, which is far below requestLimit then
 )
 
 // server is one Raft server: one id, one log in memory. It is never restarted; a
@@ -51,7 +52,9 @@ func (a *Agent) start(id string, voters []string) error {
 	if err != nil {
 		return fmt.Errorf("start raft server %s: %w", id, err)
 	}
-	s, err := newServer(id, voters, electionTimeout(a.cfg.TTL), transport, a.publish, a.log)
+	m := newMachine(a.publish)
+	m.stopped, m.refuse = a.Wake, a.cfg.refuse
+	s, err := newServer(id, voters, electionTimeout(a.cfg.TTL), transport, m, a.log)
 	if err != nil {
 		return err
 	}
@@ -68,15 +71,16 @@ func (a *Agent) drop() {
 	if err := a.server.raft.Shutdown().Error(); err != nil {
 		a.log.Warn("raft shutdown", "server", a.server.id, "err", err)
 	}
-	a.server, a.term = nil, nil
+	a.server, a.term, a.asked = nil, nil, asked{}
 }
 
-func newServer(id string, voters []string, election time.Duration, transport raft.Transport, publish func(*Assignment), log *slog.Logger) (*server, error) {
+func newServer(id string, voters []string, election time.Duration, transport raft.Transport, m *machine, log *slog.Logger) (*server, error) {
 	conf := raft.DefaultConfig()
 	conf.LocalID = raft.ServerID(id)
 	conf.HeartbeatTimeout, conf.ElectionTimeout = election, election
 	// A leader cut off from its voters steps down within half the time they wait for it.
 	conf.LeaderLeaseTimeout, conf.CommitTimeout = election/2, commitTimeout
+	conf.MaxAppendEntries = appendEntries
 	conf.SnapshotThreshold, conf.SnapshotInterval, conf.TrailingLogs = snapshotEvery, snapshotInterval, trailingLogs
 	conf.ShutdownOnRemove = false // the agent alone stops its server
 	conf.Logger = raftLogger(log)
@@ -88,7 +92,6 @@ func newServer(id string, voters []string, election time.Duration, transport raf
 			return nil, fmt.Errorf("bootstrap raft server %s: %w", id, err)
 		}
 	}
-	m := newMachine(publish)
 	r, err := raft.NewRaft(conf, m, store, store, snapshots, transport)
 	if err != nil {
 		return nil, fmt.Errorf("start raft server %s: %w", id, err)
@@ -132,7 +135,7 @@ func (s *server) handOver(ctx context.Context) {
 			return
 		}
 		if s.raft.State() == raft.Leader {
-			_ = s.transfer(ctx) // tried again until the time is up
+			_ = s.transfer(ctx, s.raft.LeadershipTransfer) // tried again until the time is up
 		}
 		select {
 		case <-ctx.Done():
@@ -142,11 +145,16 @@ func (s *server) handOver(ctx context.Context) {
 	}
 }
 
+// transferTo gives leadership to one server.
+func (s *server) transferTo(ctx context.Context, to raft.Server) error {
+	return s.transfer(ctx, func() raft.Future { return s.raft.LeadershipTransferToServer(to.ID, to.Address) })
+}
+
 // transfer bounds the library's leadership transfer by ctx; the transfer itself
 // ends at the latest when the server is shut down.
-func (s *server) transfer(ctx context.Context) error {
+func (s *server) transfer(ctx context.Context, begin func() raft.Future) error {
 	done := make(chan error, 1)
-	go func() { done <- s.raft.LeadershipTransfer().Error() }()
+	go func() { done <- begin().Error() }()
 	select {
 	case err := <-done:
 		return err

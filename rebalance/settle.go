@@ -7,18 +7,31 @@ import (
 )
 
 // steady says whether the set of nodes can be believed. At first, and after a doubt,
-// it must stay the same for a while; a failed read, and more than half of the nodes
-// vanishing at once, are doubts. Every process watches the set, whoever leads: a new
-// leader that saw the set stay the same before it led need not wait again.
+// it must stay the same for a while in which it can be read; a failed read, and more than
+// half of the nodes vanishing at once, are doubts. Every process watches the set, whoever
+// leads: a new leader that saw the set stay the same before it led need not wait again.
 type steady struct {
 	hold  time.Duration // how long a doubted set must stay the same
 	names []string      // the last set seen, ascending
-	since time.Time     // since when it has been the same
+	held  time.Duration // how long it has been the same, without the time in which reads failed
+	last  time.Time     // when it was last read, zero after a failure
 	sure  bool
 }
 
 // doubt makes the next set unsure.
-func (s *steady) doubt(now time.Time) { s.sure, s.since = false, now }
+func (s *steady) doubt() { s.sure, s.held = false, 0 }
+
+// fail notes a failed read. What was held before counts on, so that a link to Redis that
+// comes and goes for less than the hold does not keep the set in doubt for ever.
+func (s *steady) fail() {
+	if s.sure {
+		s.doubt()
+	}
+	s.last = time.Time{}
+}
+
+// left is how long a doubted set must still stay the same.
+func (s *steady) left() time.Duration { return s.hold - s.held }
 
 // observe takes the set as it is now, and reports whether to believe it.
 func (s *steady) observe(now time.Time, names []string) bool {
@@ -29,15 +42,16 @@ func (s *steady) observe(now time.Time, names []string) bool {
 		}
 	}
 	if s.sure && vanished*2 > len(s.names) {
-		s.doubt(now)
+		s.doubt()
 	}
-	if !s.sure && !slices.Equal(s.names, names) {
-		s.since = now
+	switch {
+	case !slices.Equal(s.names, names):
+		s.held = 0
+	case !s.last.IsZero():
+		s.held += now.Sub(s.last)
 	}
-	s.names = names
-	if !s.sure && now.Sub(s.since) >= s.hold {
-		s.sure = true
-	}
+	s.names, s.last = names, now
+	s.sure = s.sure || s.held >= s.hold
 	return s.sure
 }
 
@@ -55,6 +69,19 @@ type lobby struct {
 }
 
 const maxSettles = 5
+
+// worthy returns the names that may own shards, without those whose process may be about to
+// crash: on trial, or doubted and not in yet.
+func (l *lobby) worthy(view View, owners []string) []string {
+	names := view.names()
+	for _, p := range view.Peers {
+		in := l.inside[p.Name] || slices.Contains(owners, p.Name)
+		if p.mayOwn() && (p.OnTrial || p.Doubted && !in) {
+			names = slices.DeleteFunc(names, func(name string) bool { return name == p.Name })
+		}
+	}
+	return names
+}
 
 // admit returns those of names that are in. Nodes that own shards are in at once.
 func (l *lobby) admit(now time.Time, names []string, owners []string, hears func(name string) bool) []string {

@@ -27,7 +27,6 @@ func TestSteady(t *testing.T) {
 	}
 	for _, tt := range tests {
 		s := steady{hold: 2 * time.Second}
-		s.doubt(start)
 		for i, step := range tt.steps {
 			if got := s.observe(start.Add(step.at), step.names); got != tt.want[i] {
 				t.Errorf("%s: step %d: got %v, want %v", tt.name, i, got, tt.want[i])

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lowkiq/lowkiq/internal/connlimit"
 )
 
 const (
@@ -45,7 +47,8 @@ type ListenerConfig struct {
 // Listener takes Raft connections for the process's server, whichever it is at the
 // moment.
 type Listener struct {
-	cfg ListenerConfig
+	cfg   ListenerConfig
+	reach reach
 
 	mu     sync.Mutex // guards stream
 	stream *stream    // of the current server; nil while there is none
@@ -91,9 +94,9 @@ func (l *Listener) Transport(server string) (raft.Transport, error) {
 		return nil, fmt.Errorf("raft transport of %s: that of %s is still open", server, l.stream.greeting.Target)
 	}
 	l.stream = s
-	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	return guard(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, MaxPool: 2, Timeout: l.cfg.timeout, Logger: raftLogger(l.cfg.Log),
-	}), nil
+	})), nil
 }
 
 // Run accepts connections until ctx is done, then closes the listener.
@@ -121,7 +124,8 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 }
 
-// greet reads the greeting and passes the connection on if it is for the server.
+// greet reads the greeting and passes the connection on if it is for the server. Of a listener with a bound, only
+// those that have greeted are held.
 func (l *Listener) greet(ctx context.Context, conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(l.cfg.timeout))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
@@ -133,6 +137,9 @@ func (l *Listener) greet(ctx context.Context, conn net.Conn) {
 	l.mu.Lock()
 	s := l.stream
 	l.mu.Unlock()
+	if bounded := connlimit.Of(conn); bounded != nil && err == nil && s != nil && got == s.greeting {
+		bounded.Hold() // not to be closed for strangers
+	}
 	if err != nil || s == nil || got != s.greeting || !s.pass(conn) {
 		l.cfg.Log.Debug("raft connection refused", "from", conn.RemoteAddr(), "greeting", got, "err", err)
 		_ = conn.Close()
@@ -206,7 +213,7 @@ func (s *stream) pass(conn net.Conn) bool {
 	s.conns[conn] = struct{}{}
 	s.mu.Unlock()
 	select {
-	case s.accepted <- acceptedConn{conn, s}:
+	case s.accepted <- &budget{Conn: acceptedConn{conn, s}}:
 		return true
 	case <-s.closed:
 		return false
@@ -256,7 +263,9 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout) // Raft gives no context
 	defer cancel()
+	began := time.Now()
 	conn, err := s.listener.cfg.Dial(ctx, hostPort)
+	s.listener.reach.note(hostPort, began, time.Now(), err)
 	if err != nil {
 		return nil, fmt.Errorf("dial raft server %s: %w", address, err)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lowkiq/lowkiq/internal/connlimit"
 )
 
 // patience is for a machine that runs all packages' tests at once.
@@ -21,6 +23,12 @@ func listen(t *testing.T, cluster string) *Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return listenOn(t, cluster, ln)
+}
+
+// listenOn starts a listener on a port that is open.
+func listenOn(t *testing.T, cluster string, ln net.Listener) *Listener {
+	t.Helper()
 	l := NewListener(ListenerConfig{Cluster: cluster, Listener: ln, timeout: patience})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -34,15 +42,57 @@ func listen(t *testing.T, cluster string) *Listener {
 	return l
 }
 
-func open(t *testing.T, l *Listener, server string) *raft.NetworkTransport {
+func open(t *testing.T, l *Listener, server string) *guarded {
 	t.Helper()
 	transport, err := l.Transport(server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := transport.(*raft.NetworkTransport)
+	n := transport.(*guarded)
 	t.Cleanup(func() { _ = n.Close() })
 	return n
+}
+
+// Who says nothing has no more connections than the bound, and keeps no server out; one that has greeted stays.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bound = 4
+	set := connlimit.New(connlimit.Limit{Total: bound})
+	to := listenOn(t, "c", connlimit.Listener{Listener: plain, Set: set})
+	target := open(t, to, "b#7.1")
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for {
+			select {
+			case rpc := <-target.Consumer():
+				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
+			case <-stop:
+				return
+			}
+		}
+	}()
+	from := open(t, listen(t, "c"), "a#7.1")
+	for range 2 {
+		for range 3 * bound {
+			silent, err := net.Dial("tcp", plain.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Close()
+		}
+		var got raft.RequestVoteResponse
+		if err := from.RequestVote("b#7.1", Address("b#7.1", to.Address()), &raft.RequestVoteRequest{}, &got); err != nil || !got.Granted {
+			t.Errorf("got %v, %v, want an answer", got.Granted, err)
+		}
+		if got := set.Len(); got > bound {
+			t.Errorf("got %d connections, want %d at most", got, bound)
+		}
+	}
 }
 
 // TestStreamRefusesOtherHistories: only a connection for exactly this cluster,

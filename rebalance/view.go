@@ -15,6 +15,8 @@ type Source interface {
 	// Claims returns who holds which shard by the claims, for the first leader that
 	// never saw an assignment.
 	Claims(ctx context.Context) (*Assignment, error)
+	// Heard returns the processes as gossip alone shows them, at once and without Redis.
+	Heard() []Peer
 }
 
 // View is the cluster as one process sees it.
@@ -32,13 +34,19 @@ type Peer struct {
 	Seat       Seat   // as the process last published it
 	Leased     bool   // it has a live lease
 	Superseded bool   // a newer process works under its name: it gets no shards
+
+	// Filled in by the agent; see lives.
+	Young   bool // it has been there for less than 2 ttl, of which its lease may be the last: it may be dead
+	OnTrial bool // a process of its name crashed at its start, and this one may, too: it owns nothing
+	Doubted bool // so did a process of any name: it is not given its first shards yet
 }
 
 // Seat is what a process publishes of its place in the Raft group.
 type Seat struct {
 	Server  string     `json:"server,omitempty"` // the id of its Raft server, "" while it has none
 	Leader  string     `json:"leader,omitempty"` // the id of the leader it follows, "" while it knows none
-	Applied Generation `json:"applied"`          // the newest assignment it works by
+	Applied Generation `json:"applied,omitzero"` // the newest assignment it works by
+	Able    bool       `json:"able,omitempty"`   // it could plan, if it led: Redis has been in its reach for a while
 }
 
 // names returns the names of the peers that may own shards, ascending.

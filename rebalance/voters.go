@@ -43,6 +43,7 @@ type seated struct {
 	dead     bool // its process is not seen any more, or has dropped the server
 	fit      bool // its process is leased and not draining
 	caughtUp bool // it has applied the current assignment
+	brief    bool // its process began lately or stands by: it may be gone as soon
 	peer     Peer
 }
 
@@ -60,16 +61,19 @@ func nextChange(servers []raft.Server, view View, self string, current Generatio
 			fit++
 			if s.voter {
 				good++
-			} else {
+			} else if !s.brief {
 				candidates++
 			}
 		}
 	}
+	// A voter that dies is a vote missing. One that may is taken only where there would be no
+	// other, as when a leader leaves.
+	briefToo := good == 0 && candidates == 0
 	want := votersFor(fit)
 	for _, s := range seats {
 		switch {
 		case s.id == self:
-		case s.fit && !s.voter && s.caughtUp && good < want:
+		case s.fit && !s.voter && s.caughtUp && good < want && (briefToo || !s.brief):
 			return change{promote, s.id, s.peer}
 		case s.dead && !s.voter:
 			return change{kind: removeServer, server: s.id}
@@ -104,6 +108,7 @@ func seat(servers []raft.Server, view View, current Generation) []seated {
 			dead:     !seen,
 			fit:      seen && p.Leased && !p.Draining,
 			caughtUp: seen && p.Seat.Applied.Compare(current) >= 0,
+			brief:    p.Young || p.Doubted || p.Superseded,
 			peer:     p,
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,8 @@ var errCut = errors.New("cut off")
 type world struct {
 	t      *testing.T
 	queues []lowkiq.Queue
+	ended  chan struct{}
+	flaps  sync.WaitGroup
 
 	mu        sync.Mutex // guards all below
 	raw, mark []byte
@@ -40,18 +43,22 @@ type process struct {
 	boot   string
 	host   string // where its Raft server listens
 	agent  *Agent
+	older  atomic.Bool // it cannot read what the others write
 	cancel context.CancelFunc
 	done   chan struct{}
 
 	// guarded by world.mu
 	transports map[raft.ServerAddress]*raft.InmemTransport
 	killed     bool
-	renewed    time.Time // the last time its lease was alive for sure
-	noKeeper   bool      // it cannot reach the keeper
-	noPeers    bool      // it cannot reach the other processes
-	unleased   bool      // it has lost its lease
-	frozen     bool      // it publishes an old seat
-	lostReply  bool      // its next successful compare-and-set loses its answer
+	renewed    time.Time               // the last time its lease was alive for sure
+	noKeeper   bool                    // it cannot reach the keeper
+	noPeers    bool                    // it cannot reach the other processes
+	noGossip   bool                    // it hears of nobody by gossip
+	unleased   bool                    // it has lost its lease
+	frozen     bool                    // it publishes an old seat
+	stuck      bool                    // its heartbeats pass and its entries do not
+	dies       func(next *record) bool // it is killed right after it wrote such a record
+	lostReply  bool                    // its next successful compare-and-set loses its answer
 	seat       Seat
 	claims     *Assignment
 }
@@ -60,7 +67,7 @@ func newWorld(t *testing.T, queues ...lowkiq.Queue) *world {
 	if queues == nil {
 		queues = []lowkiq.Queue{{Name: "a", Shards: 40}, {Name: "b", Shards: 40}}
 	}
-	w := &world{t: t, queues: queues, seen: map[Generation][]byte{}}
+	w := &world{t: t, queues: queues, ended: make(chan struct{}), seen: map[Generation][]byte{}}
 	t.Cleanup(w.stop)
 	return w
 }
@@ -85,13 +92,14 @@ func (w *world) start(name string, options ...func(*process)) *process {
 		node:       Node{Name: name, Weight: 1, Queues: []string{"a", "b"}},
 		transports: map[raft.ServerAddress]*raft.InmemTransport{},
 	}
-	agent, err := New(Config{Boot: p.boot, TTL: ttl, Record: keeperRecord{p}, Mark: keeperMark{p}, Source: p, Transport: p.open})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	p.agent = agent
 	for _, option := range options {
 		option(p)
+	}
+	if p.agent == nil {
+		var err error
+		if p.agent, err = New(Config{Boot: p.boot, TTL: ttl, Record: keeperRecord{p}, Mark: keeperMark{p}, Source: p, Transport: p.open, refuse: p.refuse}); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 	w.with(func() { w.processes = append(w.processes, p) })
 	var ctx context.Context
@@ -104,6 +112,13 @@ func (w *world) start(name string, options ...func(*process)) *process {
 	}()
 	go p.watch(ctx)
 	return p
+}
+
+func (p *process) refuse([]byte) error {
+	if p.older.Load() {
+		return errors.New("unknown command 99")
+	}
+	return nil
 }
 
 // watch checks that no two processes know different assignments of one generation.
@@ -162,6 +177,32 @@ func (p *process) isolateFromKeeper() {
 	p.world.with(func() { p.noKeeper, p.renewed = true, time.Now() })
 }
 
+// flap has the process reach the keeper for up, and then not for down, until the world ends.
+func (p *process) flap(down, up time.Duration) {
+	p.world.flaps.Go(func() {
+		for {
+			p.isolateFromKeeper()
+			if !p.world.sleep(down) {
+				return
+			}
+			p.world.with(func() { p.noKeeper = p.killed })
+			if !p.world.sleep(up) {
+				return
+			}
+		}
+	})
+}
+
+// sleep waits in the bubble's time; false says that the world has ended.
+func (w *world) sleep(d time.Duration) bool {
+	select {
+	case <-w.ended:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
 // wire connects all transports whose processes reach each other. Under mu.
 func (w *world) wire() {
 	for _, p := range w.processes {
@@ -187,7 +228,29 @@ func (p *process) open(server string) (raft.Transport, error) {
 	address, transport := raft.NewInmemTransport(Address(server, "mem"))
 	p.transports[address] = transport
 	p.world.wire()
-	return transport, nil
+	return halfOpen{transport, p}, nil
+}
+
+// halfOpen is a transport whose heartbeats may pass while entries do not.
+type halfOpen struct {
+	*raft.InmemTransport
+	process *process
+}
+
+// AppendEntries sends heartbeats and entries.
+func (h halfOpen) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	h.process.world.mu.Lock()
+	stuck := h.process.stuck && len(args.Entries) > 0
+	h.process.world.mu.Unlock()
+	if stuck {
+		return errCut
+	}
+	return h.InmemTransport.AppendEntries(id, to, args, resp)
+}
+
+// AppendEntriesPipeline would send entries past AppendEntries.
+func (h halfOpen) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
 // leased reports whether the process's lease is live. Under mu.
@@ -216,6 +279,18 @@ func (p *process) View(context.Context) (View, error) {
 		v.Peers = append(v.Peers, Peer{Node: q.node, Boot: q.boot, Address: q.host, Seat: q.seat, Leased: q.leased()})
 	}
 	return v, nil
+}
+
+// Heard is what gossip shows: who lives and is not cut off from the process.
+func (p *process) Heard() (peers []Peer) {
+	p.world.mu.Lock()
+	defer p.world.mu.Unlock()
+	for _, q := range p.world.processes {
+		if !p.noGossip && !q.gone() && !q.killed && (p == q || !p.noPeers && !q.noPeers) {
+			peers = append(peers, Peer{Node: q.node, Boot: q.boot, Seat: q.agent.Seat()})
+		}
+	}
+	return peers
 }
 
 func (p *process) Claims(context.Context) (*Assignment, error) { return p.claims, nil }
@@ -299,6 +374,8 @@ func (w *world) record() *record {
 }
 
 func (w *world) stop() {
+	close(w.ended)
+	w.flaps.Wait()
 	for _, p := range w.processes {
 		p.kill()
 	}

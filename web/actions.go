@@ -24,8 +24,8 @@ type actOnIDs = func(*queue.Queue, context.Context, ...string) (int, error)
 // Which jobs a body may describe.
 var (
 	sleeping = kind{[]queue.State{"", queue.Scheduled, queue.Retrying}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
-	waiting  = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
-	failed   = kind{[]queue.State{queue.Retrying}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
+	waiting  = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.Failed}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
+	failed   = kind{[]queue.State{queue.Failed}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
 	blocked  = kind{[]queue.State{queue.Waiting}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
 	buried   = kind{[]queue.State{queue.Dead}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
 )
@@ -42,6 +42,7 @@ type selection struct {
 	To        string      `json:"to"`
 	Limit     json.Number `json:"limit"`
 	Cursor    string      `json:"cursor"`
+	DryRun    bool        `json:"dry_run"` // count, change nothing
 }
 
 const (
@@ -61,8 +62,8 @@ func (s selection) ids() []string {
 	return ids
 }
 
-// parse reads a body: ids, or a query if there are none.
-func (d deed) parse(body []byte) (ids []string, query queue.Query, err error) {
+// parse reads a body: ids, or a query if there are none; and whether nothing is to be changed.
+func (d deed) parse(body []byte) (ids []string, query queue.Query, dryRun bool, err error) {
 	want := wantIDsOrAll
 	if d.onIDs == nil {
 		want = wantFilter
@@ -70,25 +71,26 @@ func (d deed) parse(body []byte) (ids []string, query queue.Query, err error) {
 	var s selection
 	if d.onIDs != nil || len(bytes.TrimSpace(body)) > 0 {
 		if err := decodeBody(body, &s, want); err != nil {
-			return nil, query, err
+			return nil, query, false, err
 		}
 	}
 	all := d.onIDs == nil || s.All != nil && *s.All
 	ids = s.ids()
 	switch {
 	case d.onIDs == nil && (len(ids) > 0 || s.All != nil):
-		return nil, query, badField("ids", "this route is about all: want %s", want)
+		return nil, query, false, badField("ids", "this route is about all: want %s", want)
 	case all && len(ids) > 0:
-		return nil, query, badField("all", "ids are named as well; want %s", want)
+		return nil, query, false, badField("all", "ids are named as well; want %s", want)
 	case all:
 		query, err = s.query(d.kind)
-		return nil, query, err
+		query.DryRun = s.DryRun
+		return nil, query, s.DryRun, err
 	case len(ids) == 0:
-		return nil, query, badField("ids", "no id is named; want %s", want)
+		return nil, query, false, badField("ids", "no id is named; want %s", want)
 	case s.describes():
-		return nil, query, badField("ids", `a filter, a limit or a cursor goes with {"all":true}, not with ids`)
+		return nil, query, false, badField("ids", `a filter, a limit or a cursor goes with {"all":true}, not with ids`)
 	}
-	return ids, query, nil
+	return ids, query, s.DryRun, nil
 }
 
 // describes reports whether a field is set that says which of all jobs are meant.
@@ -116,18 +118,25 @@ func (a *api) do(d deed) serveFunc {
 		if err != nil {
 			return err
 		}
-		ids, query, err := d.parse(body)
+		ids, query, dryRun, err := d.parse(body)
 		if err != nil {
 			return err
 		}
 		var step queue.Step
-		if ids == nil {
+		switch {
+		case ids == nil:
 			step, err = q.Bulk(r.Context(), d.action, query)
-		} else {
+		case dryRun:
+			step.Changed, err = q.Targets(r.Context(), d.action, d.kind.states[0], ids...)
+			step.Skipped = len(ids) - step.Changed
+		default:
 			step.Changed, err = d.onIDs(q, r.Context(), ids...)
 			step.Skipped = len(ids) - step.Changed
 		}
-		return a.changed(w, d.name, q, step, err)
+		if dryRun {
+			return answerStep(w, step, err)
+		}
+		return a.changed(w, r, d.name, q, step, err)
 	}
 }
 
@@ -145,7 +154,7 @@ func (a *api) setPaused(paused bool) serveFunc {
 		if err := set(r.Context(), q.Name); err != nil {
 			return err
 		}
-		a.cfg.Log.Info("queue paused or resumed", "queue", q.Name, "paused", paused)
+		a.cfg.Log.Info("queue paused or resumed", "queue", q.Name, "paused", paused, Sender(r))
 		return writeJSON(w, map[string]any{"queue": q.Name, "paused": paused})
 	}
 }
@@ -170,10 +179,14 @@ func (a *api) bareTarget(w http.ResponseWriter, r *http.Request) (*queue.Queue, 
 }
 
 // changed answers how far an action has come, also when it broke off.
-func (a *api) changed(w http.ResponseWriter, action string, q *queue.Queue, step queue.Step, err error) error {
+func (a *api) changed(w http.ResponseWriter, r *http.Request, action string, q *queue.Queue, step queue.Step, err error) error {
 	if step.Changed > 0 {
-		a.cfg.Log.Info("jobs changed by hand", "action", action, "queue", q.Name, "changed", step.Changed)
+		a.cfg.Log.Info("jobs changed by hand", "action", action, "queue", q.Name, "changed", step.Changed, Sender(r))
 	}
+	return answerStep(w, step, err)
+}
+
+func answerStep(w http.ResponseWriter, step queue.Step, err error) error {
 	if err != nil {
 		return &partly{changed: step.Changed, next: step.Next, err: err}
 	}

@@ -77,6 +77,62 @@ func TestActions(t *testing.T) {
 	}
 }
 
+// A dry run counts what the action itself would then change, and changes nothing.
+func TestDryRun(t *testing.T) {
+	url := shared(t)
+	for _, c := range []struct {
+		action, body string
+		changed      int
+	}{
+		{"jobs/run-now", `"ids":["s1","b1","nobody"]`, 1},
+		{"jobs/kill", `"ids":["r1","w1","d1","b1"]`, 2},
+		{"jobs/delete", `"all":true`, -1},
+		{"jobs/kill", `"all":true,"state":"retry","by":"retries","from":"1"`, -1},
+		{"kill-all-failed", ``, -1},
+		{"morgue/requeue", `"ids":["d1","d9","r1"]`, 1},
+		{"morgue/delete", `"all":true,"kind":"dead"`, -1},
+		{"blocked/skip", `"ids":["b1","f1"]`, 1},
+		{"blocked/bury", `"all":true`, 1},
+	} {
+		t.Run(c.action+" "+c.body, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, url).fill()
+			changed := func(body string) (n int) {
+				var step struct{ Changed, Skipped int }
+				answer := w.do("POST", ordersPath+c.action, body)
+				expect(t, answer, 200)
+				must(t, json.Unmarshal(answer.Body.Bytes(), &step))
+				return step.Changed
+			}
+			before := w.do("GET", ordersPath+"jobs?limit=1000", "").Body.String()
+			dry := changed("{" + strings.TrimPrefix(c.body+`,"dry_run":true}`, ","))
+			if after := w.do("GET", ordersPath+"jobs?limit=1000", "").Body.String(); after != before {
+				t.Errorf("got %s after the dry run, want what was there before: %s", after, before)
+			}
+			if did := changed("{" + c.body + "}"); did != dry || dry == 0 || c.changed >= 0 && dry != c.changed {
+				t.Errorf("the dry run counted %d, the action changed %d, want %d", dry, did, c.changed)
+			}
+		})
+	}
+}
+
+// A job that has failed is killed and deleted with the others once its turn has come.
+func TestAllFailedWhoseTurnHasCome(t *testing.T) {
+	url := shared(t)
+	for action, want := range map[string]string{"kill-all-failed": "morgue", "delete-all-failed": ""} {
+		w := newWorld(t, url).fill()
+		expect(t, w.do("POST", ordersPath+"jobs/run-now", `{"ids":["f1"]}`), 200)
+		expect(t, w.do("GET", ordersPath+"jobs?state=failed", ""), 200, `"id":"f1"`, `"id":"f2"`)
+		expect(t, w.do("POST", ordersPath+action, ""), 200, `"changed":2`)
+		answer := w.do("GET", ordersPath+"jobs/f1", "")
+		if want == "" {
+			expect(t, answer, 404)
+		} else {
+			expect(t, answer, 200, `"state":"`+want+`"`)
+		}
+	}
+}
+
 func TestPauseShows(t *testing.T) {
 	var log bytes.Buffer
 	w := newWorld(t, shared(t), func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) }).fill()
@@ -84,7 +140,7 @@ func TestPauseShows(t *testing.T) {
 		expect(t, w.do("POST", ordersPath+step.action, ""), 200, step.want)
 		expect(t, w.do("GET", "/api/v1/queues/orders", ""), 200, step.want)
 	}
-	if !strings.Contains(log.String(), "queue=orders paused=true") {
+	if !strings.Contains(log.String(), "queue=orders paused=true role=anyone address=192.0.2.1:1234") {
 		t.Errorf("got log %q, want the pause in it", log.String())
 	}
 }
@@ -124,7 +180,7 @@ func TestParseBody(t *testing.T) {
 		{"ids for all", `{"ids":["a"]}`, onAll, "ids: this route is about all", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, _, err := c.deed.parse([]byte(c.body))
+			_, _, _, err := c.deed.parse([]byte(c.body))
 			if c.want == "" {
 				must(t, err)
 				return

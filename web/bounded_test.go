@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"io"
@@ -9,91 +8,138 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// crowd is a server whose answers wait to be let go, and how many connections it has.
-type crowd struct {
-	*http.Server
-	letGo      chan struct{} // one answer per value
-	open, most atomic.Int64
-}
-
-func newCrowd() *crowd {
-	c := &crowd{letGo: make(chan struct{})}
-	c.Server = Server("", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-c.letGo:
-		case <-r.Context().Done():
+// flood opens connections to a server, each of which begins with text and never ends it.
+func flood(t *testing.T, address, text string, n int, secure bool) {
+	t.Helper()
+	for range n {
+		conn, err := net.Dial("tcp", address)
+		must(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+		if secure {
+			conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // the test looks at who is let in
 		}
-	}), 0)
-	c.ConnState = func(_ net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			if n := c.open.Add(1); n > c.most.Load() {
-				c.most.Store(n) // connections are accepted one after the other
-			}
-		case http.StateClosed:
-			c.open.Add(-1)
-		}
+		_, _ = io.WriteString(conn, text) // it may have been closed for a later one by now
 	}
-	return c
 }
 
-// However many connect, a server has no more connections than its bound; all are served in the
-// end, and those that wait do not keep it from ending.
-func TestConnectionsAreBounded(t *testing.T) {
-	t.Parallel()
-	const bound, clients = 3, 8
-	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			must(t, err)
-			c, served := newCrowd(), make(chan error, 1)
-			c.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0) // of handshakes that are cut off
-			serve := c.Serve
-			if secure {
-				c.TLSConfig = &tls.Config{Certificates: certificates(t)}
-				serve = func(l net.Listener) error { return c.ServeTLS(l, "", "") }
-			}
-			answers := make(chan error, clients+1)
-			ask := func() {
-				conn, err := net.Dial("tcp", listener.Addr().String())
-				must(t, err)
-				must(t, conn.SetDeadline(time.Now().Add(time.Minute)))
-				go func() { answers <- askOnce(conn, secure) }()
-			}
-			for range clients {
-				ask()
-			}
-			go func() { served <- serve(Bounded(listener, bound)) }()
-			for range clients {
-				c.letGo <- struct{}{}
-				must(t, <-answers)
-			}
-			if got := c.most.Load(); got != bound {
-				t.Errorf("got %d connections at once, want %d", got, bound)
-			}
-			for range bound + 1 {
-				ask()
-			}
-			for deadline := time.Now().Add(time.Minute); c.open.Load() < bound; {
-				if time.Now().After(deadline) {
-					t.Fatal("the connections never came")
+// However many clients send nothing, half a header or half a body, whether they may ask or not: a probe of
+// the node's health is answered at once, and so is who has a token if the others have none.
+func TestHealthIsAnsweredInAFlood(t *testing.T) {
+	const bound, clients = 16, 40
+	post := "POST " + ordersPath + "jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+	for _, c := range []struct {
+		name, text     string
+		tokens, secure bool
+		admitted       bool // what the flood asks is its right
+	}{
+		{name: "nothing", tokens: true},
+		{name: "half a header", text: "GET /healthz HTTP/1.1\r\nX: ", tokens: true},
+		{name: "bodies without a token", text: post + "\r\n{", tokens: true},
+		{name: "bodies of logins", text: "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\ntoken=", tokens: true},
+		{name: "bodies with a token", text: post + "Authorization: Bearer " + pushToken + "\r\n\r\n{", tokens: true, admitted: true},
+		{name: "bodies where nobody is asked for one", text: post + "\r\n{", admitted: true},
+		{name: "no request, TLS", tokens: true, secure: true},
+		{name: "bodies without a token, TLS", text: post + "\r\n{", tokens: true, secure: true},
+		{name: "bodies with a token, TLS", text: post + "Authorization: Bearer " + pushToken + "\r\n\r\n{", tokens: true, secure: true, admitted: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, shared(t), func(cfg *Config) {
+				if c.tokens {
+					cfg.Tokens = someTokens
 				}
-				time.Sleep(time.Millisecond)
+			})
+			w.fill()
+			s := httptest.NewUnstartedServer(nil)
+			s.Config = Server("", w.handler, bound)
+			s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0) // of handshakes that are cut off
+			address := s.Listener.Addr().String()
+			s.Listener = Bounded(s.Listener, bound)
+			if c.secure {
+				s.StartTLS()
+			} else {
+				s.Start()
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			_ = c.Shutdown(ctx) // it does not wait: answers are outstanding
-			must(t, c.Close())
-			if err := <-served; err != http.ErrServerClosed {
-				t.Errorf("got %v, want the end of the server", err)
+			t.Cleanup(s.Close)
+			flood(t, address, c.text, clients, c.secure)
+			probe := s.Client()
+			ask := func(path, token string) (int, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // on a busy machine, with -race
+				defer cancel()
+				r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
+				must(t, err)
+				if token != "" {
+					r.Header.Set("Authorization", "Bearer "+token)
+				}
+				r.Close = true
+				answer, err := probe.Do(r)
+				if err != nil {
+					return 0, err
+				}
+				_, _ = io.Copy(io.Discard, answer.Body)
+				return answer.StatusCode, answer.Body.Close()
+			}
+			for range 5 {
+				if status, err := ask("/healthz", ""); status != http.StatusOK || err != nil {
+					t.Fatalf("health: got %d, %v, want 200", status, err)
+				}
+			}
+			if c.admitted {
+				return
+			}
+			if status, err := ask("/api/v1/queues", readToken); status != http.StatusOK || err != nil {
+				t.Errorf("who has a token: got %d, %v, want 200", status, err)
 			}
 		})
+	}
+}
+
+// Beyond what may be admitted at once, requests are refused and told to try again; health is not.
+func TestAdmittedRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	const bound, most = 8, 7
+	w := newWorld(t, unreachable, func(cfg *Config) {
+		cfg.Pages = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+	})
+	s := httptest.NewUnstartedServer(nil)
+	s.Config = Server("", w.handler, bound)
+	s.Listener = Bounded(s.Listener, bound)
+	s.Start()
+	defer s.Close()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	for range most {
+		answer, err := client.Get(s.URL + "/") //nolint:bodyclose // it goes on until the test ends
+		must(t, err)
+		expectStatus(t, answer, http.StatusOK)
+		defer answer.Body.Close()
+	}
+	for range 3 {
+		answer, err := client.Get(s.URL + "/")
+		must(t, err)
+		expectStatus(t, answer, http.StatusServiceUnavailable)
+		if answer.Header.Get("Retry-After") == "" {
+			t.Error("got no Retry-After")
+		}
+		must(t, answer.Body.Close())
+		answer, err = client.Get(s.URL + "/healthz")
+		must(t, err)
+		expectStatus(t, answer, http.StatusOK)
+		must(t, answer.Body.Close())
+	}
+}
+
+func expectStatus(t *testing.T, answer *http.Response, want int) {
+	t.Helper()
+	if answer.StatusCode != want {
+		t.Fatalf("got %s, want %d", answer.Status, want)
 	}
 }
 
@@ -117,30 +163,4 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 		must(t, err)
 		must(t, answer.Body.Close())
 	}
-}
-
-// askOnce asks over a connection and closes it.
-func askOnce(conn net.Conn, secure bool) error {
-	defer conn.Close()
-	if secure {
-		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // the test looks at counts
-	}
-	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"); err != nil {
-		return err
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return err
-}
-
-// certificates are those of the standard library's test server.
-func certificates(t *testing.T) []tls.Certificate {
-	t.Helper()
-	server := httptest.NewUnstartedServer(nil)
-	server.StartTLS()
-	defer server.Close()
-	return server.TLS.Certificates
 }

@@ -24,10 +24,25 @@ type Cluster struct {
 	// Drain asks a node to give its shards away (on), or to take some again, and returns
 	// the instance that heard it. ErrUnknownNode, ErrNotHeard.
 	Drain func(ctx context.Context, node string, on bool) (instance string, err error)
+	// Handled says who handles which queue, by the leases of now.
+	Handled func(context.Context) (Handled, error)
 }
 
+// Handled are the names of the nodes that handle each queue; those of "" have a lease that cannot be read, and may handle any.
+type Handled map[string][]string
+
+// Add notes that a node handles a queue.
+func (h Handled) Add(queue, node string) {
+	if !slices.Contains(h[queue], node) {
+		h[queue] = append(h[queue], node)
+	}
+}
+
+// By are the nodes that handle a queue, or may.
+func (h Handled) By(queue string) []string { return slices.Concat(h[queue], h[""]) }
+
 func (c Cluster) complete() bool {
-	return c.Shards != nil && c.Members != nil && c.Plan != nil && c.Why != nil && c.Drain != nil
+	return c.Shards != nil && c.Members != nil && c.Plan != nil && c.Why != nil && c.Drain != nil && c.Handled != nil
 }
 
 // What the functions of [Cluster] refuse.
@@ -197,7 +212,7 @@ func (a *api) drain(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	a.cfg.Log.Info("drain asked by hand", "node", name, "instance", instance, "undo", wish.Undo)
+	a.cfg.Log.Info("drain asked by hand", "node", name, "instance", instance, "undo", wish.Undo, Sender(r))
 	return writeJSON(w, map[string]any{"node": name, "instance": instance, "draining": !wish.Undo})
 }
 

@@ -30,13 +30,21 @@ type Config struct {
 	// Certificates wants of every client one that the TLS layer has verified, but for
 	// /healthz and /readyz, whose callers have none. With Tokens both are wanted.
 	Certificates bool
-	// BodyLimit is the longest body of a request, bytes. Default 32 MiB.
+	// Names are the host names of the node besides those that nobody else can own: localhost, addresses,
+	// names without a dot. With neither Tokens nor Certificates, requests under other names are refused.
+	Names []string
+	// RequestMemory is most bytes that all requests together hold of bodies and of what is made of them. Default 64 MiB.
+	RequestMemory int64
+	// BodyLimit is the longest body of a request, bytes. Default 32 MiB, or half of RequestMemory if that is less.
 	BodyLimit int64
 	// Log gets what an operator would want to know. Default: nothing is logged.
 	Log *slog.Logger
 	// Version of the program, for people.
 	Version string
 }
+
+// DefaultRequestMemory is the default of Config.RequestMemory.
+const DefaultRequestMemory = 64 << 20
 
 // Validate says which field is missing or wrong.
 func (cfg Config) Validate() error {
@@ -49,6 +57,8 @@ func (cfg Config) Validate() error {
 		return errors.New("web: Cluster is incomplete")
 	case cfg.Metrics == nil:
 		return errors.New("web: Metrics is missing")
+	case cfg.RequestMemory < 0:
+		return errors.New("web: RequestMemory is negative")
 	case cfg.BodyLimit < 0:
 		return errors.New("web: BodyLimit is negative")
 	}
@@ -65,8 +75,11 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Pages == nil {
 		cfg.Pages = http.HandlerFunc(nowhere)
 	}
+	if cfg.RequestMemory == 0 {
+		cfg.RequestMemory = DefaultRequestMemory
+	}
 	if cfg.BodyLimit == 0 {
-		cfg.BodyLimit = 32 << 20
+		cfg.BodyLimit = min(32<<20, cfg.RequestMemory/copiesOfBody)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -97,11 +110,14 @@ func New(cfg Config) (http.Handler, error) {
 		needs[rt.pattern] = rt.needs()
 	}
 	tokens := a.cfg.Tokens.hashed()
-	pages, err := newDoors(sessions{tokens, time.Now}, a.cfg.Pages)
+	pages, err := newDoors(sessions{tokens, time.Now}, a.cfg.Pages, a.cfg.Log)
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{mux: mux, needs: needs, tokens: tokens, certificates: a.cfg.Certificates, doors: pages}
+	g := &guard{mux: mux, needs: needs, tokens: tokens, certificates: a.cfg.Certificates, doors: pages, memory: &memory{most: a.cfg.RequestMemory}}
+	for _, name := range a.cfg.Names {
+		g.names = append(g.names, plainName(name))
+	}
 	return a.withHeaders(g.wrap(withOrigin(withMisses(mux, pages)))), nil
 }
 

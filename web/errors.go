@@ -43,4 +43,4 @@ func (a *api) errorGroups(w http.ResponseWriter, r *http.Request) error {
 }
 
 // failing are the states whose jobs have an error.
-var failing = kind{[]queue.State{queue.Retrying, queue.Waiting, queue.Dead}, []queue.Order{queue.ByDue}}
+var failing = kind{[]queue.State{queue.Failed, queue.Retrying, queue.Waiting, queue.Dead}, []queue.Order{queue.ByDue}}

@@ -30,7 +30,11 @@ func (s Status) filled() Status {
 }
 
 func (a *api) queues(w http.ResponseWriter, r *http.Request) error {
-	all, err := Queues(r.Context(), a.cfg.Client)
+	handled, err := a.cfg.Cluster.Handled(r.Context())
+	if err != nil {
+		return err
+	}
+	all, err := Queues(r.Context(), a.cfg.Client, handled)
 	if err != nil {
 		return err
 	}
@@ -56,7 +60,11 @@ func (a *api) oneQueue(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, queueStatus(q.Name, entry, stats))
+	handled, err := a.cfg.Cluster.Handled(r.Context())
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, queueStatus(q.Name, entry, stats, handled))
 }
 
 // lowkiqFigures are a queue in the words of Ruby Lowkiq: length, morgue_length and lag

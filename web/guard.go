@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"path"
 	"strings"
@@ -43,8 +44,10 @@ type guard struct {
 	mux          *http.ServeMux
 	needs        map[string]role // by pattern of mux
 	tokens       []hashed
-	certificates bool // a verified client certificate is wanted
+	certificates bool     // a verified client certificate is wanted
+	names        []string // of the node, as plainName has them; only asked for while idle
 	doors        *doors
+	memory       *memory // of all admitted requests
 }
 
 // right is what the sender of a request may do.
@@ -94,8 +97,9 @@ func verified(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedC
 // wrap lets through who may ask what he asks.
 func (g *guard) wrap(next http.Handler) http.Handler {
 	if g.idle() {
-		return g.withOwnNames(next)
+		return g.withOwnNames(g.admit(next))
 	}
+	next = g.admit(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		want, have := g.wanted(r), g.right(r)
 		switch {
@@ -137,6 +141,15 @@ type rightKey struct{}
 func MayChange(r *http.Request) bool {
 	have, asked := r.Context().Value(rightKey{}).(right)
 	return !asked || have.role.may(admin)
+}
+
+// Sender is what a log line says of who sent a request: the role of his token, and his address.
+func Sender(r *http.Request) slog.Attr {
+	role := "anyone" // nobody is asked for a token
+	if have, asked := r.Context().Value(rightKey{}).(right); asked {
+		role = have.role.String()
+	}
+	return slog.Group("", slog.String("role", role), slog.String("address", r.RemoteAddr))
 }
 
 // SessionEnd is when the session ends that allowed a request; zero if none did. An answer that

@@ -12,7 +12,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
@@ -64,21 +63,43 @@ func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > a.cfg.BodyLimit {
 		return nil, tooLarge
 	}
-	// Not every ResponseWriter has deadlines; those of a real server have.
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, a.cfg.BodyLimit))
-	_ = control.SetReadDeadline(time.Time{})
+	body, err := readAll(http.MaxBytesReader(w, r.Body, a.cfg.BodyLimit), r.ContentLength)
 	var limit *http.MaxBytesError
 	switch {
 	case errors.As(err, &limit):
 		return nil, tooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, newProblem(http.StatusRequestTimeout, "the body did not arrive within %s", bodyTimeout)
+		return nil, newProblem(http.StatusRequestTimeout, "the body did not arrive within %s, or nothing of it for %s", bodyTimeout, bodyPause)
+	case Busy(err):
+		return nil, newProblem(http.StatusServiceUnavailable, "%v", err)
 	case err != nil:
 		return nil, newProblem(http.StatusBadRequest, "read the body: %v", err)
 	}
 	return body, nil
+}
+
+// readAll reads a body of the announced length, -1 if that is unknown. What it holds grows with what has
+// arrived: an announcement costs nothing.
+func readAll(from io.Reader, length int64) ([]byte, error) {
+	body := make([]byte, 0, 4096)
+	for {
+		n, err := from.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if errors.Is(err, io.EOF) {
+			return body, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(body) < cap(body) {
+			continue
+		}
+		size := 2 * int64(cap(body))
+		if length > int64(len(body)) {
+			size = min(size, length+1) // one byte for the read that finds the end
+		}
+		body = append(make([]byte, 0, size), body...)
+	}
 }
 
 // decodeBody reads one JSON object into v, and refuses fields that v does not have.

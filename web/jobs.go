@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -18,6 +19,9 @@ func (a *api) list(k kind) serveFunc {
 		}
 		l, err := parseListing(r.URL.Query(), k)
 		if err != nil {
+			return err
+		}
+		if err := accountOf(r).take(int64(cmp.Or(l.Limit, 100)) * bytesOfRow); err != nil {
 			return err
 		}
 		page, err := q.Page(r.Context(), l)
@@ -48,6 +52,9 @@ func (a *api) oneJob(w http.ResponseWriter, r *http.Request) error {
 func (a *api) showJob(w http.ResponseWriter, r *http.Request, id string) error {
 	q, err := a.queue(r)
 	if err != nil {
+		return err
+	}
+	if err := accountOf(r).take(bytesOfOne); err != nil {
 		return err
 	}
 	job, ok, err := q.Job(r.Context(), id)

@@ -28,7 +28,7 @@ type kind struct {
 }
 
 var (
-	jobsKind     = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.InFlight, queue.Waiting}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
+	jobsKind     = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.Failed, queue.InFlight, queue.Waiting}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
 	inFlightKind = kind{[]queue.State{queue.InFlight}, []queue.Order{queue.ByID, queue.ByDue}}
 	morgueKind   = kind{[]queue.State{queue.Dead}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
 )
@@ -46,7 +46,7 @@ func parseListing(values url.Values, k kind) (queue.Query, error) {
 		return l, err
 	}
 	if l.By == queue.ByRetries && (l.State == queue.Ready || l.State == queue.Scheduled || l.State == queue.InFlight) {
-		return l, badField("by", "retries sorts failed jobs: want state=retry or state=blocked, not state=%s", l.State)
+		return l, badField("by", "retries sorts failed jobs: want state=retry, state=failed or state=blocked, not state=%s", l.State)
 	}
 	l.Limit = defaultLimit
 	err := readLimit(values, maxLimit, &l.Limit)

@@ -6,16 +6,20 @@ import (
 	"time"
 )
 
-// bodyTimeout is how long a client may take to send a body. It is set per request, as
-// a ReadTimeout of the server would also end long answers.
-const bodyTimeout = 5 * time.Minute
+// How long a client may take to send a body. It is set per request, as a ReadTimeout of the server would
+// also end long answers.
+const (
+	bodyTimeout     = 5 * time.Minute  // the whole, of an admitted request
+	bodyPause       = 30 * time.Second // until its next part
+	strangerTimeout = 5 * time.Second  // the whole, until the guard has admitted the request
+)
 
-// withBodyTimeout bounds how long a request's body is waited for, also by the server itself,
-// which reads what a handler has left of it.
+// withBodyTimeout bounds how long a request's body is waited for before it is admitted, also by the server
+// itself, which reads what a handler has left of it.
 func withBodyTimeout(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		// Not every ResponseWriter has deadlines; those of a real server have.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(strangerTimeout))
 	}
 }
 
@@ -38,6 +42,9 @@ func (l patient) Accept() (net.Conn, error) {
 }
 
 type patientConn struct{ net.Conn }
+
+// NetConn is the connection below.
+func (c patientConn) NetConn() net.Conn { return c.Conn }
 
 // Write sets the deadline anew for each part: one of an answer before must not outlive it.
 func (c patientConn) Write(text []byte) (n int, err error) {

@@ -44,17 +44,24 @@ func served(t *testing.T, handler http.Handler, f func(conn net.Conn)) {
 	})
 }
 
-// Who announces a body and never sends it keeps its connection for bodyTimeout, whatever it asks.
+// Who announces a body and never sends it keeps its connection for bodyPause if it has a token, else for
+// strangerTimeout, whatever it asks.
 func TestBodyThatNeverComes(t *testing.T) {
-	for _, target := range []string{"/login", "/", "/nowhere", "/api/v1/status", ordersPath + "jobs"} {
-		t.Run(target, func(t *testing.T) {
+	for _, c := range []struct {
+		target, token string
+		wait          time.Duration
+	}{
+		{"/login", "", strangerTimeout}, {"/", "", strangerTimeout}, {"/nowhere", "", strangerTimeout}, {"/api/v1/status", "", strangerTimeout},
+		{ordersPath + "jobs", "", strangerTimeout}, {ordersPath + "jobs", readToken, strangerTimeout}, {ordersPath + "pause", adminToken, bodyPause},
+	} {
+		t.Run(c.target+" "+c.token, func(t *testing.T) {
 			handler := guarded(t).handler
 			served(t, handler, func(conn net.Conn) {
-				must(t, conn.SetReadDeadline(time.Now().Add(bodyTimeout+time.Minute)))
-				_, err := io.WriteString(conn, "POST "+target+" HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n")
+				must(t, conn.SetReadDeadline(time.Now().Add(c.wait+time.Second)))
+				_, err := io.WriteString(conn, "POST "+c.target+" HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer "+c.token+"\r\nContent-Length: 10\r\n\r\n")
 				must(t, err)
 				if _, err := io.Copy(io.Discard, conn); err != nil {
-					t.Errorf("got %v, want the connection to end within %s", err, bodyTimeout)
+					t.Errorf("got %v, want the connection to end within %s", err, c.wait)
 				}
 			})
 		})

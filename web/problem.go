@@ -74,9 +74,11 @@ func classify(err error) *problem {
 		return newProblem(http.StatusBadRequest, "%v", err)
 	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, ErrUnknownNode):
 		return newProblem(http.StatusNotFound, "%v", err)
+	case errors.Is(err, queue.ErrHandled), errors.Is(err, queue.ErrNotEmpty), errors.Is(err, queue.ErrChanged):
+		return newProblem(http.StatusConflict, "%v", err)
 	case errors.Is(err, ErrNoCluster), errors.Is(err, ErrNodeExists), errors.Is(err, ErrNotHeard):
 		return newProblem(http.StatusConflict, "%v", err)
-	case queue.Transient(err), errors.Is(err, context.Canceled):
+	case queue.Transient(err), errors.Is(err, context.Canceled), Busy(err):
 		return newProblem(http.StatusServiceUnavailable, "%v", err)
 	}
 	return newProblem(http.StatusInternalServerError, "%v", err)

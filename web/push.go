@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"net/http"
 	"unicode/utf8"
 
@@ -15,8 +16,8 @@ type pushResult struct {
 	OK     bool   `json:"ok"`
 	Merged bool   `json:"merged"` // an equal payload was waiting already
 	Error  string `json:"error,omitempty"`
-	// Retry: it is unknown whether the job was stored; pushing it again is safe and
-	// may work. Without it, the job was refused for what it is.
+	// Retry: the job was not sent, or it is unknown whether it was stored; pushing it
+	// again is safe and may work. Without it, the job was refused for what it is.
 	Retry bool `json:"retry,omitempty"`
 }
 
@@ -44,6 +45,9 @@ func (a *api) push(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := accountOf(r).take(jobsMemory(body)); err != nil {
+		return err
+	}
 	jobs, err := wire.ParseJobs(body)
 	if err != nil {
 		return err
@@ -60,13 +64,13 @@ func (a *api) push(w http.ResponseWriter, r *http.Request) error {
 	}{pushResults(jobs, results)})
 }
 
-// outage returns why nothing was stored, if that was Redis's fault.
+// outage returns why nothing was stored, if that was Redis's fault, or the queue was deleted.
 func outage(results []queue.Result) (fault error) {
 	for i := range results {
 		switch err := results[i].Err; {
 		case err == nil:
 			return nil
-		case fault == nil && queue.Transient(err):
+		case fault == nil && (queue.Transient(err) || errors.Is(err, lowkiq.ErrUnknownQueue)):
 			fault = err
 		}
 	}

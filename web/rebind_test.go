@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// A page whose name leads to loopback is, to a browser, the node's own: only the name tells.
-func TestNamesOfOtherSitesAreRefusedOnLoopback(t *testing.T) {
+// A page whose name leads to the node is, to a browser, the node's own: only the name tells.
+func TestNamesOfOtherSitesAreRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, unreachable)
+	w := newWorld(t, unreachable, func(cfg *Config) { cfg.Names = []string{"Lowkiq.Internal"} })
 	tokens := newWorld(t, unreachable, func(cfg *Config) { cfg.Tokens = someTokens })
 	for _, c := range []struct {
 		name, local, host string
@@ -30,7 +30,12 @@ func TestNamesOfOtherSitesAreRefusedOnLoopback(t *testing.T) {
 		{"an address cannot be led elsewhere", "127.0.0.1", "10.0.0.2:7948", w, 200},
 		{"the host's own name", "127.0.1.1", "workstation:7948", w, 200},
 		{"no name, HTTP/1.0", "127.0.0.1", "", w, 200},
-		{"reachable by others (node.insecure)", "10.0.0.2", "lowkiq.example:7948", w, 200},
+		{"reachable by others, a name that leads there", "10.0.0.2", "evil.example:7948", w, 403},
+		{"below a name of the node", "10.0.0.2", "evil.lowkiq.internal", w, 403},
+		{"reachable by others, by address", "10.0.0.2", "10.0.0.2:7948", w, 200},
+		{"reachable by others, published on localhost", "172.18.0.3", "localhost:7948", w, 200},
+		{"reachable by others, a name of the network", "172.18.0.3", "lowkiq-2:7948", w, 200},
+		{"a name of the node", "10.0.0.2", "lowkiq.INTERNAL.:7948", w, 200},
 		{"a token is asked for", "127.0.0.1", "lowkiq.example:7948", tokens, 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -45,6 +45,8 @@ func (a *api) routes() []route {
 		{pattern: "GET /api/v1/queues/{q}", about: "one queue", path: "/api/v1/queues/orders", serve: a.oneQueue},
 		{pattern: "POST /api/v1/queues/{q}/pause", about: "stop handling, go on taking pushes", path: "/api/v1/queues/orders/pause", serve: a.setPaused(true)},
 		{pattern: "POST /api/v1/queues/{q}/resume", about: "go on", path: "/api/v1/queues/orders/resume", serve: a.setPaused(false)},
+		{pattern: "POST /api/v1/queues/{q}/delete", about: "delete a retired queue: one that no node handles, empty or by force", path: "/api/v1/queues/orders/delete",
+			body: `{"force":true,"dry_run":true}`, serve: a.deleteQueue},
 	}
 	return slices.Concat(all, a.clusterRoutes(), a.jobRoutes())
 }

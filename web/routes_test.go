@@ -39,7 +39,7 @@ var cases = map[string][]routeCase{
 		{"all", "/api/v1/status", "", 200, []string{
 			`{"cluster":"default","generation":{"record":"01J","index":42},"leader":"n1","warnings":[],`,
 			`"nodes":[{"name":"n1","instance":"n1/01J.1","state":"live","lease_age_s":0.25,"voter":true,"shards":4,"http":"127.0.0.1:7948"}]`,
-			`{"name":"orders","shards":1,"paused":false,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"in_flight":1,"blocked":1},"morgue":2`}},
+			`{"name":"orders","shards":1,"paused":false,"unhandled":false,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"in_flight":1,"blocked":1},"morgue":2`}},
 		{"parameter", "/api/v1/status?verbose=1", "", 400, []string{`"field":"verbose"`, "takes none"}},
 	},
 	"GET /api/v1/shards": {{"all", "/api/v1/shards", "", 200, []string{
@@ -71,13 +71,21 @@ var cases = map[string][]routeCase{
 	"GET /api/v1/stats": {{"lowkiq", "/api/v1/stats", "", 200, []string{
 		`{"total":{"length":8,"morgue_length":2,"lag":`, `"by_worker":{"mail":{"length":0,`, `"orders":{"length":8,`,
 		`"failed":4,"busy":1,"enqueued":8,"fresh":5,"retries":3,"dead":2}`}}},
-	"GET /api/v1/queues":     {{"all", "/api/v1/queues", "", 200, []string{`{"queues":[{"name":"mail","shards":3,`, `{"name":"orders"`}}},
+	"GET /api/v1/queues":     {{"all", "/api/v1/queues", "", 200, []string{`{"queues":[{"name":"mail","shards":3,"paused":false,"unhandled":true,`, `{"name":"orders"`}}},
 	"GET /api/v1/queues/{q}": {{"one", "/api/v1/queues/orders", "", 200, []string{`{"name":"orders","shards":1,"paused":false`, `"processed":0`}}},
 	"POST /api/v1/queues/{q}/pause": {
 		{"pause", ordersPath + "pause", "", 200, []string{`{"paused":true,"queue":"orders"}`}},
 		{"field", ordersPath + "pause", `{"for":1}`, 400, []string{`"field":"for"`, `"line":1`}},
 	},
 	"POST /api/v1/queues/{q}/resume": {{"resume", ordersPath + "resume", "{}", 200, []string{`{"paused":false,"queue":"orders"}`}}},
+	"POST /api/v1/queues/{q}/delete": {
+		{"owned", ordersPath + "delete", `{"force":true}`, 409, []string{`shard orders/0: the queue is handled: instance n1/01J.1 owns the shard`}},
+		{"empty", "/api/v1/queues/mail/delete", "", 200, []string{`{"queue":"mail","deleted":true,"needs_force":false,"jobs":0,"morgue":0}`}},
+		{"dry run", "/api/v1/queues/mail/delete", `{"dry_run":true}`, 200, []string{`{"queue":"mail","deleted":false,`}},
+		{"filled", ordersPath + "delete", `{"dry_run":true}`, 200, []string{`"deleted":false,"needs_force":true,"jobs":9,"morgue":2`}},
+		{"unknown", "/api/v1/queues/nowhere/delete", "", 404, []string{`unknown queue \"nowhere\" (known: mail, orders)`}},
+		{"field", ordersPath + "delete", `{"forced":true}`, 400, []string{`"field":"forced"`}},
+	},
 	"POST /api/v1/queues/{q}/jobs": {
 		{"object", ordersPath + "jobs", `{"id":"x","payload":{"a":1},"score":1,"perform_in":1763600000}`, 200, []string{`{"results":[{"id":"x","ok":true,"merged":false}]}`}},
 		{"array, one merged", ordersPath + "jobs", `[{"id":"x"},{"id":"r1","payload":{"n":1}}]`, 200, []string{`{"id":"x","ok":true,"merged":false}`, `{"id":"r1","ok":true,"merged":true}`}},
@@ -119,7 +127,7 @@ var cases = map[string][]routeCase{
 		{"limit", ordersPath + "morgue?limit=1001", "", 400, []string{`"field":"limit"`, "1 to 1000"}},
 	},
 	"GET /api/v1/queues/{q}/errors": {
-		{"failed", ordersPath + "errors", "", 200, []string{`{"state":"retry","groups":[{"kind":"no price","jobs":1,"payloads":1,"newest":`, `"example":{"id":"f2"},"error":"no price"}`, `"examined":2,"all":true}`}},
+		{"failed", ordersPath + "errors", "", 200, []string{`{"state":"failed","groups":[{"kind":"no price","jobs":1,"payloads":1,"newest":`, `"example":{"id":"f2"},"error":"no price"}`, `"examined":2,"all":true}`}},
 		{"buried", ordersPath + "errors?state=morgue", "", 200, []string{`{"kind":"dead","jobs":1,`, `"example":{"id":"d1"}`}},
 		{"ready", ordersPath + "errors?state=ready", "", 400, []string{`"field":"state"`}},
 	},

@@ -8,7 +8,10 @@ import (
 	"encoding/base64"
 	"fmt"
 	"html/template"
+	"log/slog"
+	"maps"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -28,7 +31,9 @@ const (
 	sessionLife   = 12 * time.Hour
 	loginLimit    = 4 << 10 // bytes of the form
 	nextLimit     = 2 << 10 // bytes of the path to go on to
-	loginsASecond = 3       // attempts, whoever makes them; as many may come at once
+	loginsASecond = 3       // attempts from one address; as many may come at once
+	loginsInTotal = 30      // attempts a second from all addresses; as many may come at once
+	loginSources  = 1000    // addresses that are remembered
 )
 
 //go:embed login.html
@@ -88,15 +93,16 @@ type doors struct {
 	sessions sessions
 	attempts *attempts
 	page     *template.Template
+	log      *slog.Logger
 	next     http.Handler // everything behind them
 }
 
-func newDoors(s sessions, next http.Handler) (*doors, error) {
+func newDoors(s sessions, next http.Handler, log *slog.Logger) (*doors, error) {
 	page, err := template.New("login").Parse(loginText)
 	if err != nil {
 		return nil, fmt.Errorf("web: login page: %w", err)
 	}
-	return &doors{sessions: s, attempts: &attempts{now: s.now, left: loginsASecond}, page: page, next: next}, nil
+	return &doors{sessions: s, attempts: newAttempts(s.now), page: page, next: next, log: log}, nil
 }
 
 // ServeHTTP serves the doors and passes the rest on.
@@ -125,13 +131,14 @@ func (d *doors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (d *doors) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, loginLimit)
 	next := local(r.PostFormValue("next"))
-	if !d.attempts.take() {
+	if !d.attempts.take(sourceOf(r)) {
 		w.Header().Set("Retry-After", "1")
 		d.show(w, http.StatusTooManyRequests, next, "Too many attempts at once. Wait a second and try again.")
 		return
 	}
 	of, ok := owner(d.sessions.tokens, strings.TrimSpace(r.PostFormValue("token")))
 	if !ok || !of.role.may(read) {
+		d.log.Warn("login refused", "address", r.RemoteAddr)
 		d.show(w, http.StatusForbidden, next, "That is neither the read nor the admin token of this node.")
 		return
 	}
@@ -178,25 +185,69 @@ func local(next string) string {
 	return next
 }
 
-// attempts bounds how often a login may be tried.
+// attempts bounds how often a login may be tried: from one address, so that nobody keeps others out, and in
+// total.
 type attempts struct {
 	now func() time.Time
 
-	mu   sync.Mutex // guards the following
+	mu  sync.Mutex // guards the following
+	all bucket
+	of  map[string]*bucket // by address
+}
+
+// bucket holds attempts that are left: up to rate, and rate more each second.
+type bucket struct {
 	left float64
 	last time.Time
 }
 
-// take reports whether one more may be made now.
-func (a *attempts) take() bool {
+func newAttempts(now func() time.Time) *attempts {
+	return &attempts{now: now, of: map[string]*bucket{}}
+}
+
+// take reports whether an address may make one more now.
+func (a *attempts) take(from string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.now()
-	a.left = min(loginsASecond, a.left+now.Sub(a.last).Seconds()*loginsASecond)
-	a.last = now
-	if a.left < 1 {
+	a.all.fill(now, loginsInTotal)
+	mine := a.of[from]
+	if mine == nil {
+		if len(a.of) >= loginSources {
+			maps.DeleteFunc(a.of, func(_ string, b *bucket) bool { return now.Sub(b.last) >= time.Second }) // they are full
+		}
+		if len(a.of) >= loginSources {
+			return false
+		}
+		mine = &bucket{}
+		a.of[from] = mine
+	}
+	if mine.fill(now, loginsASecond); mine.left < 1 || a.all.left < 1 {
 		return false
 	}
-	a.left--
+	mine.left--
+	a.all.left--
 	return true
+}
+
+func (b *bucket) fill(now time.Time, rate float64) {
+	b.left = min(rate, b.left+now.Sub(b.last).Seconds()*rate)
+	b.last = now
+}
+
+// sourceOf is the address that a request came from; of IPv6 the network, of which anybody has many addresses.
+func sourceOf(r *http.Request) string {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	address := from.Addr().Unmap()
+	if address.Is4() {
+		return address.String()
+	}
+	network, err := address.Prefix(64)
+	if err != nil {
+		return address.String()
+	}
+	return network.String()
 }

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -224,13 +226,41 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+// An address is that of a host, or of a network whose host may choose its own.
+func TestSourceOfALogin(t *testing.T) {
+	t.Parallel()
+	for from, want := range map[string]string{
+		"192.0.2.1:5": "192.0.2.1", "[::ffff:192.0.2.1]:5": "192.0.2.1", "[2001:db8::1:2]:5": "2001:db8::/64", "pipe": "pipe",
+	} {
+		if got := sourceOf(&http.Request{RemoteAddr: from}); got != want {
+			t.Errorf("%s: got %s, want %s", from, got, want)
+		}
+	}
+}
+
+// Who tries tokens leaves lines in the log, without the token.
+func TestRefusedLoginIsLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	w := guarded(t, func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	w.login("wrong-token-0123456789", "/")
+	if got := log.String(); !strings.Contains(got, `msg="login refused" address=192.0.2.1:1234`) || strings.Contains(got, "wrong-token") {
+		t.Errorf("got %q, want the address and no token", got)
+	}
+	log.Reset()
+	w.login(adminToken, "/")
+	if got := log.String(); got != "" {
+		t.Errorf("a good one: got %q, want nothing", got)
+	}
+}
+
 func TestLoginAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
-	a := &attempts{now: func() time.Time { return now }}
+	a := newAttempts(func() time.Time { return now })
 	count := func() (n int) {
 		for range 100 {
-			if a.take() {
+			if a.take("192.0.2.1") {
 				n++
 			}
 		}
@@ -246,6 +276,28 @@ func TestLoginAttemptsAreBounded(t *testing.T) {
 	now = now.Add(time.Hour)
 	if got := count(); got != loginsASecond {
 		t.Errorf("after an hour: got %d, want %d", got, loginsASecond)
+	}
+	if !a.take("192.0.2.2") {
+		t.Error("another address: got it refused, want it to have attempts of its own")
+	}
+	total := 0
+	for i := range 10 * loginsInTotal {
+		if a.take(strconv.Itoa(i)) {
+			total++
+		}
+	}
+	if total > loginsInTotal {
+		t.Errorf("many addresses: got %d at once, want %d at most", total, loginsInTotal)
+	}
+	for i := range 2 * loginSources {
+		a.take("other" + strconv.Itoa(i))
+	}
+	if len(a.of) > loginSources {
+		t.Errorf("got %d addresses remembered, want %d at most", len(a.of), loginSources)
+	}
+	now = now.Add(time.Hour)
+	if !a.take("192.0.2.3") {
+		t.Error("an hour after many addresses: got it refused")
 	}
 	w := guarded(t)
 	synctest.Test(t, func(t *testing.T) { // its clock stands still

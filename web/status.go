@@ -2,9 +2,11 @@ package web
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -51,7 +53,8 @@ type QueueStatus struct {
 	Name      string       `json:"name"`
 	Shards    int          `json:"shards"`
 	Paused    bool         `json:"paused"`
-	Lag       float64      `json:"lag_s"` // age of the oldest due job, seconds; 0 if none
+	Unhandled bool         `json:"unhandled"` // no living node handles it
+	Lag       float64      `json:"lag_s"`     // age of the oldest due job, seconds; 0 if none
 	Jobs      queue.Counts `json:"jobs"`
 	Morgue    int          `json:"morgue"`    // payloads in the morgue
 	Processed int64        `json:"processed"` // ids acked, ever
@@ -59,8 +62,8 @@ type QueueStatus struct {
 }
 
 // Queues reads the figures of all registered queues, in order of their names: what
-// belongs into [Status.Queues].
-func Queues(ctx context.Context, client *queue.Client) ([]QueueStatus, error) {
+// belongs into [Status.Queues]. handled is that of [Cluster].
+func Queues(ctx context.Context, client *queue.Client, handled Handled) ([]QueueStatus, error) {
 	entries, err := client.Registry(ctx)
 	if err != nil {
 		return nil, err
@@ -68,10 +71,13 @@ func Queues(ctx context.Context, client *queue.Client) ([]QueueStatus, error) {
 	all := make([]QueueStatus, 0, len(entries))
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		stats, err := readStats(ctx, client, name)
+		if errors.Is(err, lowkiq.ErrUnknownQueue) {
+			continue // it was deleted meanwhile
+		}
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, queueStatus(name, entries[name], stats))
+		all = append(all, queueStatus(name, entries[name], stats, handled))
 	}
 	return all, nil
 }
@@ -84,9 +90,9 @@ func readStats(ctx context.Context, client *queue.Client, name string) (queue.St
 	return q.Stats(ctx)
 }
 
-func queueStatus(name string, entry queue.Entry, stats queue.Stats) QueueStatus {
+func queueStatus(name string, entry queue.Entry, stats queue.Stats, handled Handled) QueueStatus {
 	return QueueStatus{
-		Name: name, Shards: entry.Shards, Paused: entry.Paused, Lag: stats.Lag.Seconds(),
+		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
 		Jobs: stats.Jobs, Morgue: stats.Morgue, Processed: stats.Processed, Failed: stats.Failed,
 	}
 }

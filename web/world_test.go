@@ -24,6 +24,7 @@ type world struct {
 	client  *queue.Client
 	orders  *queue.Queue
 	handler http.Handler
+	handled Handled
 }
 
 var worlds atomic.Int64
@@ -37,7 +38,8 @@ func newWorld(t testing.TB, url string, change ...func(*Config)) *world {
 	must(t, err)
 	t.Cleanup(func() { must(t, client.Close()) })
 	w := &world{t: t, client: client}
-	cfg := Config{Client: client, Metrics: registry(), Version: "v1.2.3", Status: w.status, Cluster: w.cluster()}
+	cfg := Config{Client: client, Metrics: registry(), Version: "v1.2.3", Status: w.status, Cluster: w.cluster(),
+		Names: []string{"example.com"}} // httptest.NewRequest's
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -60,7 +62,7 @@ func registry() *prometheus.Registry {
 }
 
 func (w *world) status(ctx context.Context) (Status, error) {
-	queues, err := Queues(ctx, w.client)
+	queues, err := Queues(ctx, w.client, Handled{"orders": {"n1"}})
 	return Status{
 		Cluster: "default", Generation: Generation{Record: "01J", Index: 42}, Leader: "n1", Queues: queues,
 		Nodes: []NodeStatus{{Name: "n1", Instance: "n1/01J.1", State: Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "127.0.0.1:7948"}},
@@ -91,6 +93,10 @@ func (w *world) cluster() Cluster {
 			_, err := w.client.Time(ctx)
 			due := 12.5
 			return Reason{State: "scheduled", Reason: "it is due later", Due: &due}, err
+		},
+		Handled: func(ctx context.Context) (Handled, error) {
+			_, err := w.client.Time(ctx)
+			return w.handled, err
 		},
 		Drain: func(ctx context.Context, node string, _ bool) (string, error) {
 			_, err := w.client.Time(ctx)

@@ -3,6 +3,8 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -12,11 +14,13 @@ type answer struct {
 	ok     *bool
 	reason *string
 	failed lowkiq.Failed
+	flight *int64
+	fields []string // seen
 }
 
 // ParseAnswer reads a handler's answer to batch, and returns what a Go handler
 // would have returned: nil when every job is done, [lowkiq.Failed] when some
-// failed, else the failure of the whole batch. An [*Error] means that text is no
+// failed or, with a [lowkiq.Bury], are never to be tried again, else the failure of the whole batch. An [*Error] means that text is no
 // answer at all. An answer that names an id which is not in the batch is a failure
 // of the whole batch, because nobody can tell what the handler meant.
 func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
@@ -28,13 +32,18 @@ func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
 	if err != nil {
 		return d.located(err)
 	}
+	if a.flight != nil && *a.flight != batch.Flight {
+		return errorAt(text, 0, "flight", fmt.Sprintf("is %d, but the batch has %d: this answers another batch", *a.flight, batch.Flight))
+	}
 	switch {
 	case a.ok != nil && a.failed != nil:
-		return errorAt(text, 0, "", `answer has both "ok" and "failed", want one of them`)
+		return errorAt(text, 0, "", `answer has both "ok" and "failed" or "bury", want one of them`)
+	case a.failed != nil && a.reason != nil:
+		return errorAt(text, 0, "error", `given beside "failed" or "bury"; each id has its own, and a batch that failed as a whole is {"ok":false,"error":"..."}`)
 	case a.failed != nil:
 		return a.perID(batch)
 	case a.ok == nil:
-		return errorAt(text, 0, "", `answer has neither "ok" nor "failed"`)
+		return errorAt(text, 0, "", `answer has neither "ok" nor "failed" nor "bury"`)
 	case *a.ok && a.reason != nil:
 		return errorAt(text, 0, "error", `given although "ok" is true`)
 	case *a.ok:
@@ -95,6 +104,10 @@ func (d *decoder) answer() (a answer, err *fault) {
 }
 
 func (d *decoder) answerField(key []byte, a *answer) *fault {
+	if slices.Contains(a.fields, d.field) {
+		return &fault{reason: "given twice"}
+	}
+	a.fields = append(a.fields, d.field)
 	switch string(key) {
 	case `"ok"`:
 		return d.boolean(&a.ok)
@@ -102,13 +115,19 @@ func (d *decoder) answerField(key []byte, a *answer) *fault {
 		reason, err := d.text()
 		a.reason = &reason
 		return err
+	case `"flight"`:
+		return d.integer(&a.flight)
 	case `"failed"`:
-		return d.failures(a, d.decodeKey)
+		return d.failures(a, d.decodeKey, failure)
 	case `"failed_base64"`:
-		return d.failures(a, d.decodeKey64)
+		return d.failures(a, d.decodeKey64, failure)
+	case `"bury"`:
+		return d.failures(a, d.decodeKey, burial)
+	case `"bury_base64"`:
+		return d.failures(a, d.decodeKey64, burial)
 	}
 	d.field = ""
-	return d.fault("unknown field %s in an answer (known: ok, error, failed, failed_base64)", key)
+	return d.fault("unknown field %s in an answer (known: ok, error, failed, failed_base64, bury, bury_base64, flight)", key)
 }
 
 func (d *decoder) boolean(into **bool) *fault {
@@ -127,8 +146,24 @@ func (d *decoder) boolean(into **bool) *fault {
 	return nil
 }
 
+func (d *decoder) integer(into **int64) *fault {
+	start := d.pos
+	if err := d.value(1); err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(string(d.src[start:d.pos]), 10, 64)
+	if err != nil {
+		return &fault{reason: "must be the number that the batch has"}
+	}
+	*into = &n
+	return nil
+}
+
+func failure(reason string) error { return errors.New(reason) }
+func burial(reason string) error  { return lowkiq.Bury{Reason: reason} }
+
 // failures reads an object of ids and errors.
-func (d *decoder) failures(a *answer, decodeKey func([]byte) (string, *fault)) *fault {
+func (d *decoder) failures(a *answer, decodeKey func([]byte) (string, *fault), kind func(string) error) *fault {
 	if d.peek() != '{' {
 		return d.wrongKind(`must be an object of ids and errors, such as {"a":"no such account"}`)
 	}
@@ -144,7 +179,10 @@ func (d *decoder) failures(a *answer, decodeKey func([]byte) (string, *fault)) *
 		if err != nil {
 			return err
 		}
-		a.failed[id] = errors.New(reason)
+		if a.failed[id] != nil {
+			return &fault{reason: fmt.Sprintf("id %q is named twice", id)}
+		}
+		a.failed[id] = kind(reason)
 		return nil
 	})
 }

@@ -76,6 +76,32 @@ func FuzzAppendPayload(f *testing.F) {
 	f.Fuzz(roundTrip)
 }
 
+// FuzzParseBatch: what is read as a batch is written as one that is read the same, however it was spelt.
+func FuzzParseBatch(f *testing.F) {
+	for _, seed := range []string{
+		`{"queue":"orders","shard":3,"fence":1763600000000,"flight":17,"jobs":[{"id":"a","payloads":[{"score":1.5,"payload":{"n":1}},{"score":2,"payload":{"$base64":"/wA="}}],"perform_in":1763600000.000001,"retry_count":-1,"error":""}]}`,
+		`{"queue":"q","jobs":[{"id_base64":"/w==","payloads":[{"score":1e18,"payload":"text"}]}]}`, `{"queue":"q","jobs":[{}]}`, `{"queue":"q","jobs":[null]}`,
+		`{"queue":"q","jobs":[{"id":"a","payloads":[{}]}]}`, `{"queue":"q","jobs":[{"id":"a","payloads":[{"score":null,"payload":""}]}]}`,
+		`{"queue":"q","shard":-1,"jobs":[{"id":"a","payloads":[{"payload":{"$base64":"x"}}]}]}`, `{"queue":"","jobs":[]}`, `{}`, ``, `[`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		batch, err := ParseBatch(text)
+		if err != nil {
+			return
+		}
+		written := AppendBatch(nil, batch)
+		again, err := ParseBatch(written)
+		if err != nil {
+			t.Fatalf("%q was read, and written as %q: %v", text, written, err)
+		}
+		if !reflect.DeepEqual(again, batch) {
+			t.Errorf("%q: got %+v, written and read again %+v", text, batch, again)
+		}
+	})
+}
+
 func FuzzAppendString(f *testing.F) {
 	for _, seed := range []string{"", "a\"\\\n\x00\x1f", "\xff\xfeé\ufffd", "😀\u2028<&>"} {
 		f.Add(seed)
@@ -109,30 +135,40 @@ func TestParseAnswer(t *testing.T) {
 	b := one("1")
 	b.Jobs = append(b.Jobs, lowkiq.Job{ID: "\xff"})
 	for text, want := range map[string]string{
-		`{"ok":true}`:                     ``,
-		` { "ok" : true } `:               ``,
-		`{"failed":{}}`:                   ``,
-		`{"ok":false,"error":"no luck"}`:  `no luck`,
-		`{"ok":false}`:                    `handler answered ok: false, without an error`,
-		`{"failed":{"a":"x"}}`:            `a: x`,
-		`{"failed_base64":{"/w==":"y"}}`:  "\xff: y",
-		`{"failed":{"c":"x"}}`:            `handler named "c" as failed, which is not in the batch`,
-		``:                                `line 1, column 1: unexpected end of JSON, want an answer`,
-		`hello`:                           `unexpected character 'h', want an answer such as {"ok":true}`,
-		`{}`:                              `neither "ok" nor "failed"`,
-		`{"error":"x"}`:                   `neither "ok" nor "failed"`,
-		`{"ok":true,"error":"x"}`:         `error: given although "ok" is true`,
-		`{"ok":true,"failed":{"a":"x"}}`:  `both "ok" and "failed"`,
-		`{"ok":1}`:                        `line 1, column 7: ok: must be true or false`,
-		`{"ok":false,"error":1}`:          `error: must be a string`,
-		`{"failed":["a"]}`:                `failed: must be an object`,
-		`{"failed":{"a":null}}`:           `failed: must be a string`,
-		`{"failed":{"\ud800":"x"}}`:       `failed: half of a surrogate pair`,
-		`{"failed_base64":{"!":"x"}}`:     `failed_base64: must be standard base64`,
-		`{"status":"ok"}`:                 `unknown field "status" in an answer`,
-		`{"ok":true}{"ok":true}`:          `column 12: unexpected character '{', want the end after the answer`,
-		`{"ok":true`:                      `want ',' or '}'`,
-		`{"failed":{"a":"x"},"fail":true`: `unknown field "fail"`,
+		`{"ok":true}`:                           ``,
+		` { "ok" : true } `:                     ``,
+		`{"failed":{}}`:                         ``,
+		`{"ok":false,"error":"no luck"}`:        `no luck`,
+		`{"ok":false}`:                          `handler answered ok: false, without an error`,
+		`{"failed":{"a":"x"}}`:                  `a: x`,
+		`{"failed_base64":{"/w==":"y"}}`:        "\xff: y",
+		`{"bury":{"a":"x"}}`:                    `a: x`,
+		`{"failed":{"a":"x","a":"y"}}`:          `failed: id "a" is named twice`,
+		`{"failed":{"a":"x"},"bury":{"a":"y"}}`: `bury: id "a" is named twice`,
+		`{"failed":{"a":"x"},"error":"y"}`:      `error: given beside "failed"`,
+		`{"ok":false,"ok":true}`:                `ok: given twice`,
+		`{"bury":{"c":"x"}}`:                    `handler named "c" as failed, which is not in the batch`,
+		`{"ok":true,"bury":{}}`:                 `both "ok" and "failed" or "bury"`,
+		`{"ok":true,"flight":17}`:               ``,
+		`{"ok":true,"flight":16}`:               `flight: is 16, but the batch has 17`,
+		`{"ok":true,"flight":"17"}`:             `flight: must be the number`,
+		`{"failed":{"c":"x"}}`:                  `handler named "c" as failed, which is not in the batch`,
+		``:                                      `line 1, column 1: unexpected end of JSON, want an answer`,
+		`hello`:                                 `unexpected character 'h', want an answer such as {"ok":true}`,
+		`{}`:                                    `neither "ok" nor "failed" nor "bury"`,
+		`{"error":"x"}`:                         `neither "ok" nor "failed" nor "bury"`,
+		`{"ok":true,"error":"x"}`:               `error: given although "ok" is true`,
+		`{"ok":true,"failed":{"a":"x"}}`:        `both "ok" and "failed" or "bury"`,
+		`{"ok":1}`:                              `line 1, column 7: ok: must be true or false`,
+		`{"ok":false,"error":1}`:                `error: must be a string`,
+		`{"failed":["a"]}`:                      `failed: must be an object`,
+		`{"failed":{"a":null}}`:                 `failed: must be a string`,
+		`{"failed":{"\ud800":"x"}}`:             `failed: half of a surrogate pair`,
+		`{"failed_base64":{"!":"x"}}`:           `failed_base64: must be standard base64`,
+		`{"status":"ok"}`:                       `unknown field "status" in an answer`,
+		`{"ok":true}{"ok":true}`:                `column 12: unexpected character '{', want the end after the answer`,
+		`{"ok":true`:                            `want ',' or '}'`,
+		`{"failed":{"a":"x"},"fail":true`:       `unknown field "fail"`,
 	} {
 		err := ParseAnswer([]byte(text), b)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -148,6 +184,11 @@ func TestParseAnswerKinds(t *testing.T) {
 	var failed lowkiq.Failed
 	if err := ParseAnswer([]byte(`{"failed":{"a":"x"}}`), one("1")); !errors.As(err, &failed) || failed["a"].Error() != "x" {
 		t.Errorf("got %v, want lowkiq.Failed with a", err)
+	}
+	var bury lowkiq.Bury
+	err := ParseAnswer([]byte(`{"failed":{"a":"x"},"bury_base64":{"/w==":"bad"}}`), &lowkiq.Batch{Jobs: []lowkiq.Job{{ID: "a"}, {ID: "\xff"}}})
+	if !errors.As(err, &failed) || len(failed) != 2 || !errors.As(failed["\xff"], &bury) || bury.Reason != "bad" || errors.As(failed["a"], &bury) {
+		t.Errorf("got %#v, want a to fail and the other to be buried", err)
 	}
 	for text, want := range map[string]bool{`{"ok":false,"error":"x"}`: false, `{"failed":{"c":"x"}}`: false, `x`: true, `{}`: true} {
 		var bad *Error

@@ -17,7 +17,10 @@
 //	{"ok":false,"error":"the database is away"}
 //	{"failed":{"a":"no such account"}}
 //
-// where the last says that the jobs not named succeeded.
+// where the last says that the jobs not named succeeded. {"bury":{"a":"reason"}}, alone or beside
+// "failed", names jobs that are never to be tried again: they go to the morgue at once. Each may also carry the number of
+// the batch's flight, as in {"ok":true,"flight":17}: an answer with another number is refused.
+// Batches of one pop share it.
 //
 // A payload is bytes. JSON is stored compacted, with its numbers and the order of
 // its keys untouched, and comes out as it went in. No payload and the empty string
@@ -25,7 +28,7 @@
 // as {"$base64":"…"}, an object with exactly this one key; so do the few JSON texts
 // that would be misread (such an object itself, and the two bytes ""). An id that
 // is not valid UTF-8 travels in the field id_base64 in place of id, and in an
-// answer below failed_base64 in place of failed.
+// answer below failed_base64 or bury_base64 in place of failed or bury.
 //
 // The package has no goroutines and keeps no state between calls, but for
 // [Scanner], which belongs to one goroutine. It promises that whatever

@@ -11,9 +11,6 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// maxUnix is the last second of the year 9999, the latest perform_in.
-const maxUnix = 253402300799
-
 // ParseJob reads one job: an object of the package's first form with nothing but
 // white space around it. The job keeps no reference to text.
 func ParseJob(text []byte) (lowkiq.Push, error) {
@@ -260,8 +257,8 @@ func (d *decoder) unixTime() (time.Time, *fault) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	if f < 0 || f > maxUnix {
-		return time.Time{}, &fault{reason: fmt.Sprintf("must be an absolute time in unix seconds, 0 to %d", maxUnix)}
+	if f < lowkiq.MinPerformAt || f > lowkiq.MaxPerformAt {
+		return time.Time{}, &fault{reason: fmt.Sprintf("must be an absolute time in unix seconds, %d to %d; without it the job is due now", lowkiq.MinPerformAt, lowkiq.MaxPerformAt)}
 	}
 	sec, frac := math.Modf(f)
 	return time.Unix(int64(sec), int64(math.Round(frac*1e6))*1000), nil

@@ -12,7 +12,7 @@ The node posts one batch per request, a JSON object, also described by the heade
 Lowkiq-Queue, Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. A 2xx response means that
 every job is done, unless the body names those that failed:
 
-    {"failed": {"a": "no such account"}}
+    {"failed": {"a": "try me later"}, "bury": {"b": "no such account, never retry"}}
 
 429 or 503 with Retry-After puts the batch back without spending a retry: say so when
 you are busy. Any other response is a failure, and the batch is retried later.

@@ -11,6 +11,7 @@ batch, each line on stdout is the answer to it:
 
     {"ok": true}                          every job of the batch is done
     {"failed": {"a": "no such account"}}  these ids failed and are retried, the others are done
+    {"bury": {"a": "no such account"}}    these ids are never retried and go to the morgue; may stand beside "failed"
     {"ok": false, "error": "..."}         the whole batch failed
 
 stdout belongs to the answers: print() for debugging would be taken for one. Write to

@@ -61,11 +61,17 @@ func TestOpenRefuses(t *testing.T) {
 // meet connects a dialling store to a listening one and says a word each way.
 func meet(t *testing.T, listening, dialling *Store) error {
 	t.Helper()
+	return meetAs(t, listening, dialling, "", "")
+}
+
+// meetAs lets each want a name of the other.
+func meetAs(t *testing.T, listening, dialling *Store, listens, dials string) error {
+	t.Helper()
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := listening.Listen(plain)
+	l := listening.Listen(plain, listens)
 	var taken sync.WaitGroup
 	defer taken.Wait()
 	defer l.Close()
@@ -78,7 +84,7 @@ func meet(t *testing.T, listening, dialling *Store) error {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	conn, err := dialling.Dial(ctx, plain.Addr().String())
+	conn, err := dialling.Dial(ctx, plain.Addr().String(), dials)
 	if err != nil {
 		return err
 	}
@@ -118,6 +124,35 @@ func TestPeers(t *testing.T) {
 		{"nor when dialling", node, careless, false},
 	} {
 		if err := meet(t, c.listening, c.dialling); (err == nil) != c.ok {
+			t.Errorf("%s: got %v, want ok: %t", c.name, err, c.ok)
+		}
+	}
+}
+
+// A certificate of the authority for another server makes no peer, from either side.
+func TestPeersHaveAName(t *testing.T) {
+	t.Parallel()
+	ca := certtest.New(t)
+	of := func(name string, names ...string) *Store {
+		cert, key := ca.Both(name, names...)
+		return open(t, Files{cert, key, ca.File}, nil)
+	}
+	node, second := of("node", "10.0.0.1", "Nodes.internal"), of("second", "nodes.internal", "10.0.0.2")
+	web, wild, nameless := of("web", "web.internal"), of("wild", "*.internal"), of("nodes.internal")
+	for _, c := range []struct {
+		name                string
+		listening, dialling *Store
+		listens, dials      string // the name that each wants
+		ok                  bool
+	}{
+		{"peers", node, second, "nodes.internal", "nodes.internal", true},
+		{"nobody asks", node, web, "", "", true},
+		{"another server dials", node, web, "nodes.internal", "", false},
+		{"another server listens", web, node, "", "nodes.internal", false},
+		{"a server of all names", node, wild, "nodes.internal", "", false},
+		{"the common name does not count", node, nameless, "nodes.internal", "", false},
+	} {
+		if err := meetAs(t, c.listening, c.dialling, c.listens, c.dials); (err == nil) != c.ok {
 			t.Errorf("%s: got %v, want ok: %t", c.name, err, c.ok)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 )
 
 // configure makes what handshakes are led with.
@@ -40,19 +42,38 @@ func (s *Store) Server(clients bool) *tls.Config {
 	}
 }
 
-// Listen makes a listener take only peers. See [Store.Dial].
-func (s *Store) Listen(l net.Listener) net.Listener {
+// Listen makes a listener take only peers of a name. See [Store.Dial].
+func (s *Store) Listen(l net.Listener, name string) net.Listener {
 	return tls.NewListener(l, &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.now().peer, nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.now().peerNamed(name), nil },
 	})
 }
 
-// Dial connects to a peer. Peers trust each other when both have a certificate of CA
-// for servers; which names are in it does not matter, because peers are known by
-// addresses that come and go. A certificate for clients alone does not make a peer.
-func (s *Store) Dial(ctx context.Context, hostPort string) (net.Conn, error) {
-	return (&tls.Dialer{Config: s.now().peer}).DialContext(ctx, "tcp", hostPort)
+// Dial connects to a peer. Peers trust each other when both have a certificate of CA for servers that has
+// name among its DNS names; it is the same for all peers, who are known by addresses that come and go. Without
+// a name any certificate of CA for servers will do. One for clients alone does not make a peer.
+func (s *Store) Dial(ctx context.Context, hostPort, name string) (net.Conn, error) {
+	return (&tls.Dialer{Config: s.now().peerNamed(name)}).DialContext(ctx, "tcp", hostPort)
+}
+
+// peerNamed is the configuration for peers of a name.
+func (l *loaded) peerNamed(name string) *tls.Config {
+	if l.peer == nil || name == "" {
+		return l.peer
+	}
+	config := l.peer.Clone()
+	config.VerifyConnection = func(c tls.ConnectionState) error {
+		if err := l.verifyPeer(c); err != nil {
+			return err
+		}
+		// Exactly: a certificate for all names below a domain is for its web servers.
+		if names := c.PeerCertificates[0].DNSNames; !slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) }) {
+			return fmt.Errorf("the peer's certificate has the names %q, want %s among them (peer_name)", names, name)
+		}
+		return nil
+	}
+	return config
 }
 
 // authorities are those who vouch for clients and peers. Without CA it is nobody: the

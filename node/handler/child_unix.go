@@ -41,6 +41,7 @@ type child struct {
 	max      int // longest answer, bytes
 	line     []byte
 	answered bool      // it has given a good answer
+	stopped  bool      // it was killed, because the context of its batch ended
 	back     chan bool // the borrower gives it back: true = still good
 
 	kill   func()        // asks the guard to kill all; exited is closed soon after
@@ -63,6 +64,7 @@ func (c *child) exchange(ctx context.Context, b *lowkiq.Batch) error {
 		<-c.exited
 	}
 	c.answered = c.answered || broken == nil
+	c.stopped = cancelled
 	// Output after the answer would be taken for the answer to the next batch.
 	good := broken == nil && !cancelled && c.answers.Buffered() == 0
 	if !good {
@@ -83,11 +85,14 @@ func (c *child) exchange(ctx context.Context, b *lowkiq.Batch) error {
 
 // roundTrip returns what broke the exchange, or else the child's verdict.
 func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
-	if err := c.quiet(); err != nil {
+	if err := c.quiet("while it had no batch"); err != nil {
 		return err, nil
 	}
 	c.line = append(wire.AppendBatch(c.line[:0], b), '\n')
-	_, writeErr := c.in.Write(c.line)
+	broken, writeErr := c.deliver(c.line)
+	if broken != nil {
+		return broken, nil
+	}
 	if cap(c.line) > 1<<20 {
 		c.line = nil // one huge batch must not stay for ever
 	}
@@ -102,8 +107,8 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 	if err != nil {
 		return errors.Join(err, writeErr), nil
 	}
-	if writeErr != nil {
-		return fmt.Errorf("answered %s without reading its batch", excerpt(answer, 200)), nil
+	if left, err := unread(c.in); err != nil || writeErr != nil || left > 0 {
+		return errors.Join(fmt.Errorf("answered %s without reading its batch", excerpt(answer, 200)), err), nil
 	}
 	verdict = wire.ParseAnswer(answer, b)
 	var nonsense *wire.Error
@@ -113,9 +118,32 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 	return nil, verdict
 }
 
+// batchEnd is how many bytes of a batch are held back until the rest is read: its last brace
+// and the newline, without which no program can take it for a batch.
+const batchEnd = 2
+
+// deliver writes a batch so that no answer can come before the child has read it. An answer
+// that comes late, a second one to the batch before say, would else acknowledge what the child
+// has not seen (I2). So the end of the batch follows once the rest is read and the child has
+// written nothing meanwhile: what it writes from then on it writes with the batch in hand.
+func (c *child) deliver(line []byte) (broken, writeErr error) {
+	begin, end := line[:len(line)-batchEnd], line[len(line)-batchEnd:]
+	if _, err := c.in.Write(begin); err != nil {
+		return nil, err
+	}
+	if err := awaitRead(c.in, c.out); err != nil {
+		return err, nil
+	}
+	if err := c.quiet("before it had read its batch"); err != nil {
+		return err, nil
+	}
+	_, writeErr = c.in.Write(end)
+	return nil, writeErr
+}
+
 // quiet checks that the child has written nothing since its last answer, and has not
-// ended.
-func (c *child) quiet() error {
+// ended. When is for the error.
+func (c *child) quiet(when string) error {
 	readable, ended, err := pollRead(c.out)
 	if err != nil {
 		return err
@@ -124,7 +152,7 @@ func (c *child) quiet() error {
 		_ = c.out.SetReadDeadline(time.Now().Add(drainPatience))
 		text, _ := c.answers.Peek(1)
 		text, _ = c.answers.Peek(max(len(text), c.answers.Buffered()))
-		return fmt.Errorf("wrote %s to stdout while it had no batch; stdout carries answers only, write logs to stderr", excerpt(bytes.TrimSpace(text), 200))
+		return fmt.Errorf("wrote %s to stdout %s; stdout carries answers only, one to each batch, write logs to stderr", excerpt(bytes.TrimSpace(text), 200), when)
 	}
 	if ended {
 		return errGone

@@ -19,13 +19,21 @@
 // If somebody kills the guard itself, the child dies with it, and its group is
 // killed by the node.
 //
+// An answer of a child counts only for a batch that it has read (on Linux, where the node can
+// see what was read of a pipe): a second answer, or one that comes late, acknowledges nothing
+// of the next batch (I2).
+//
 // A terminal's ^C reaches the node only, as children have sessions of their own. systemd signals
 // all processes of a unit unless told otherwise: use KillMode=mixed.
 //
 // A program that uses Exec must call [Guard] as the first thing in main (and in
 // TestMain); [NewExec] says so if it did not.
 //
-// HTTP has no goroutines. [Exec.Run] has one per child, which starts it, lends it to
+// Both say by a method Ready whether batches would find anybody, and find out by themselves,
+// with no batch to try it with, that this is so again: [HTTP.Run] connects to an endpoint that
+// was out of reach, [Exec.Run] goes on starting children.
+//
+// [HTTP.Run] has one goroutine. [Exec.Run] has one per child, which starts it, lends it to
 // one Handle at a time and starts the next; besides, each child has one that reads
 // its stderr and one that waits for its end.
 package handler

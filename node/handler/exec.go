@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -16,14 +17,17 @@ import (
 // writes to stderr is logged.
 type ExecConfig struct {
 	Argv      []string      // the command and its arguments; no shell is involved
-	Processes int           // children at once; default 1
+	Processes int           // children at once; default DefaultProcesses
 	Dir       string        // working directory; default the node's
-	Env       []string      // "KEY=value", added to the node's environment
+	Env       []string      // "KEY=value", added to the node's environment without its LOWKIQ_* variables
 	MaxAnswer int           // longest answer, bytes; default 1 MiB
 	KillAfter time.Duration // from the end of stdin, when Run ends, to the kill; default 1 s
 	Stderr    io.Writer     // gets the children's stderr instead of Log, from one goroutine per child
-	Log       *slog.Logger  // default: discard
+	Log       *slog.Logger  // default: slog.Default()
 }
+
+// DefaultProcesses is one child per CPU (GOMAXPROCS): programs in most languages use one at a time.
+func DefaultProcesses() int { return runtime.GOMAXPROCS(0) }
 
 // Validate names the field that is wrong.
 func (c ExecConfig) Validate() error {
@@ -56,7 +60,7 @@ func (c ExecConfig) Validate() error {
 // configuration, not of a job.
 func (c ExecConfig) withDefaults() (ExecConfig, string, error) {
 	if c.Processes == 0 {
-		c.Processes = 1
+		c.Processes = DefaultProcesses()
 	}
 	if c.MaxAnswer == 0 {
 		c.MaxAnswer = 1 << 20
@@ -65,7 +69,7 @@ func (c ExecConfig) withDefaults() (ExecConfig, string, error) {
 		c.KillAfter = time.Second
 	}
 	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+		c.Log = slog.Default()
 	}
 	path, err := find(c.Argv[0], c.Dir)
 	return c, path, err

@@ -27,5 +27,8 @@ func (*Exec) Run(context.Context) error { return errNoUnix }
 // Handle returns an error.
 func (*Exec) Handle(context.Context, *lowkiq.Batch) error { return errNoUnix }
 
+// Ready returns an error.
+func (*Exec) Ready() error { return errNoUnix }
+
 // Grant does nothing.
 func (*Exec) Grant(time.Duration) {}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,12 +28,16 @@ func loop(script string) []string {
 	return sh("while IFS= read -r line; do " + script + "; done")
 }
 
-// running runs an Exec until the test ends.
-func running(t testing.TB, cfg ExecConfig) *Exec {
+// running runs an Exec until the test ends; the options change it before.
+func running(t testing.TB, cfg ExecConfig, options ...func(*Exec)) *Exec {
 	t.Helper()
+	cfg.Processes = max(cfg.Processes, 1)
 	e, err := NewExec(cfg)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, option := range options {
+		option(e)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -137,6 +142,47 @@ func TestExecExtraAnswerIsNotTheNextOne(t *testing.T) {
 		if err := e.Handle(t.Context(), batch()); err != nil && !strings.Contains(err.Error(), "while it had no batch") {
 			t.Errorf("got %v, want a fresh child's answer", err)
 		}
+	}
+}
+
+// A child that answers twice, late, early or with garbage acknowledges nothing that it has not
+// read (I2). Each of these notes the flights it has read before it answers to them.
+func TestExecAnswersCountForWhatWasRead(t *testing.T) {
+	t.Parallel()
+	const read = `IFS= read -r line || exit; f=${line#*flight\":}; f=${f%%,*}; echo "$f" >>read; `
+	const ok = `echo '{"ok":true}'; `
+	for name, c := range map[string]struct{ script, want string }{
+		"twice":           {read + ok + ok, ""},
+		"late":            {read + ok + `sleep 0.1; ` + ok, "before it had read its batch"},
+		"early":           {ok + read, "to stdout"},
+		"late garbage":    {read + ok + `sleep 0.1; echo bye; `, "before it had read its batch"},
+		"another's":       {read + `echo "{\"ok\":true,\"flight\":${last:-$f}}"; last=$f; `, "this answers another batch"},
+		"does not read":   {`sleep 0.1; ` + ok + `sleep 600; `, "before it had read its batch"},
+		"stops listening": {`exec <&-; sleep 600; `, "closed its stdin without reading its batch"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			e := running(t, ExecConfig{Argv: sh("while :; do " + c.script + "done"), Dir: dir})
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			var complaints strings.Builder
+			for flight := range int64(4) {
+				b := batch()
+				b.Flight = flight
+				if err := e.Handle(ctx, b); err != nil {
+					fmt.Fprintln(&complaints, err)
+					continue
+				}
+				text, _ := os.ReadFile(filepath.Join(dir, "read"))
+				if !slices.Contains(strings.Fields(string(text)), fmt.Sprint(flight)) {
+					t.Errorf("flight %d counts as done; read were %q", flight, text)
+				}
+			}
+			if !strings.Contains(complaints.String(), c.want) {
+				t.Errorf("got errors %q, want %q", complaints.String(), c.want)
+			}
+		})
 	}
 }
 
@@ -265,6 +311,16 @@ func TestExecPostponesWhileItCannotStart(t *testing.T) {
 	}
 }
 
+// TestExecPostponesWhatNoChildIsGiven: children that end at once have failed no batch.
+func TestExecPostponesWhatNoChildIsGiven(t *testing.T) {
+	t.Parallel()
+	e := running(t, ExecConfig{Argv: sh(`exit 4`), Log: slog.New(slog.DiscardHandler)})
+	var got lowkiq.Postpone
+	if err := e.Handle(t.Context(), batch()); !errors.As(err, &got) || got.After != time.Second || !strings.Contains(got.Reason, "exit status 4") {
+		t.Errorf("got %v, want to be postponed by 1s with the status", err)
+	}
+}
+
 func TestExecAfterRun(t *testing.T) {
 	t.Parallel()
 	e, err := NewExec(ExecConfig{Argv: loop(`echo '{"ok":true}'`)})
@@ -332,4 +388,32 @@ func BenchmarkExec(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// TestExecChildren: it says how many children there are, and how many have a batch.
+func TestExecChildren(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e := running(t, ExecConfig{Argv: loop(`until [ -e done ]; do sleep .01; done; echo '{"ok":true}'`), Dir: dir, Processes: 2})
+	await := func(wantRunning, wantBusy int) {
+		t.Helper()
+		deadline := time.Now().Add(20 * time.Second)
+		for running, busy := e.Children(); running != wantRunning || busy != wantBusy; running, busy = e.Children() {
+			if time.Now().After(deadline) {
+				t.Fatalf("got %d children, %d busy, want %d and %d", running, busy, wantRunning, wantBusy)
+			}
+			<-time.After(5 * time.Millisecond)
+		}
+	}
+	await(2, 0)
+	answered := make(chan error, 1)
+	go func() { answered <- e.Handle(t.Context(), batch()) }()
+	await(2, 1)
+	if err := os.WriteFile(filepath.Join(dir, "done"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	await(2, 0)
 }

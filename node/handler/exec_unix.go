@@ -21,7 +21,8 @@ import (
 // A child that exits, answers nonsense or writes to stdout without being asked fails
 // the batch it has, with its status and the end of its stderr, and is started again
 // after a pause that grows to 10 s while no child answers. While a child cannot even
-// be started, batches are postponed: that is no fault of theirs.
+// be started, or each ends before it is given the batch, batches are postponed: that is
+// no fault of theirs.
 type Exec struct {
 	cfg     ExecConfig
 	path    string
@@ -29,8 +30,13 @@ type Exec struct {
 	refuse  chan error  // what a Handle gets while a slot cannot start its child
 	stopped chan struct{}
 	running atomic.Bool
-	stderr  io.Writer // of all children, locked
+	alive   atomic.Int32 // children that run
+	lent    atomic.Int32 // of these, those that have a batch
+	stderr  io.Writer    // of all children, locked
 	grants  grants
+	down    outage
+	health  health
+	settled time.Duration // settledAfter, but for tests
 }
 
 // NewExec validates cfg and finds the command; Run starts the children. It is an
@@ -46,7 +52,7 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("exec handler: %w", err)
 	}
-	e := &Exec{cfg: cfg, path: path, lend: make(chan *child), refuse: make(chan error), stopped: make(chan struct{})}
+	e := &Exec{cfg: cfg, path: path, lend: make(chan *child), refuse: make(chan error), stopped: make(chan struct{}), settled: settledAfter}
 	if cfg.Stderr != nil {
 		e.stderr = &lockedWriter{w: cfg.Stderr}
 	} else {
@@ -74,6 +80,7 @@ func (e *Exec) Run(ctx context.Context) error {
 // slot keeps one child running.
 func (e *Exec) slot(ctx context.Context) {
 	for inARow := 0; ctx.Err() == nil; inARow++ {
+		began := time.Now()
 		c, err := e.start()
 		if err == nil {
 			e.serve(ctx, c)
@@ -84,6 +91,7 @@ func (e *Exec) slot(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		e.judge(c, err, time.Since(began))
 		pause := backoff(inARow, rand.Float64())
 		if err != nil {
 			e.cfg.Log.Error("handler process does not start", "command", e.cfg.Argv[0], "retry_in", pause, "err", err)
@@ -98,6 +106,10 @@ func (e *Exec) slot(ctx context.Context) {
 // child is left when it returns.
 func (e *Exec) serve(ctx context.Context, c *child) {
 	defer c.close()
+	e.alive.Add(1)
+	defer e.alive.Add(-1)
+	settled := time.AfterFunc(e.settled, e.health.good)
+	defer settled.Stop()
 	for {
 		select {
 		case e.lend <- c:
@@ -107,18 +119,32 @@ func (e *Exec) serve(ctx context.Context, c *child) {
 			c.dismiss(e.cfg.KillAfter)
 			return
 		}
-		select {
-		case ok := <-c.back:
-			if !ok {
-				return
-			}
-		case <-ctx.Done():
-			c.kill()
-			<-c.back
+		e.lent.Add(1)
+		good := e.returned(ctx, c)
+		e.lent.Add(-1)
+		if c.answered {
+			e.health.good()
+		}
+		if !good {
 			return
 		}
 	}
 }
+
+// returned waits until a child that was lent comes back. It says whether it can be lent again.
+func (e *Exec) returned(ctx context.Context, c *child) (good bool) {
+	select {
+	case good = <-c.back:
+		return good
+	case <-ctx.Done():
+		c.kill()
+		<-c.back
+		return false
+	}
+}
+
+// Children says how many child processes run, and how many of them have a batch.
+func (e *Exec) Children() (running, busy int) { return int(e.alive.Load()), int(e.lent.Load()) }
 
 // pause waits before the next start. If the last one was an error, batches are
 // postponed meanwhile.
@@ -147,20 +173,72 @@ func startErrText(err error) string {
 	return err.Error()
 }
 
-// Handle lends a child for one batch, waiting for a free one. If ctx is cancelled
-// while the child works, the child is killed with all it started, and the error
-// wraps the cause of ctx.
+// Processes is how many children there are at most.
+func (e *Exec) Processes() int { return e.cfg.Processes }
+
+// Reserve waits for a free child and sets it aside for one Handle, whose context is to be made by
+// with. leave gives back a child that no Handle has taken. While no child can be started the error
+// is a [lowkiq.Postpone], the answer to the batch.
+func (e *Exec) Reserve(ctx context.Context) (with func(context.Context) context.Context, leave func(), err error) {
+	c, err := e.borrow(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	place := &reserved{child: c}
+	with = func(ctx context.Context) context.Context { return context.WithValue(ctx, reservedBy{e}, place) }
+	leave = func() {
+		if c := place.take(); c != nil {
+			c.back <- true
+		}
+	}
+	return with, leave, nil
+}
+
+// reservedBy is the key of a context's reserved child.
+type reservedBy struct{ *Exec }
+
+// reserved is a child that is set aside; one caller takes it.
+type reserved struct {
+	mu    sync.Mutex
+	child *child // nil: taken; guarded by mu
+}
+
+func (r *reserved) take() *child {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.child
+	r.child = nil
+	return c
+}
+
+// take returns the child that is reserved for a call, or else waits for a free one.
+func (e *Exec) take(ctx context.Context) (*child, error) {
+	if place, ok := ctx.Value(reservedBy{e}).(*reserved); ok {
+		if c := place.take(); c != nil {
+			return c, nil
+		}
+	}
+	return e.borrow(ctx)
+}
+
+// Handle gives a batch to the child that is reserved for it, or else to the first that is free.
+// If ctx is cancelled while the child works, the child is killed with all it started, and the
+// error wraps the cause of ctx.
 func (e *Exec) Handle(ctx context.Context, b *lowkiq.Batch) error {
 	for attempt := 1; ; attempt++ {
-		c, err := e.borrow(ctx)
+		c, err := e.take(ctx)
 		if err != nil {
 			return err
 		}
-		// A child that ended before it got the batch did not fail it, but one that
-		// always does must not keep the batch waiting for ever.
 		err = c.exchange(ctx, b)
-		if attempt == 3 || !errors.Is(err, errGone) {
+		if !errors.Is(err, errGone) {
+			e.down.over()
 			return err
+		}
+		// Children that end before they get the batch did not fail it, but must not keep
+		// its slot of the node for ever either.
+		if attempt == 3 {
+			return e.down.postpone(e.cfg.Log, e.cfg.Argv[0], err, time.Now())
 		}
 	}
 }

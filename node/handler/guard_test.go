@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lowkiq/lowkiq/internal/procs"
 )
 
 // roles are the mains of the processes that tests start.
@@ -74,7 +76,7 @@ while [ ! -f c ]; do sleep 0.01; done; echo $$ $a $b $(cat c) >pids.tmp; mv pids
 
 // nodeToKill works on one batch that never ends.
 func nodeToKill() {
-	e, err := NewExec(ExecConfig{Argv: []string{"sh", "-c", "read -r line; " + family}, Env: []string{"HANDLER_TEST_ROLE="}, Stderr: os.Stderr})
+	e, err := NewExec(ExecConfig{Argv: []string{"sh", "-c", "read -r line; " + family}, Processes: 1, Env: []string{"HANDLER_TEST_ROLE="}, Stderr: os.Stderr})
 	if err != nil {
 		panic(err)
 	}
@@ -110,10 +112,27 @@ func TestNodeKilled(t *testing.T) {
 			t.Errorf("process %d does not run before the kill: the test would show nothing", pid)
 		}
 	}
+	start, err := procs.Start(node.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guarded := func() bool {
+		found, err := procs.Guarded(procs.Name(node.Process.Pid, start))
+		if err != nil {
+			t.Error(err)
+		}
+		return found
+	}
+	if !guarded() {
+		t.Error("its guard does not name it")
+	}
 	_ = node.Process.Kill()
 	killed := time.Now()
 	_ = node.Wait()
 	eventually(t, "the node's processes to end", func() bool {
+		if !guarded() && slices.ContainsFunc(all, alive) {
+			t.Error("something of the node lives, and no guard of it")
+		}
 		for _, pid := range all {
 			if alive(pid) {
 				return false
@@ -229,6 +248,27 @@ func TestChildInheritsOnlyItsPipes(t *testing.T) {
 	want := fmt.Sprintf("files %v blocking true marker false leader true\n", inheritable(t))
 	if got := stderr.String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The node's variables hold secrets: a child has none of them, but what its configuration gives it.
+func TestChildGetsNoSecret(t *testing.T) {
+	t.Setenv("LOWKIQ_REDIS", "redis://:PASSWORD@127.0.0.1/0")
+	t.Setenv("LOWKIQ_NODE_TOKEN", "PASSWORD-0123456789")
+	t.Setenv("HANDLER_TEST_OWN", "own")
+	var stderr syncBuffer
+	e := running(t, ExecConfig{Stderr: &stderr, Argv: []string{"sh", "-c", `env >&2; echo END >&2; while read -r line; do echo '{"ok":true}'; done`},
+		Env: []string{"LOWKIQ_URL=http://127.0.0.1:1"}})
+	if err := e.Handle(t.Context(), batch()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child's environment", func() bool { return strings.Contains(stderr.String(), "END") })
+	got := stderr.String()
+	if strings.Contains(got, "PASSWORD") || strings.Contains(got, "LOWKIQ_REDIS") {
+		t.Errorf("got %s, want no variable of the node's", got)
+	}
+	if !strings.Contains(got, "HANDLER_TEST_OWN=own") || !strings.Contains(got, "LOWKIQ_URL=http://127.0.0.1:1") {
+		t.Errorf("got %s, want the host's variables and the configured ones", got)
 	}
 }
 

@@ -15,15 +15,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lowkiq/lowkiq/internal/procs"
 )
 
-// How a node starts a guard: its own binary, with this name as argv[0] followed by
-// the child's path and argv, the marker in the environment, and two pipes.
+// How a node starts a guard: its own binary, with procs.GuardName as argv[0] followed by
+// the node's name there, the child's path and argv, the marker in the environment, and two pipes. By the node's
+// name others see that a killed node has left something behind.
 const (
-	guardName = "lowkiq-guard"
-	guardEnv  = "LOWKIQ_GUARD"
-	lifeFD    = 3 // ends when the node dies or wants the child killed; carries grants of 8 bytes
-	statusFD  = 4 // "started PID", then "exit TEXT"; or "error TEXT"
+	guardEnv = "LOWKIQ_GUARD"
+	lifeFD   = 3 // ends when the node dies or wants the child killed; carries grants of 8 bytes
+	statusFD = 4 // "started PID", then "exit TEXT"; or "error TEXT"
 )
 
 // guardCalled is a fact about the process: main has called Guard. Without it NewExec
@@ -34,9 +36,9 @@ var guardCalled atomic.Bool
 // [Exec]. It returns at once, unless the process was started by an Exec to guard a
 // child: then it does that, and never returns.
 func Guard() {
-	if len(os.Args) > 2 && os.Args[0] == guardName && os.Getenv(guardEnv) != "" {
+	if len(os.Args) > 3 && os.Args[0] == procs.GuardName && os.Getenv(guardEnv) != "" {
 		// Not os.Exit: the race detector would make it wait for a second.
-		syscall.Exit(guard(os.Args[1], os.Args[2:]))
+		syscall.Exit(guard(os.Args[2], os.Args[3:]))
 	}
 	guardCalled.Store(true)
 }

@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -23,6 +27,7 @@ const (
 	maxRetryAfter = 24 * time.Hour   // an endpoint cannot put a job off for longer
 	pingAfter     = 15 * time.Second // of silence on a connection with HTTP/2
 	pongWithin    = 2 * time.Minute  // an endpoint with one thread answers no ping while it works
+	dialWithin    = 5 * time.Second  // a host that answers nothing is out of reach, long before a handler's timeout
 )
 
 // HTTPConfig says where to post batches.
@@ -32,6 +37,7 @@ type HTTPConfig struct {
 	Token   string        // sent as "Authorization: Bearer …" unless empty
 	Header  http.Header   // sent with every request
 	Client  *http.Client  // nil = one that keeps connections and follows no redirect
+	Log     *slog.Logger  // default: slog.Default()
 }
 
 // Validate names the field that is wrong.
@@ -53,10 +59,14 @@ func (c HTTPConfig) Validate() error {
 // Lowkiq-Queue, Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. A 2xx response means
 // done; its body may be an answer of package wire, and is read as one if it looks
 // like JSON. 429 and 503 with Retry-After postpone the batch, by a second at least
-// and a day at most. Anything else is a failure.
+// and a day at most. While the endpoint refuses connections, its host does not answer for 5 s or for the whole Timeout, or
+// its name is not found, batches are postponed, too: by a second at first and by 30 s in the end. Anything else is a failure.
 type HTTP struct {
-	cfg HTTPConfig
-	url string // as errors show it
+	cfg  HTTPConfig
+	url  string                      // as errors show it
+	dial func(context.Context) error // opens and closes a connection as a request would have it; nil: not known how
+
+	down outage
 }
 
 // NewHTTP validates cfg. Nothing is sent yet.
@@ -67,8 +77,13 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 	if cfg.Client == nil {
 		cfg.Client = newClient()
 	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
 	u, _ := url.Parse(cfg.URL)
-	return &HTTP{cfg: cfg, url: shown(u)}, nil
+	h := &HTTP{cfg: cfg, url: shown(u), down: outage{news: make(chan struct{}, 1)}}
+	h.dial = h.dialer(u)
+	return h, nil
 }
 
 // shown is a URL as errors show it, which are stored with jobs, logged, and seen by whoever may
@@ -82,6 +97,7 @@ func shown(u *url.URL) string {
 func newClient() *http.Client {
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: dialWithin}).DialContext,
 		MaxIdleConnsPerHost: 256,
 		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second,
@@ -105,15 +121,21 @@ func (h *HTTP) Close() error {
 // Handle posts the batch. A cancelled ctx aborts the request; the error then wraps
 // its cause.
 func (h *HTTP) Handle(ctx context.Context, b *lowkiq.Batch) error {
+	whole := ctx // without the request's own timeout
 	if h.cfg.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, h.cfg.Timeout, fmt.Errorf("no answer within %s", h.cfg.Timeout))
 		defer cancel()
 	}
-	res, err := h.post(ctx, b)
+	var connected atomic.Bool
+	res, err := h.post(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}), b)
 	if err != nil {
+		if whole.Err() == nil && !connected.Load() && (ctx.Err() != nil || unreached(err)) {
+			return h.down.postpone(h.cfg.Log, h.url, h.failure(ctx, err), time.Now())
+		}
 		return h.failure(ctx, err)
 	}
+	h.down.over()
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
 	if err != nil {
@@ -140,6 +162,13 @@ func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error
 	req.Header.Set("Lowkiq-Fence", strconv.FormatInt(b.Fence, 10))
 	req.Header.Set("Lowkiq-Flight", strconv.FormatInt(b.Flight, 10))
 	return h.cfg.Client.Do(req)
+}
+
+// unreached reports whether there was no connection, so that nobody has the batch.
+func unreached(err error) bool {
+	var op *net.OpError
+	var dns *net.DNSError
+	return errors.As(err, &op) && op.Op == "dial" || errors.As(err, &dns)
 }
 
 // failure names the endpoint and the cause: the context's if it is over, else err.

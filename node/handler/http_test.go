@@ -165,18 +165,6 @@ func TestHTTPTimeout(t *testing.T) {
 	}
 }
 
-func TestHTTPUnreachable(t *testing.T) {
-	t.Parallel()
-	const url = "http://127.0.0.1:1" // a port that no other test can be given
-	h, err := NewHTTP(HTTPConfig{URL: url})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Handle(t.Context(), batch()); err == nil || !strings.HasPrefix(err.Error(), "post "+url+": dial tcp") {
-		t.Errorf("got %v, want the address and the reason once", err)
-	}
-}
-
 func TestHTTPConfigErrors(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{"": "url", "orders": "url", "ftp://x/": "url", "http://": "url", "http://x:y z/": "url"} {

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/procs"
 )
 
 // startPatience bounds the start of a guard and its child.
@@ -79,13 +81,24 @@ func (e *Exec) guard(p *pipes) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.Command(binary)
-	cmd.Args = append([]string{guardName, e.path}, e.cfg.Argv...)
+	cmd.Args = append([]string{procs.GuardName, procs.Self(), e.path}, e.cfg.Argv...)
 	cmd.Dir = e.cfg.Dir
-	cmd.Env = append(append(os.Environ(), e.cfg.Env...), guardEnv+"=1")
+	cmd.Env = append(append(withoutOurs(os.Environ()), e.cfg.Env...), guardEnv+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.in.r, p.out.w, p.err.w
 	cmd.ExtraFiles = []*os.File{p.life.r, p.status.w}    // lifeFD, statusFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's ^C is for the node
 	return cmd, nil
+}
+
+// withoutOurs is an environment without the node's own variables: LOWKIQ_REDIS, tokens and URLs hold secrets,
+// and a handler has no need of any.
+func withoutOurs(env []string) (rest []string) {
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, "LOWKIQ_") {
+			rest = append(rest, kv)
+		}
+	}
+	return rest
 }
 
 // greet waits until the guard says that the child runs.

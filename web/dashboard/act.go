@@ -26,7 +26,7 @@ func (d *Dashboard) act(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), actMost)
 	defer cancel()
 	result := d.do(ctx, o)
-	d.cfg.Log.Info("done by hand", "action", o.name, "queue", result.Queue, "node", o.Node, "changed", result.Changed, "left", result.Left, "err", result.Err)
+	d.cfg.Log.Info("done by hand", "action", o.name, "queue", result.Queue, "node", o.Node, "changed", result.Changed, "left", result.Left, "err", result.Err, web.Sender(r))
 	token, err := d.results.seal(result)
 	if err != nil {
 		d.fail(w, r, err)

@@ -12,7 +12,8 @@ import (
 const (
 	chartWidth  = 1000
 	chartHeight = 100
-	chartSpan   = 5 * time.Minute
+	chartSpan   = time.Hour
+	chartFine   = 5 * time.Minute // of which every point is kept
 )
 
 type chart struct {
@@ -25,7 +26,7 @@ type chart struct {
 // Middle is the value of the line in the middle.
 func (c chart) Middle() float64 { return c.Top / 2 }
 
-// chartOf draws the samples of the last minutes.
+// chartOf draws the samples of the last hour.
 func chartOf(samples []sample, now time.Time) chart {
 	for len(samples) > 0 && now.Sub(samples[0].At) > chartSpan {
 		samples = samples[1:]

@@ -28,7 +28,7 @@ type deed struct {
 func deeds() []deed {
 	yes, no := true, false
 	waits := []queue.State{queue.Ready, queue.Scheduled, queue.Retrying, queue.Waiting}
-	dead, blocked, failed := []queue.State{queue.Dead}, []queue.State{queue.Waiting}, []queue.State{queue.Retrying}
+	dead, blocked, failed := []queue.State{queue.Dead}, []queue.State{queue.Waiting}, []queue.State{queue.Failed}
 	return []deed{
 		{name: "run-now", label: "Run now", done: "made due now", about: "They become due now, and run as soon as a handler takes them.",
 			some: (*queue.Queue).RunNow, states: []queue.State{queue.Scheduled, queue.Retrying}},
@@ -50,10 +50,10 @@ func deeds() []deed {
 		{name: "run-all", label: "Run all now", done: "made due now", about: "Every scheduled and every failed job becomes due now.",
 			all: queue.RunNow, states: []queue.State{queue.Scheduled, queue.Retrying}},
 		{name: "run-failed", label: "Run all failed now", done: "made due now", about: "The failed jobs become due now.",
-			all: queue.RunNow, states: failed},
-		{name: "kill-failed", label: "Kill all failed", done: "sent to the morgue", about: "Every job that failed and waits for its next attempt goes to the morgue; it can be requeued from there.",
+			all: queue.RunNow, states: []queue.State{queue.Retrying}},
+		{name: "kill-failed", label: "Kill all failed", done: "sent to the morgue", about: "Every job that failed, whether its next attempt is due or not, goes to the morgue; it can be requeued from there.",
 			all: queue.Kill, states: failed},
-		{name: "delete-failed", label: "Delete all failed", done: "deleted", about: "Every job that failed and waits for its next attempt is forgotten for good.", danger: true,
+		{name: "delete-failed", label: "Delete all failed", done: "deleted", about: "Every job that failed, whether its next attempt is due or not, is forgotten for good.", danger: true,
 			all: queue.Delete, states: failed},
 		{name: "unblock-all", label: "Requeue all", done: "requeued", about: "The blocked ids go on, fresh and due now, with all that waits for them.",
 			all: queue.Requeue, states: blocked},

@@ -47,7 +47,7 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 		title, path, of, time, none string
 		deed                        string
 	}{
-		{queue.Retrying, "Waiting for the next attempt", "jobs", "retry", "Latest due", "no error", "run-failed"},
+		{queue.Failed, "Failed", "jobs", "failed", "Latest due", "no error", "run-failed"},
 		{queue.Waiting, "Blocked", "blocked", "", "Newest", "no error", "unblock-all"},
 		{queue.Dead, "In the morgue", "morgue", "", "Newest", "no error: buried by hand", "requeue-all"},
 	} {

@@ -1,8 +1,11 @@
 package dashboard
 
 import (
+	"context"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
@@ -38,6 +41,17 @@ func (b jobBody) Due() (d time.Duration, ok bool) {
 		return 0, false
 	}
 	return time.Duration(*b.Reason.Due * float64(time.Second)), true
+}
+
+// Forgotten is how many of its failures in a row the shard no longer remembers.
+func (b jobBody) Forgotten() int {
+	remembered := 0
+	for _, a := range b.Attempts {
+		if a.Verdict == queue.AttemptFailed || a.Verdict == queue.AttemptExhausted {
+			remembered++
+		}
+	}
+	return max(0, b.Tries()-remembered)
 }
 
 // Tries is how often the job failed.
@@ -113,12 +127,69 @@ func deedsFor(job queue.Listed) []string {
 	return nil
 }
 
-// search goes to the page of an id.
+// search goes to the page of an id. Without a queue it looks into all of them.
 func (d *Dashboard) search(w http.ResponseWriter, r *http.Request) {
 	name, id := r.URL.Query().Get("queue"), r.URL.Query().Get("id")
-	if name == "" || id == "" {
-		d.fail(w, r, refuse(http.StatusBadRequest, "Name the queue and the id; got queue %.128q, id %.128q.", name, id))
+	if id == "" {
+		d.fail(w, r, refuse(http.StatusBadRequest, "No id is named: want ?id=17."))
 		return
 	}
-	http.Redirect(w, r, jobLink(name, id), http.StatusSeeOther)
+	if name != "" {
+		http.Redirect(w, r, jobLink(name, id), http.StatusSeeOther)
+		return
+	}
+	found, err := d.find(r.Context(), id)
+	switch {
+	case err != nil:
+		d.fail(w, r, err)
+	case len(found) == 1:
+		http.Redirect(w, r, jobLink(found[0].Queue, id), http.StatusSeeOther)
+	default:
+		d.page(func(*http.Request) (view, error) {
+			v := view{Page: "found", Title: showID(id), Nav: "/", Body: foundBody{ID: id, Jobs: found}}
+			if len(found) == 0 {
+				v.Status = http.StatusNotFound
+			}
+			return v, nil
+		})(w, r)
+	}
+}
+
+// foundBody is the page of an id that is in several queues, or in none.
+type foundBody struct {
+	ID   string
+	Jobs []foundJob
+}
+
+type foundJob struct {
+	Queue string
+	State queue.State
+}
+
+// searchedQueues bounds the queues that a search without a queue looks into: each is a round trip.
+const searchedQueues = 1000
+
+// find looks for an id in every queue.
+func (d *Dashboard) find(ctx context.Context, id string) (found []foundJob, err error) {
+	entries, err := d.cfg.Client.Registry(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(entries) > searchedQueues {
+		return nil, refuse(http.StatusBadRequest, "There are %d queues, at most %d are searched: name the queue of the id.", len(entries), searchedQueues)
+	}
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		q, err := d.cfg.Client.Queue(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		job, ok, err := q.Job(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			found = append(found, foundJob{name, job.State})
+		}
+	}
+	return found, nil
 }

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"math"
 	"net/http"
@@ -34,7 +35,7 @@ type choice struct{ Value, Name string }
 func jobsList() listKind {
 	return listKind{
 		path: "jobs", Title: "Jobs", About: "What waits for a handler.",
-		States: []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}},
+		States: []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}, {"failed", "failed"}},
 		Orders: []choice{{"due", "due time"}, {"id", "id"}, {"retries", "retries"}},
 		some:   []string{"run-now", "kill", "delete"}, all: []string{"run-all", "kill-failed", "delete-failed"},
 		TimeName: "Due", Empty: "No job waits here.",
@@ -45,7 +46,7 @@ func inFlightList() listKind {
 	return listKind{
 		path: "in-flight", Title: "In flight", About: "What handlers have now. Nothing can be done to it by hand: it is acknowledged, retried, or runs again if its worker dies.",
 		States: []choice{{"in_flight", "in flight"}}, Orders: []choice{{"id", "id"}, {"due", "due time"}},
-		TimeName: "Was due", Empty: "No handler has a job of this queue now.",
+		TimeName: "In flight", Empty: "No handler has a job of this queue now.",
 	}
 }
 
@@ -99,6 +100,25 @@ type listRow struct {
 	Now     time.Time
 	Preview string
 	Summary string // of the error
+	Node    string // that has it, of a job in flight; "" = nobody: its shard's owner is gone
+}
+
+// holders notes on rows of jobs in flight which node has each: the owner of its shard.
+func (d *Dashboard) holders(ctx context.Context, q *queue.Queue, rows []listRow) error {
+	var shards []*queue.Shard
+	for _, row := range rows {
+		if s := q.Shard(row.Shard); !slices.Contains(shards, s) {
+			shards = append(shards, s)
+		}
+	}
+	stats, err := d.cfg.Client.Stats(ctx, shards...)
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		rows[i].Node = nodeOf(stats[slices.Index(shards, q.Shard(rows[i].Shard))].Owner.Instance)
+	}
+	return nil
 }
 
 // Tries is how often the job failed.
@@ -127,6 +147,11 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 			return view{}, err
 		}
 		b.fill(page, now, r.URL)
+		if kind.path == "in-flight" {
+			if err := d.holders(r.Context(), q, b.Rows); err != nil {
+				return view{}, err
+			}
+		}
 		return view{Page: "list", Title: b.Title + " of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
 	}
 }

@@ -18,6 +18,7 @@ type memory struct {
 	parts   map[string][]shardFigures // of queues that are being read
 	early   bool                      // nothing has been read since somebody looks
 	samples []sample
+	counted counts           // the last reading while nobody looked
 	speed   map[string]speed // of handlers, by queue
 	timed   time.Time        // when speed was read
 }
@@ -63,7 +64,9 @@ func (m *memory) add(shard lowkiq.Shard, stats queue.Stats, at time.Time) {
 	m.parts[shard.Queue] = part
 	if len(part) == entry.Shards {
 		delete(m.parts, shard.Queue)
-		m.have[shard.Queue] = newFigures(shard.Queue, entry, part, at, m.have[shard.Queue])
+		f := newFigures(shard.Queue, entry, part, at, m.have[shard.Queue])
+		f.Unhandled = m.seen.unhandled(shard.Queue)
+		m.have[shard.Queue] = f
 	}
 }
 
@@ -87,6 +90,7 @@ func (m *memory) snapshot() *snapshot {
 			f = *known
 		}
 		f.Entry = m.seen.Entries[name] // it may have been paused since
+		f.Unhandled = m.seen.unhandled(name)
 		f.Speed = m.speed[name]
 		s.Queues = append(s.Queues, &f)
 	}
@@ -110,8 +114,51 @@ func (m *memory) sample(s *snapshot) {
 	if n := len(m.samples); n == 0 || s.At.Sub(m.samples[n-1].At) >= interval/2 {
 		m.samples = append(m.samples, sample{At: s.At, rate: t.Rate})
 	}
-	m.samples = m.samples[max(0, len(m.samples)-sampleMemory):]
+	m.samples = thinned(m.samples, s.At)
 	s.Samples = slices.Clone(m.samples)
+}
+
+// counts are sums over all shards.
+type counts struct {
+	At                time.Time
+	Processed, Failed int64
+}
+
+// count makes a point of the chart from two readings. Counters that fell belong to a Redis that
+// has lost its data.
+func (m *memory) count(now counts) {
+	before := m.counted
+	m.counted = now
+	age := now.At.Sub(before.At)
+	if before.At.IsZero() || age <= 0 || age > chartSpan/6 {
+		return
+	}
+	m.samples = thinned(append(m.samples, sample{At: now.At, rate: rate{
+		Processed: max(0, float64(now.Processed-before.Processed)) / age.Seconds(),
+		Failed:    max(0, float64(now.Failed-before.Failed)) / age.Seconds(),
+	}}), now.At)
+}
+
+// thinned keeps an hour: each point of the last minutes, and of what is older the mean of a quarter
+// of a minute. These are 540 points at most.
+func thinned(samples []sample, now time.Time) []sample {
+	kept := make([]sample, 0, len(samples))
+	in := 0 // points that the last one kept is the mean of
+	for _, s := range samples {
+		age := now.Sub(s.At)
+		if age > chartSpan {
+			continue
+		}
+		last := len(kept) - 1
+		if age < chartFine || last < 0 || !s.At.Truncate(idleEvery).Equal(kept[last].At.Truncate(idleEvery)) {
+			kept, in = append(kept, s), 1
+			continue
+		}
+		in++
+		kept[last].Processed += (s.Processed - kept[last].Processed) / float64(in)
+		kept[last].Failed += (s.Failed - kept[last].Failed) / float64(in)
+	}
+	return kept
 }
 
 // failed is what was known before a failure, and the failure.

@@ -32,7 +32,9 @@ const (
 // order reads a form. It changes nothing.
 func (d *Dashboard) order(w http.ResponseWriter, r *http.Request) (order, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, formBytes)
-	if err := r.ParseForm(); err != nil {
+	if err := r.ParseForm(); web.Busy(err) {
+		return order{}, refuse(http.StatusServiceUnavailable, "Nothing was changed: %v.", err)
+	} else if err != nil {
 		return order{}, refuse(http.StatusBadRequest, "The form cannot be read: %v.", err)
 	}
 	form := r.PostForm
@@ -166,6 +168,7 @@ func (d *Dashboard) count(ctx context.Context, b *confirmBody) (err error) {
 	}
 	stats, err := b.Queue.Stats(ctx)
 	b.Jobs = inStates(stats, b.states)
+	b.AtLeast = slices.Contains(b.states, queue.Failed) && stats.Jobs.Ready > 0 // some of them may have failed
 	if b.paused != nil {
 		b.Jobs = stats.Jobs.Total() - stats.Jobs.InFlight
 	}
@@ -200,7 +203,7 @@ func ofKind(ctx context.Context, o order) (n int, atLeast bool, err error) {
 
 func inStates(s queue.Stats, states []queue.State) (n int) {
 	by := map[queue.State]int{
-		queue.Ready: s.Jobs.Ready, queue.Scheduled: s.Jobs.Scheduled, queue.Retrying: s.Jobs.Retry,
+		queue.Ready: s.Jobs.Ready, queue.Scheduled: s.Jobs.Scheduled, queue.Retrying: s.Jobs.Retry, queue.Failed: s.Jobs.Retry,
 		queue.Waiting: s.Jobs.Blocked, queue.Dead: s.MorgueIDs,
 	}
 	for _, state := range states {

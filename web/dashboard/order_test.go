@@ -57,8 +57,8 @@ func TestButtonsOnJobs(t *testing.T) {
 		{"delete-dead", "", []string{"d1"}, "d1", queue.Dead, "", "Delete: 1 job", "1 job deleted"},
 		{"run-all", "", nil, "f2", queue.Retrying, queue.Ready, "Run all now: 3 jobs", "3 jobs made due now"},
 		{"run-failed", "no stock for #", nil, "f1", queue.Retrying, queue.Ready, "Run all failed now: 1 job", "1 job made due now"},
-		{"kill-failed", "", nil, "f1", queue.Retrying, queue.Dead, "Kill all failed: 2 jobs", "2 jobs sent to the morgue"},
-		{"delete-failed", "", nil, "f1", queue.Retrying, "", "Delete all failed: 2 jobs", "2 jobs deleted"},
+		{"kill-failed", "", nil, "f1", queue.Retrying, queue.Dead, "Kill all failed: at least 2 jobs", "2 jobs sent to the morgue"},
+		{"delete-failed", "", nil, "f1", queue.Retrying, "", "Delete all failed: at least 2 jobs", "2 jobs deleted"},
 		{"unblock-all", "", nil, "b1", queue.Waiting, queue.Ready, "Requeue all: 1 job", "1 job requeued"},
 		{"requeue-all", "", nil, "d2", queue.Dead, queue.Ready, "Requeue all: 3 jobs", "3 jobs requeued"},
 		{"requeue-all", stock, nil, "d3", queue.Dead, queue.Ready, "Requeue all: 2 jobs", "2 jobs requeued"},
@@ -90,6 +90,31 @@ func TestButtonsOnJobs(t *testing.T) {
 				t.Errorf("after a reload: got %s in state %q, want %q", c.id, got, c.after)
 			}
 		})
+	}
+}
+
+// A job whose next attempt is due has failed all the same: buttons, list and errors mean it too.
+func TestFailedAndDue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	if n, err := w.orders.RunNow(t.Context(), "f2"); n != 1 || err != nil {
+		t.Fatalf("got %d made due, %v; want 1", n, err)
+	}
+	if got := w.stateOf("f2"); got != queue.Ready {
+		t.Fatalf("got f2 in state %q, want ready", got)
+	}
+	expect(t, w.get("/queues/orders/jobs?state=failed"), 200, ">f1</a>", ">f2</a>")
+	groups, err := w.orders.Errors(t.Context(), queue.Failed)
+	must(t, err)
+	if n := len(groups.Groups); n != 2 || groups.Examined != 2 || !groups.All {
+		t.Errorf("got %+v, want the errors of two jobs", groups)
+	}
+	expect(t, w.get("/queues/orders/errors"), 200, "no price", "no stock")
+	expect(t, w.follow(w.post("/do", "do", "kill-failed", "queue", "orders", "back", "/")), 200, "2 jobs sent to the morgue")
+	for _, id := range []string{"f1", "f2"} {
+		if got := w.stateOf(id); got != queue.Dead {
+			t.Errorf("got %s in state %q, want it in the morgue", id, got)
+		}
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -24,6 +26,8 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"sort", "/?sort=lag", 200, []string{`aria-current="true">lag`}},
 		{"sort unknown", "/?sort=colour", 400, []string{"not sorted by"}},
 		{"queue", "/queues/orders", 200, []string{"<h1>orders</h1>", "Pause…", "Run all now…", "Kill all failed…", "Delete all failed…", "n1/01J.1"}},
+		{"queue nobody handles", "/queues/mail", 200, []string{"No living node handles this queue", "queues delete mail"}},
+		{"overview of queues nobody handles", "/?q=mail", 200, []string{`>mail</a> <span class="tag warn">unhandled</span>`}},
 		{"queue of many shards", "/queues/mail", 200, []string{">draining</span>", ">claiming</span>", ">unowned</span>", "nobody"}},
 		{"queue unknown", "/queues/nowhere", 404, []string{"There is no queue"}},
 		{"queue impossible", "/queues/%7B%7D/jobs", 404, []string{"no such queue"}},
@@ -40,7 +44,7 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"jobs bad state", "/queues/orders/jobs?state=morgue", 400, []string{"not on this page"}},
 		{"jobs impossible", "/queues/orders/jobs?state=ready&by=retries", 400, []string{"impossible query"}},
 		{"jobs bad cursor", "/queues/orders/jobs?cursor=x", 400, []string{"impossible query"}},
-		{"in flight", "/queues/orders/in-flight", 200, []string{">w1</a>", "since"}},
+		{"in flight", "/queues/orders/in-flight", 200, []string{">w1</a>", "since", `>Node</th>`, `<td class="id">n1</td>`}},
 		{"blocked", "/queues/orders/blocked", 200, []string{">b1</a>", "Skip oldest…", "Bury…", "stuck"}},
 		{"morgue", "/queues/orders/morgue", 200, []string{">d1</a>", "Requeue all…", "Delete all…", "no &lt;b&gt;stock"}},
 		{"morgue by id", "/queues/orders/morgue?by=id&reverse=true", 200, []string{">d2</a>"}},
@@ -65,7 +69,9 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"plan bad name", "/plan?add=%3Cb%3E", 400, []string{"&lt;b&gt;"}},
 		{"redis", "/redis", 200, []string{"Version", "noeviction", "standalone", "Commands per second"}},
 		{"nowhere", "/no/such/page", 404, []string{"Nothing is at /no/such/page"}},
-		{"search", "/search?queue=orders", 400, []string{"Name the queue and the id"}},
+		{"search of no id", "/search?queue=orders", 400, []string{"No id is named"}},
+		{"search of nobody", "/search?id=nobody", 404, []string{"No queue has this id"}},
+		{"one vocabulary", "/", 200, []string{"<dt>Ready</dt>", "<dt>Scheduled</dt>", "<dt>Retry</dt>", "<dt>In flight</dt>", "<dt>Blocked</dt>", "<dt>Morgue</dt>"}},
 		{"result unknown", "/results/x", 404, []string{"cannot read this result"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -230,5 +236,41 @@ func TestWrongMethods(t *testing.T) {
 	answer := w.do(httptest.NewRequest(http.MethodHead, "/plan", nil))
 	if answer.Code != http.StatusOK {
 		t.Errorf("HEAD: got %d, want 200", answer.Code)
+	}
+}
+
+// An id is found without its queue; one that several have is a choice.
+func TestSearchInAllQueues(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	answer := w.get("/search?id=f1")
+	if got := answer.Header().Get("Location"); answer.Code != http.StatusSeeOther || got != jobLink("orders", "f1") {
+		t.Errorf("got %d to %q, want the page of the id in orders", answer.Code, got)
+	}
+	for _, name := range []string{"orders", "mail"} {
+		if _, err := w.client.Push(t.Context(), name, lowkiq.Push{ID: "both"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, w.get("/search?id=both"), 200, "This id is in 2 queues", jobLink("orders", "both"), jobLink("mail", "both"))
+}
+
+// What is counted while nobody looks is what the figures say.
+func TestCountedIsWhatStatsSay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	processed, failed, shards, err := w.client.Counted(t.Context())
+	must(t, err)
+	var want queue.Stats
+	wantShards := 0
+	for _, name := range []string{"orders", "mail"} {
+		q, err := w.client.Queue(t.Context(), name)
+		must(t, err)
+		stats, err := q.Stats(t.Context())
+		must(t, err)
+		want.Processed, want.Failed, wantShards = want.Processed+stats.Processed, want.Failed+stats.Failed, wantShards+q.Shards
+	}
+	if processed != want.Processed || failed != want.Failed || shards != wantShards || failed == 0 {
+		t.Errorf("got %d processed, %d failed in %d shards, want %d, %d in %d", processed, failed, shards, want.Processed, want.Failed, wantShards)
 	}
 }

@@ -25,6 +25,7 @@ func (w *world) node(tokens web.Tokens) http.Handler {
 	cluster.Shards = func(context.Context) ([]web.ShardStatus, error) { return nil, nil }
 	handler, err := web.New(web.Config{
 		Client: w.client, Status: w.status, Cluster: cluster, Metrics: prometheus.NewRegistry(), Pages: w.pages, Tokens: tokens,
+		Names: []string{"example.com"}, // httptest.NewRequest's
 	})
 	must(w.t, err)
 	return handler

@@ -20,7 +20,8 @@ const (
 	interval     = time.Second      // between snapshots, and at least between sweeps
 	firstTurn    = interval / 4     // until the first figures are shown after a pause
 	attention    = 30 * time.Second // how long sampling goes on after the last look
-	sampleMemory = 300              // points of the chart
+	idleEvery    = 15 * time.Second // between points of the chart while nobody looks
+	idleShard    = time.Millisecond // and at least that for each shard: what a node reads then is a thousandth of Redis's time
 	timingsEvery = 5 * time.Second  // nodes publish theirs every ten
 )
 
@@ -30,6 +31,12 @@ type overview struct {
 	Members []web.MemberStatus
 	Entries map[string]queue.Entry
 	Owners  Owners
+	Handled web.Handled // nil: not known
+}
+
+// unhandled reports whether no living node handles a queue.
+func (o overview) unhandled(name string) bool {
+	return o.Handled != nil && len(o.Handled.By(name)) == 0
 }
 
 // source is where the sampler reads.
@@ -38,10 +45,13 @@ type source interface {
 	// stats reads shards: at most chunkShards at once.
 	stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.Stats, error)
 	timings(ctx context.Context) (map[string]queue.Timing, error)
+	// counted sums what all shards have processed and failed.
+	counted(ctx context.Context) (processed, failed int64, shards int, err error)
 }
 
 // sampler reads the figures of the cluster while somebody looks at them: once for all
-// who look, in steps that leave Redis to the jobs.
+// who look, in steps that leave Redis to the jobs. While nobody does it reads two counters
+// of each shard now and then, so that the chart has its hour when one is opened.
 type sampler struct {
 	src    source
 	wake   chan struct{} // one slot: somebody looks
@@ -112,10 +122,15 @@ func (s *sampler) await(ctx context.Context, focus string, enough func(*snapshot
 func (s *sampler) run(ctx context.Context) error {
 	defer close(s.closed)
 	m := &memory{have: map[string]*figures{}}
+	idle := time.NewTimer(idleEvery)
+	defer idle.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-idle.C:
+			idle.Reset(s.count(ctx, m))
+			continue
 		case <-s.wake:
 		}
 		for m.early = true; s.watched() && ctx.Err() == nil; {
@@ -126,6 +141,16 @@ func (s *sampler) run(ctx context.Context) error {
 			pause(ctx, interval-time.Since(began))
 		}
 	}
+}
+
+// count adds a point to the chart, and says when to count again.
+func (s *sampler) count(ctx context.Context, m *memory) (pause time.Duration) {
+	began := time.Now()
+	processed, failed, shards, err := s.src.counted(ctx)
+	if err == nil {
+		m.count(counts{At: began, Processed: processed, Failed: failed})
+	}
+	return max(idleEvery, time.Duration(shards)*idleShard)
 }
 
 func (s *sampler) watched() bool {

@@ -20,6 +20,8 @@ type fakeSource struct {
 	takes   time.Duration
 	err     error
 	reads   int
+	counts  int           // of counters
+	shards  int           // that counted tells of
 	busy    time.Duration // in reads
 	done    int64         // jobs processed, more with every read of a first shard
 }
@@ -28,6 +30,13 @@ func (f *fakeSource) overview(context.Context) (overview, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return overview{Entries: f.entries, Owners: func(lowkiq.Shard, string) (string, web.ShardState) { return "n1", web.Owned }}, f.err
+}
+
+func (f *fakeSource) counted(context.Context) (processed, failed int64, shards int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counts++
+	return int64(30 * f.counts), 0, f.shards, f.err
 }
 
 func (f *fakeSource) timings(context.Context) (map[string]queue.Timing, error) { return nil, nil }
@@ -106,6 +115,35 @@ func TestSamplerWorksWhileSomebodyLooks(t *testing.T) {
 			t.Errorf("got figures that are %s old at the next look, want fresh ones", time.Since(now.At))
 		}
 	})
+}
+
+// An hour of chart is there when one opens it, and it cost little.
+func TestSamplerRemembersAnHour(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ shards, counts int }{{3, 480}, {40_000, 180}} {
+		src := &fakeSource{entries: oneQueue(3), takes: time.Millisecond, shards: c.shards}
+		inBubble(t, src, func(t *testing.T, s *sampler) {
+			time.Sleep(2*time.Hour + time.Second)
+			now := s.await(t.Context(), "", figured)
+			first := now.Samples[0]
+			if age := now.At.Sub(first.At); age > time.Hour || age < 59*time.Minute {
+				t.Errorf("%d shards: the first point is %s old, want an hour", c.shards, age)
+			}
+			if first.Processed <= 0 || first.Processed > 2 || chartOf(now.Samples, now.At).Processed == "" {
+				t.Errorf("%d shards: got %v, want 30 for each pause", c.shards, first)
+			}
+			if src.counts < c.counts-2 || src.counts > c.counts+2 {
+				t.Errorf("%d shards: counted %d times in two hours, want %d", c.shards, src.counts, c.counts)
+			}
+			for range 3 * 3600 { // somebody looks on for three hours
+				time.Sleep(interval)
+				now, _ = s.look("")
+			}
+			if n := len(now.Samples); n < 500 || n > 550 {
+				t.Errorf("%d shards: got %d points after three hours, want about 520", c.shards, n)
+			}
+		})
+	}
 }
 
 func TestSamplerLeavesRedisToTheJobs(t *testing.T) {

@@ -24,13 +24,15 @@ type snapshot struct {
 
 // figures are one queue's. They never change.
 type figures struct {
-	Name   string
-	Entry  queue.Entry
-	At     time.Time // when reading the last of them began; zero: not yet
-	Sum    queue.Stats
-	Shards []shardFigures
-	Rate   rate
-	Speed  speed
+	Name  string
+	Entry queue.Entry
+	// Unhandled: no living node handles the queue.
+	Unhandled bool
+	At        time.Time // when reading the last of them began; zero: not yet
+	Sum       queue.Stats
+	Shards    []shardFigures
+	Rate      rate
+	Speed     speed
 }
 
 // speed is how long handlers took in the last minute, and how long jobs waited for them.
@@ -153,15 +155,6 @@ type totals struct {
 	Read   int       // queues whose figures are known
 	Oldest time.Time // when the oldest of the figures were read
 }
-
-// Enqueued is what waits: fresh and failed.
-func (t totals) Enqueued() int { return t.Fresh() + t.Retries() }
-
-// Fresh is what waits and has not failed.
-func (t totals) Fresh() int { return t.Jobs.Ready + t.Jobs.Scheduled }
-
-// Retries is what failed: waiting for the next attempt, or for a person.
-func (t totals) Retries() int { return t.Jobs.Retry + t.Jobs.Blocked }
 
 // Complete reports whether every queue has been read.
 func (t totals) Complete() bool { return t.Read == t.Queues }

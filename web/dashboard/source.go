@@ -24,6 +24,9 @@ func (r redisSource) overview(ctx context.Context) (o overview, err error) {
 	if o.Owners, err = r.cfg.Owners(ctx); err != nil {
 		return o, err
 	}
+	if o.Handled, err = r.cfg.Cluster.Handled(ctx); err != nil {
+		return o, err
+	}
 	o.Entries, err = r.cfg.Client.Registry(ctx)
 	return o, err
 }
@@ -41,6 +44,10 @@ func (r redisSource) stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.
 		asked[i] = q.Shard(s.Index)
 	}
 	return r.cfg.Client.Stats(ctx, asked...)
+}
+
+func (r redisSource) counted(ctx context.Context) (processed, failed int64, shards int, err error) {
+	return r.cfg.Client.Counted(ctx)
 }
 
 func (r redisSource) timings(ctx context.Context) (map[string]queue.Timing, error) {
@@ -62,8 +69,12 @@ func (r redisSource) figures(ctx context.Context, name string) (*figures, error)
 	if err != nil {
 		return nil, err
 	}
+	handled, err := r.cfg.Cluster.Handled(ctx)
+	if err != nil {
+		return nil, err
+	}
 	m := &memory{have: map[string]*figures{}}
-	m.see(overview{Entries: map[string]queue.Entry{name: entry}, Owners: owners}, began)
+	m.see(overview{Entries: map[string]queue.Entry{name: entry}, Owners: owners, Handled: handled}, began)
 	for chunk := range chunks(m.seen.Entries, chunkShards) {
 		stats, err := r.stats(ctx, chunk)
 		if err != nil {

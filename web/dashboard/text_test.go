@@ -108,7 +108,7 @@ func TestChart(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1763600000, 0)
 	samples := []sample{
-		{now.Add(-time.Hour), rate{9000, 0}}, {now.Add(-chartSpan), rate{0, 0}}, {now.Add(-chartSpan / 2), rate{30, 1}}, {now, rate{15, 50}},
+		{now.Add(-chartSpan - time.Minute), rate{9000, 0}}, {now.Add(-chartSpan), rate{0, 0}}, {now.Add(-chartSpan / 2), rate{30, 1}}, {now, rate{15, 50}},
 	}
 	c := chartOf(samples, now)
 	if want := "M0.0 100.0L500.0 40.0L1000.0 70.0"; c.Processed != want || c.Top != 50 {

@@ -107,6 +107,7 @@ func (w *world) cluster() web.Cluster {
 			due := 12.5
 			return web.Reason{State: "scheduled", Reason: "the reason of " + id, Due: &due}, nil
 		},
+		Handled: func(context.Context) (web.Handled, error) { return web.Handled{"orders": {"n1"}}, nil },
 		Drain: func(_ context.Context, node string, _ bool) (string, error) {
 			w.drains.Add(1)
 			if node == "n1" {

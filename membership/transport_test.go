@@ -1,0 +1,122 @@
+package membership
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// sealed begins a stream as memberlist does for an encrypted state of n bytes.
+func sealed(t *testing.T, cluster string, n uint32) []byte {
+	t.Helper()
+	const encrypted, labelled = 10, 244
+	text := append([]byte{labelled, byte(len(cluster))}, cluster...)
+	return binary.BigEndian.AppendUint32(append(text, encrypted), n)
+}
+
+// Who has no key can open streams and fill them; what of it is in memory is bounded, and a member joins meanwhile.
+func TestStreamsOfStrangersAreBounded(t *testing.T) {
+	key := [][]byte{bytes.Repeat([]byte("k"), 32)}
+	n1 := start(t, nil, Config{Node: "n1", Keys: key, TTL: time.Minute}) // so long is a stream waited for
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	most, stop := uint64(0), make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			var now runtime.MemStats
+			runtime.ReadMemStats(&now)
+			most = max(most, now.HeapAlloc)
+		}
+	})
+	part := make([]byte, 64<<10)
+	for range 60 {
+		conn, err := net.Dial("tcp", n1.Address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := conn.Write(sealed(t, "c", 20<<20)); err != nil {
+			continue
+		}
+		all.Go(func() {
+			_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
+			for range 19 << 20 / len(part) {
+				if _, err := conn.Write(part); err != nil {
+					return
+				}
+			}
+		})
+	}
+	n2 := start(t, nil, Config{Node: "n2", Keys: key, Join: []string{n1.Address()}})
+	eventually(t, "n2 sees n1", func() bool { return n2.State(n1.instance()) == Alive })
+	close(stop)
+	all.Wait()
+	// A stream is there up to four times while it grows (with -race), and Go lets as much again be garbage.
+	if got, want := int64(most)-int64(before.HeapAlloc), int64(8*maxStates+16<<20); got > want {
+		t.Errorf("60 streams of 20 MiB: got %d MiB more in memory, want %d at most", got>>20, want>>20)
+	}
+}
+
+// One stream may not have all the room.
+func TestStreamOfAStrangerIsBounded(t *testing.T) {
+	t.Parallel()
+	n1 := start(t, nil, Config{Node: "n1", Keys: [][]byte{bytes.Repeat([]byte("k"), 32)}, TTL: time.Minute})
+	conn, err := net.Dial("tcp", n1.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(9 * time.Second)) // memberlist ends it after 10
+	_, err = conn.Write(sealed(t, "c", 20<<20))
+	sent := 0
+	for part := make([]byte, 64<<10); err == nil; sent += len(part) {
+		_, err = conn.Write(part)
+	}
+	if want := maxState + 8<<20; sent > want { // sockets have buffers
+		t.Errorf("got %d MiB taken, want %d at most", sent>>20, want>>20)
+	}
+}
+
+// What no member sends is not passed on.
+func TestLongPacketsAreDropped(t *testing.T) {
+	t.Parallel()
+	conf := memberlist.DefaultLANConfig()
+	conf.BindAddr, conf.BindPort, conf.LogOutput = "127.0.0.1", 0, &bytes.Buffer{}
+	network, err := listen(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = network.Shutdown() }()
+	from, err := net.Dial("udp", network.udp())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	for _, size := range []int{maxPacket + 1, 100} {
+		if _, err := from.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := <-network.PacketCh(); len(p.Buf) != 100 || cap(p.Buf) > maxPacket {
+		t.Errorf("got %d bytes, %d kept, want 100", len(p.Buf), cap(p.Buf))
+	}
+}
+
+// udp is where the transport takes packets.
+func (t *boundTransport) udp() string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(t.GetAutoBindPort()))
+}

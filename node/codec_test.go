@@ -1,0 +1,128 @@
+package node
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// What is pushed through a node, by its client or its API, obeys the queue's rules: it is stored encoded, handled
+// decoded, and bounded by the same limits.
+func TestPushThroughNodeObeysRules(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	got := make(chan string, 10)
+	text := base64.StdEncoding
+	rules := queue.PushRules{PayloadBytes: 20, Codec: queue.Codec{
+		Name:   "base64",
+		Encode: func(p []byte) ([]byte, error) { return text.AppendEncode(nil, p), nil },
+		Decode: func(p []byte) ([]byte, error) { return text.AppendDecode(nil, p) },
+	}}
+	n := start(t, Config{Redis: server.URL(), HTTP: "127.0.0.1:0"}, QueueConfig{Shards: 1, Push: rules}, func(_ context.Context, b *lowkiq.Batch) error {
+		for _, p := range b.Jobs[0].Payloads {
+			got <- b.Jobs[0].ID + " " + string(p.Data)
+		}
+		return nil
+	}).serving()
+	const secret = `"4711"`
+	if err := n.Client().Pause(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	n.renew()
+	answer, err := http.Post(n.URL()+"/api/v1/queues/orders/jobs", "application/json", strings.NewReader(
+		`[{"id":"http","payload":`+secret+`},{"id":"long","payload":"`+strings.Repeat("x", 16)+`"}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	if err != nil || !strings.Contains(string(body), `{"id":"http","ok":true`) || !strings.Contains(string(body), "24 bytes, at most 20") {
+		t.Fatalf("got %s, %v, want the first job stored and the second beyond the limit", body, err)
+	}
+	if _, err := n.Client().Push(t.Context(), "orders", lowkiq.Push{ID: "go", Payload: []byte(secret)}); err != nil {
+		t.Fatal(err)
+	}
+	other, err := queue.Open(queue.Config{Redis: server.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	orders, err := other.Queue(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := orders.Push(t.Context(), lowkiq.Push{ID: "plain"}); !errors.Is(err, queue.ErrCodec) {
+		t.Errorf("push without the codec: got %v, want %v", err, queue.ErrCodec)
+	}
+	for _, id := range []string{"http", "go"} {
+		job, ok, err := orders.Job(t.Context(), id)
+		if err != nil || !ok || string(job.Payloads[0].Data) != text.EncodeToString([]byte(secret)) {
+			t.Errorf("%s: got %v, %v, %v, want it stored encoded", id, job.Payloads, ok, err)
+		}
+	}
+	if err := n.Client().Resume(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	n.renew()
+	for _, id := range []string{"http", "go"} {
+		if have := receive(t, "a job", got); have != id+" "+secret {
+			t.Errorf("handled: got %s, want %s %s", have, id, secret)
+		}
+	}
+}
+
+// A queue that is registered keeps its shards where the node's rules name no count.
+func TestShardsAsRegistered(t *testing.T) {
+	t.Parallel()
+	for registered, want := range map[int]int{0: 16, 32: 32} {
+		server := redistest.Start(t)
+		if registered > 0 {
+			client, err := queue.Open(queue.Config{Redis: server.URL()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.Register(t.Context(), lowkiq.Queue{Name: "orders", Shards: registered}); err != nil {
+				t.Fatal(err)
+			}
+			client.Close()
+		}
+		got := make(chan string, 1)
+		n := start(t, Config{Redis: server.URL()}, QueueConfig{}, func(_ context.Context, b *lowkiq.Batch) error { got <- b.Jobs[0].ID; return nil }).serving()
+		if shards := n.queues["orders"].queue.Shards; shards != want {
+			t.Errorf("registered with %d: got %d shards, want %d", registered, shards, want)
+		}
+		if _, err := n.Client().Push(t.Context(), "orders", lowkiq.Push{ID: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, "the job", got)
+	}
+}
+
+func TestHalfACodec(t *testing.T) {
+	t.Parallel()
+	same := func(p []byte) ([]byte, error) { return p, nil }
+	for want, push := range map[string]queue.PushRules{
+		"does not decode": {Codec: queue.Codec{Name: "same", Encode: same}},
+		"does not encode": {Codec: queue.Codec{Name: "same", Decode: same}},
+		"payload limits":  {Payloads: -1},
+	} {
+		n, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = n.Handle(QueueConfig{Name: "orders", Push: push}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error that says %q", err, want)
+		}
+		n.client.Close()
+		n.leases.Close()
+	}
+}

@@ -1,0 +1,75 @@
+package node
+
+import (
+	"context"
+	"runtime/debug"
+
+	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// What a scrape asks of the node.
+
+// figures reads the owned shards for a scrape, and those that nobody owns if this node leads.
+func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) {
+	in := n.current.Load()
+	if in == nil {
+		return nil, nil
+	}
+	var shards []*queue.Shard
+	for _, r := range in.all() {
+		shards = append(shards, r.claim.Shard)
+	}
+	shards = append(shards, n.unowned.list(in)...)
+	stats, err := n.client.Stats(ctx, shards...)
+	if err != nil {
+		return nil, err
+	}
+	byQueue := map[string][]queue.Stats{}
+	for i, s := range shards {
+		byQueue[s.Queue] = append(byQueue[s.Queue], stats[i])
+	}
+	all := make(map[string]metrics.Figures, len(byQueue))
+	for name, stats := range byQueue {
+		sum := queue.Sum(stats)
+		all[name] = metrics.Figures{Lag: sum.Lag, Morgue: sum.Morgue, Jobs: map[string]int{
+			"ready": sum.Jobs.Ready, "scheduled": sum.Jobs.Scheduled, "retry": sum.Jobs.Retry,
+			"in_flight": sum.Jobs.InFlight, "blocked": sum.Jobs.Blocked,
+		}}
+	}
+	return all, nil
+}
+
+// slotsInUse are those of the instance that works; without one none can be taken.
+func (n *Node) slotsInUse() metrics.Use {
+	if in := n.current.Load(); in != nil {
+		return in.slots.use()
+	}
+	return metrics.Use{Total: n.cfg.Concurrency}
+}
+
+func (n *Node) childrenInUse() map[string]metrics.Use {
+	all := map[string]metrics.Use{}
+	for name, on := range n.queues {
+		if on.children != nil {
+			running, busy := on.children()
+			all[name] = metrics.Use{Total: running, Busy: busy}
+		}
+	}
+	return all
+}
+
+// release is the version of lowkiq: as configured, else as the program was linked with it.
+func (n *Node) release() string {
+	if n.cfg.Version != "" {
+		return n.cfg.Version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, module := range info.Deps {
+			if module.Path == "github.com/lowkiq/lowkiq" {
+				return module.Version
+			}
+		}
+	}
+	return "devel"
+}

@@ -1,0 +1,105 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// A queue's jobs become something that a running node does not read: it pops none of them and says so, until they
+// are what it reads. Its other queues go on.
+func TestQueueThatANodeCannotRead(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ entry, says string }{
+		"a later release": {`{"shards":2,"layout":1,"needs":["fmt2"]}`, "needs fmt2"},
+		"another codec":   {`{"shards":2,"layout":1,"codec":"aes-gcm"}`, `codec "aes-gcm"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			p := open(t, srv.URL(), 2)
+			var unreadable atomic.Bool
+			others := make(chan string, 1)
+			run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
+				return errors.Join(
+					n.Handle(QueueConfig{Name: "orders", Shards: 2}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error {
+						if unreadable.Load() {
+							t.Error("a job was handled that the node cannot read")
+						}
+						return nil
+					})),
+					n.Handle(QueueConfig{Name: "others", Shards: 1}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+						others <- b.Jobs[0].ID
+						return nil
+					})))
+			}).serving()
+			write := func(entry string) {
+				raw(t, srv.Addr(), "HSET", "lk:{default}:queues", "orders", `"`+strings.ReplaceAll(entry, `"`, `\"`)+`"`)
+				run.renew()
+			}
+			told := func() string {
+				instances, err := p.client.Instances(t.Context())
+				if err != nil || len(instances) != 1 {
+					t.Fatalf("got %d instances, %v, want one", len(instances), err)
+				}
+				return strings.Join(refusalsOf(instances[0]), "\n")
+			}
+			const plain = `{"shards":2,"layout":1}`
+			await(t, "the node stops popping", func() bool { write(c.entry); return run.queues["orders"].paused.Load() })
+			unreadable.Store(true)
+			await(t, "the lease says why", func() bool { return strings.Contains(told(), c.says) })
+			p.push(numbered("a", 0, 3)...)
+			if _, err := p.client.Register(t.Context(), lowkiq.Queue{Name: "others", Shards: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
+				t.Fatal(err)
+			}
+			receive(t, "a job of the other queue", others)
+			run.renew()
+			if got := p.stats().Jobs.Ready; got != 1 {
+				t.Errorf("%d ids are ready, want the one that waits", got)
+			}
+			unreadable.Store(false)
+			write(plain)
+			p.drained()
+			await(t, "the lease says nothing", func() bool { return told() == "" })
+		})
+	}
+}
+
+// A node without the codec of a queue does not start: its handler would get what is stored.
+func TestNodeWithoutTheCodec(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	client, err := queue.Open(queue.Config{Redis: srv.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	same := func(p []byte) ([]byte, error) { return p, nil }
+	if err := client.SetRules("orders", queue.PushRules{Codec: queue.Codec{Name: "same", Encode: same}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Register(t.Context(), lowkiq.Queue{Name: "orders", Shards: 2}); err != nil {
+		t.Fatal(err)
+	}
+	for _, shards := range []int{0, 2} {
+		n, err := New(Config{Name: "n1", Redis: srv.URL()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Handle(QueueConfig{Name: "orders", Shards: shards}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Run(t.Context()); !errors.Is(err, queue.ErrCodec) || !strings.Contains(err.Error(), "QueueConfig.Push") {
+			t.Errorf("got %v, want %v that says where the codec belongs", err, queue.ErrCodec)
+		}
+	}
+}

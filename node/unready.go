@@ -1,0 +1,192 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Which handlers of this node cannot work. The lease tells, so that the leader gives their shards
+// to nodes that can, and everybody can see why. A mark goes only after the handler was ready again
+// for a while, and for longer each time it comes back soon: one that fails as soon as it is given
+// jobs must not be given them again and again.
+
+const (
+	readyEvery     = time.Second // handlers are asked; not more rarely than the lease is renewed
+	readyTTLs      = 2           // ttls for which a handler must be ready before its mark goes
+	readyMostTTLs  = 64          // of one that relapsed again and again
+	relapseTTLs    = 10          // after the end of a mark: another one is a relapse
+	panickingReady = "its Ready method panics: %v"
+)
+
+// mark is what is known of a handler that was once not ready.
+type mark struct {
+	why   string        // "": there is no mark
+	well  time.Duration // sinceBoot when it was ready again; 0: it is not
+	hold  time.Duration // for how long it must be ready
+	ended time.Duration // sinceBoot when the last mark went; 0: there was none
+}
+
+// observe takes what a handler says. It reports whether the mark came or went.
+func (m *mark) observe(now, ttl time.Duration, err error) (news bool) {
+	switch {
+	case err == nil && m.why == "":
+		return false
+	case err == nil && m.well == 0:
+		m.well = now
+		return false
+	case err == nil && now-m.well < m.hold:
+		return false
+	case err == nil:
+		m.why, m.ended = "", now
+		return true
+	case m.why != "":
+		m.well = 0
+		return false
+	}
+	if m.ended != 0 && now-m.ended < relapseTTLs*ttl {
+		m.hold = min(2*m.hold, readyMostTTLs*ttl)
+	} else {
+		m.hold = readyTTLs * ttl
+	}
+	m.why, m.well = cut(err.Error()), 0 // the first reason stays: a lease must not change all the time
+	return true
+}
+
+// cut is a text as the lease has it.
+func cut(text string) string {
+	if text == "" {
+		return "it does not say why"
+	}
+	return strings.ToValidUTF8(text[:min(toldBytes, len(text))], "")
+}
+
+// unready are the marks of a node's handlers.
+type unready struct {
+	mu sync.Mutex
+	of map[string]*mark // by queue; guarded by mu
+}
+
+// observe takes what a queue's handler says. It reports whether its mark came or went.
+func (u *unready) observe(name string, now, ttl time.Duration, err error) (m mark, news bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of == nil {
+		u.of = map[string]*mark{}
+	}
+	if u.of[name] == nil {
+		u.of[name] = &mark{}
+	}
+	news = u.of[name].observe(now, ttl, err)
+	return *u.of[name], news
+}
+
+// told is what the lease tells: all queues, and the reasons of the first ones, as all nodes read it.
+func (u *unready) told() map[string]string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var told map[string]string
+	for _, name := range slices.Sorted(maps.Keys(u.of)) {
+		why := u.of[name].why
+		switch {
+		case why == "":
+			continue
+		case told == nil:
+			told = map[string]string{}
+		case len(told) >= toldRefusals:
+			why = "see its log"
+		}
+		told[name] = why
+	}
+	return told
+}
+
+// text says which handler is not ready, and how many more; "" if all are.
+func (u *unready) text() string {
+	told := u.told()
+	if len(told) == 0 {
+		return ""
+	}
+	name := slices.Sorted(maps.Keys(told))[0]
+	u.mu.Lock()
+	well, hold := u.of[name].well, u.of[name].hold
+	u.mu.Unlock()
+	text := fmt.Sprintf("the handler of queue %q is not ready: %s", name, told[name])
+	if well != 0 {
+		text = fmt.Sprintf("the handler of queue %q is ready again, which counts after %s: %s", name, hold, told[name])
+	}
+	if more := len(told) - 1; more > 0 {
+		text += fmt.Sprintf("; so are those of %d other queues", more)
+	}
+	return text
+}
+
+// watchHandlers asks the handlers whether they can work, until ctx ends.
+func (in *instance) watchHandlers(ctx context.Context) {
+	ticker := time.NewTicker(min(readyEvery, in.node.cfg.TTL/6))
+	defer ticker.Stop()
+	for in.askHandlers() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// askHandlers asks once. It reports whether there is anybody to ask.
+func (in *instance) askHandlers() (some bool) {
+	for name, on := range in.node.queues {
+		if on.ready == nil {
+			continue
+		}
+		some = true
+		m, news := in.node.unready.observe(name, sinceBoot(), in.node.cfg.TTL, on.asked())
+		if !news {
+			continue
+		}
+		if m.why != "" {
+			on.metrics.Ready().Set(0)
+			in.log.Warn("handler not ready: in a cluster the queue's shards go to nodes whose handler is", "queue", name, "err", m.why)
+		} else {
+			on.metrics.Ready().Set(1)
+			in.log.Info("handler ready again", "queue", name, "after", m.hold)
+		}
+		in.keeper.poke()
+	}
+	return some
+}
+
+// asked is what the handler says, or why it does not.
+func (on *handled) asked() (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf(panickingReady, value)
+		}
+	}()
+	return on.ready()
+}
+
+// unreadyFor is why the process's handler of a queue cannot work, "" if it can.
+func (info LeaseInfo) unreadyFor(name string) string { return info.Unready[name] }
+
+// unreadyOf is what an instance's lease tells of handlers that cannot work, for people.
+func unreadyOf(other queue.Instance) (warnings []string) {
+	info, err := parseLease(other.Lease)
+	if err != nil {
+		return nil
+	}
+	for i, name := range slices.Sorted(maps.Keys(info.Unready)) {
+		if i == toldRefusals {
+			return append(warnings, fmt.Sprintf("the handlers of %d more queues on node %s are not ready", len(info.Unready)-i, info.Node))
+		}
+		warnings = append(warnings, fmt.Sprintf("the handler of queue %s on node %s is not ready: %s", name, info.Node, info.Unready[name]))
+	}
+	return warnings
+}

@@ -1,0 +1,275 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/node/handler"
+)
+
+// A mark goes once the handler was ready for 2 ttl, and for longer each time that it came back soon.
+func TestMark(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	var m mark
+	now := time.Hour
+	down := errors.New("down")
+	step := func(after time.Duration, err error, marked, news bool) {
+		t.Helper()
+		now += after
+		if got := m.observe(now, ttl, err); got != news || (m.why != "") != marked {
+			t.Errorf("%s: got mark %q, news %v; want marked %v, news %v", now, m.why, got, marked, news)
+		}
+	}
+	step(0, nil, false, false)
+	step(1, down, true, true)
+	step(1, errors.New("another reason"), true, false)
+	if m.why != "down" {
+		t.Errorf("got reason %q, want the first one", m.why)
+	}
+	step(1, nil, true, false)
+	step(2*ttl-1, nil, true, false)
+	step(1, nil, false, true)
+	for _, hold := range []time.Duration{4, 8, 16, 32, 64, 64} { // it comes back soon
+		step(ttl, down, true, true)
+		step(ttl, nil, true, false)
+		step(ttl, down, true, false)
+		step(ttl, nil, true, false)
+		step(hold*ttl-1, nil, true, false)
+		step(1, nil, false, true)
+	}
+	step(relapseTTLs*ttl, errors.New(""), true, true)
+	if m.why != "it does not say why" {
+		t.Errorf("got reason %q, want one in any case", m.why)
+	}
+	step(1, nil, true, false)
+	step(2*ttl, nil, false, true)
+}
+
+func TestUnreadyTold(t *testing.T) {
+	t.Parallel()
+	var u unready
+	if u.text() != "" || u.told() != nil {
+		t.Errorf("got %q, %v of a node without marks", u.text(), u.told())
+	}
+	for i := range 5 {
+		u.observe(fmt.Sprint("q", i), time.Hour, time.Second, errors.New(strings.Repeat("ä", 200)))
+	}
+	told := u.told()
+	if got := slices.Sorted(maps.Keys(told)); len(got) != 5 || len(told["q0"]) != toldBytes || told["q4"] != "see its log" {
+		t.Errorf("got %v, want five queues, the first reasons in 300 bytes, the last ones left out", told)
+	}
+	if got := u.text(); !strings.HasPrefix(got, `the handler of queue "q0" is not ready: ä`) || !strings.HasSuffix(got, "; so are those of 4 other queues") {
+		t.Errorf("got %q", got)
+	}
+	u.observe("q0", 2*time.Hour, time.Second, nil)
+	if got := u.text(); !strings.HasPrefix(got, `the handler of queue "q0" is ready again, which counts after 2s: ä`) {
+		t.Errorf("got %q, want that it is ready again", got)
+	}
+}
+
+// ailing is a handler that can be told to say that it cannot work.
+type ailing struct {
+	why   atomic.Pointer[error]
+	calls atomic.Int64
+}
+
+func (a *ailing) Handle(context.Context, *lowkiq.Batch) error { a.calls.Add(1); return nil }
+
+func (a *ailing) Ready() error {
+	if why := a.why.Load(); why != nil {
+		if *why == nil {
+			panic("boom")
+		}
+		return *why
+	}
+	return nil
+}
+
+// memberOf is a node of a cluster with handlers of its own.
+func memberOf(t *testing.T, url, name string, queues func(*Node) error) *running {
+	t.Helper()
+	return startQueues(t, Config{Name: name, Redis: url, TTL: shortTTL, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}, queues)
+}
+
+func (r *running) ownsOf(name string) int {
+	in := r.instance()
+	if in == nil {
+		return -1
+	}
+	return in.owned()[name]
+}
+
+// TestUnready: a node whose handler says that it cannot work is not ready, says why in all places, and
+// has no shards of that queue, while another one handles it; it has its half again after it is ready.
+func TestUnready(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	sick := &ailing{}
+	both := func(h lowkiq.Handler) func(*Node) error {
+		return func(n *Node) error {
+			return errors.Join(n.Handle(QueueConfig{Name: "orders", Shards: 8}, h), n.Handle(QueueConfig{Name: "mail", Shards: 8}, lowkiq.HandlerFunc(nothing)))
+		}
+	}
+	n1, n2 := memberOf(t, srv.URL(), "n1", both(sick)), memberOf(t, srv.URL(), "n2", both(lowkiq.HandlerFunc(nothing)))
+	spread := func(mail1, orders1 int) func() bool {
+		return func() bool {
+			return n1.ownsOf("orders") == orders1 && n2.ownsOf("orders") == 8-orders1 && n1.ownsOf("mail") == mail1 && n2.ownsOf("mail") == 8-mail1
+		}
+	}
+	await(t, "halves", spread(4, 4))
+	await(t, "n1 is ready", func() bool { return n1.Ready() == nil })
+	why := errors.New("no licence")
+	sick.why.Store(&why)
+	marked := time.Now()
+	await(t, "n1 is not ready", func() bool { return n1.Ready() != nil })
+	if got := n1.Ready().Error(); got != `the handler of queue "orders" is not ready: no licence` {
+		t.Errorf("got %q", got)
+	}
+	await(t, "the shards of orders are with n2, those of mail where they were", spread(4, 0))
+	if took := time.Since(marked); took > 5*shortTTL { // 30 s at the default ttl
+		t.Errorf("the shards were elsewhere after %s, want within 5 ttl, %s", took, 5*shortTTL)
+	}
+	await(t, "every node's status warns", func() bool {
+		status, err := n2.status(t.Context())
+		return err == nil && slices.Contains(status.Warnings, "the handler of queue orders on node n1 is not ready: no licence")
+	})
+	if got := testutil.ToFloat64(n1.queues["orders"].metrics.Ready()); got != 0 {
+		t.Errorf("lowkiq_handler_ready is %v, want 0", got)
+	}
+	answer, err := http.Get(n1.URL() + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("/readyz: got %s, want 503", answer.Status)
+	}
+	sick.why.Store(nil)
+	mended := time.Now()
+	await(t, "n1 has shards of orders again", spread(4, 4))
+	if took := time.Since(mended); took < readyTTLs*shortTTL {
+		t.Errorf("it had them again after %s, want 2 ttl at least, %s", took, readyTTLs*shortTTL)
+	}
+	await(t, "n1 is ready", func() bool { return n1.Ready() == nil })
+	if got := testutil.ToFloat64(n1.queues["orders"].metrics.Ready()); got != 1 {
+		t.Errorf("lowkiq_handler_ready is %v, want 1", got)
+	}
+}
+
+// TestUnreadyAlone: where nobody else could take the shards, they stay, and jobs go on being tried.
+func TestUnreadyAlone(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	sick := &ailing{}
+	why := error(nil) // it panics
+	sick.why.Store(&why)
+	n1 := memberOf(t, srv.URL(), "n1", func(n *Node) error { return n.Handle(QueueConfig{Name: "orders", Shards: 4}, sick) })
+	await(t, "it is not ready, and says that its Ready panics", func() bool {
+		err := n1.Ready()
+		return err != nil && strings.Contains(err.Error(), "its Ready method panics: boom") && n1.ownsOf("orders") == 4
+	})
+	p := open(t, srv.URL(), 4)
+	p.push(numbered("a", 0, 1)...)
+	p.drained()
+	if sick.calls.Load() != 1 {
+		t.Errorf("%d calls, want 1", sick.calls.Load())
+	}
+}
+
+// TestUnreadyEndpoint: jobs of a node whose endpoint refuses connections, or whose command does not start,
+// are handled by another node within 5 ttl (30 s at the default), with no retry spent; it has shards
+// again once that is mended, by its own probe.
+func TestUnreadyEndpoint(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"http", "exec"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			broken := brokenHTTP
+			if kind == "exec" {
+				broken = brokenExec
+			}
+			h, mend := broken(t)
+			n1 := memberOf(t, srv.URL(), "n1", func(n *Node) error { return n.Handle(QueueConfig{Name: "orders", Shards: 8}, h) })
+			var handled atomic.Int64
+			n2 := memberOf(t, srv.URL(), "n2", func(n *Node) error {
+				return n.Handle(QueueConfig{Name: "orders", Shards: 8}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { handled.Add(1); return nil }))
+			})
+			n1.serving()
+			began := time.Now()
+			await(t, "all shards are with n2", func() bool { return n1.ownsOf("orders") == 0 && n2.ownsOf("orders") == 8 })
+			// The wait for an endpoint is 10 s at any ttl.
+			if took, most := time.Since(began), 10*time.Second+5*shortTTL; took > most {
+				t.Errorf("the shards were elsewhere after %s, want within %s", took, most)
+			}
+			if err := n1.Ready(); err == nil {
+				t.Error("n1 is ready, want that it says why it is not")
+			} else {
+				t.Log(err)
+			}
+			p := open(t, srv.URL(), 8)
+			p.ids("a", 20)
+			p.drained()
+			if s := p.stats(); s.Failed != 0 || handled.Load() != 20 {
+				t.Errorf("%d failed, %d handled by n2; want 0, 20", s.Failed, handled.Load())
+			}
+			mend()
+			await(t, "n1 has its half again", func() bool { return n1.ownsOf("orders") == 4 && n2.ownsOf("orders") == 4 })
+			await(t, "n1 is ready", func() bool { return n1.Ready() == nil })
+		})
+	}
+}
+
+// brokenHTTP is a handler whose endpoint refuses connections until it is mended.
+func brokenHTTP(t *testing.T) (h lowkiq.Handler, mend func()) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	h, err = handler.NewHTTP(handler.HTTPConfig{URL: "http://" + address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, func() {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Skipf("the port was taken by another test: %v", err)
+		}
+		server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+		go server.Serve(l) //nolint:errcheck // it ends with the test
+		t.Cleanup(func() { server.Close() })
+	}
+}
+
+// brokenExec is a handler whose command ends at once until it is mended.
+func brokenExec(t *testing.T) (h lowkiq.Handler, mend func()) {
+	mended := filepath.Join(t.TempDir(), "mended")
+	h, err := handler.NewExec(handler.ExecConfig{Processes: 2, Argv: []string{"sh", "-c",
+		`[ -e "$0" ] || exit 4; while IFS= read -r line; do echo '{"ok":true}'; done`, mended}})
+	if err != nil {
+		t.Skip(err) // not a Unix
+	}
+	return h, func() {
+		if err := os.WriteFile(mended, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// TestWhereabouts: of ids in flight any node tells which one a handler has, which ones wait for a process, for
+// the queue's concurrency or the node's, and which ones wait behind others of their shard.
+func TestWhereabouts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rules QueueConfig
+		slots int
+		want  string // of the id that is next in its shard, and no handler has
+	}{
+		"processes":           {want: "it waits for a process of n1/"},
+		"queue's concurrency": {rules: QueueConfig{Concurrency: 1}, want: "it waits for a handler of n1/"},
+		"node's concurrency":  {slots: 1, want: "the node is at its concurrency"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			p := open(t, srv.URL(), 2)
+			const ids, quick = 60, 6 // the first ones are done at once, so that much is popped then
+			p.ids("a", ids)
+			var calls atomic.Int64
+			begun, release := make(chan string, ids), make(chan struct{})
+			block := lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+				if calls.Add(1) > quick {
+					begun <- b.Jobs[0].ID
+					<-release
+				}
+				return nil
+			})
+			handler := lowkiq.Handler(block)
+			if name == "processes" {
+				handler = newScarce(1, block)
+			}
+			c.rules.Shards = 2
+			n1 := startHandler(t, Config{Name: "n1", Redis: srv.URL(), Concurrency: c.slots}, c.rules, handler).serving()
+			other := start(t, Config{Name: "n2", Redis: srv.URL()}, QueueConfig{Name: "mail", Shards: 1}, nothing).serving()
+			handled := receive(t, "a handler call", begun)
+			t.Cleanup(func() { close(release); p.drained() })
+			for _, n := range []*running{n1, other} {
+				await(t, "each id is where it is", func() bool {
+					got := map[string]int{}
+					for i := range ids {
+						id := fmt.Sprint("a", i)
+						reason, err := n.why(t.Context(), p.Queue, id)
+						if err != nil {
+							t.Fatal(err)
+						}
+						switch {
+						case strings.Contains(reason.Reason, "a handler of n1/") && id == handled:
+							got["handled"]++
+						case strings.Contains(reason.Reason, c.want):
+							got["next"]++
+						case strings.Contains(reason.Reason, "it waits for others of its shard that were popped before it"):
+							got["behind"]++
+						case reason.State == string(queue.Ready) || reason.State == "absent":
+							got["not popped, or done"]++
+						}
+					}
+					return got["handled"] == 1 && got["next"] == 1 && got["behind"] > 0 && got["behind"]+got["not popped, or done"] == ids-2
+				})
+			}
+		})
+	}
+}
+
+// TestWhereaboutsWhileItWorks: questions beside work find nothing strange.
+func TestWhereaboutsWhileItWorks(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	n := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 2, ShardConcurrency: 4, BatchSize: 3}, func(_ context.Context, b *lowkiq.Batch) error {
+		for i := range b.Jobs {
+			b.Jobs[i] = lowkiq.Job{} // a handler may do that
+		}
+		b.Jobs = nil
+		return nil
+	}).serving()
+	p := open(t, srv.URL(), 2)
+	seen := map[queue.Stage]bool{}
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline) && !(seen[queue.Handled] && seen[queue.Behind]); {
+		p.ids("a", 200)
+		for p.stats().Jobs.Total() > 0 {
+			for i := range 200 {
+				id := fmt.Sprint("a", i)
+				w, err := n.ask(t.Context(), p.Of(id), n.instance().name, id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				seen[w.Stage] = true
+			}
+		}
+	}
+	for _, r := range n.instance().all() {
+		r.mu.Lock()
+		if len(r.turns) != r.lanes {
+			t.Errorf("%d turns of %d lanes", len(r.turns), r.lanes)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// TestWhereaboutsUnanswered: who does not listen, or answers nothing, is waited for no longer than that, and it is no error.
+func TestWhereaboutsUnanswered(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	if got, err := p.client.Whereabouts(t.Context(), "n9/X.1", p.Shard(0), "a", time.Minute); err != nil || got != (queue.Whereabouts{}) {
+		t.Errorf("nobody listens: got %+v, %v; want nothing", got, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	wakes := p.client.NewWakes(ctx, "n9/X.1")
+	heard, ended := make(chan queue.Wake, 10), make(chan error, 1)
+	go func() { ended <- wakes.Run(ctx, func(w queue.Wake) { heard <- w }) }()
+	await(t, "a question is heard, and its answer waited for in vain", func() bool {
+		began := time.Now()
+		got, err := p.client.Whereabouts(t.Context(), "n9/X.1", p.Shard(0), `a "b"`+"\n c", 200*time.Millisecond)
+		if err != nil || got != (queue.Whereabouts{}) {
+			t.Fatalf("got %+v, %v; want nothing", got, err)
+		}
+		return time.Since(began) >= 200*time.Millisecond
+	})
+	if w := receive(t, "the question", heard); w.Asked == nil || w.Asked.ID != `a "b"`+"\n c" || w.Asked.Shard != p.Shard(0).Shard {
+		t.Errorf("got %+v, want the question for that id", w)
+	}
+	srv.Stop()
+	if _, err := p.client.Whereabouts(t.Context(), "n9/X.1", p.Shard(0), "a", time.Minute); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("redis is away: got %v, want an error that says so", err)
+	}
+	cancel()
+	if err := receive(t, "the end", ended); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,240 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// What the registry says of a queue's payloads holds for whoever pushes: the codec in which they are stored, by its
+// name, and the limits. So a program that does not know of them stores nothing in another form, or beyond them.
+
+// ErrCodec: the queue's payloads are stored in a codec that this client does not have, or without the one it has.
+var ErrCodec = errors.New("payloads of the queue are stored in another form")
+
+// Limits of what waits in a queue. They are in the registry, and hold for whoever pushes; 0 is the default.
+type Limits struct {
+	PayloadBytes int `json:"payload_bytes,omitempty"` // longest payload as stored, bytes. Default 1 MiB
+	Payloads     int `json:"id_payloads,omitempty"`   // most payloads waiting for one id. Default 10,000
+	IDPayload    int `json:"id_bytes,omitempty"`      // most bytes of payloads waiting for one id. Default 16 MiB
+}
+
+// The highest limits.
+const (
+	MostPayloadBytes = 16 << 20
+	MostPayloads     = 1_000_000
+	MostIDPayload    = 1 << 30
+)
+
+// Validate says what is wrong with limits.
+func (l Limits) Validate() error {
+	for _, of := range []struct {
+		name       string
+		value, max int
+	}{{"bytes of a payload", l.PayloadBytes, MostPayloadBytes}, {"payloads of an id", l.Payloads, MostPayloads}, {"bytes of an id's payloads", l.IDPayload, MostIDPayload}} {
+		if of.value < 0 || of.value > of.max {
+			return fmt.Errorf("payload limits: most %s are %d, want 1 to %d", of.name, of.value, of.max)
+		}
+	}
+	return nil
+}
+
+// with are the limits of a queue for a client that has some of its own: the stricter ones.
+func (l Limits) with(own Limits) Limits {
+	set := func(of, own, otherwise int) int {
+		if of == 0 {
+			of = otherwise
+		}
+		if own == 0 {
+			return of
+		}
+		return min(of, own)
+	}
+	return Limits{
+		set(l.PayloadBytes, own.PayloadBytes, lowkiq.MaxPayloadBytes),
+		set(l.Payloads, own.Payloads, lowkiq.MaxPayloads),
+		set(l.IDPayload, own.IDPayload, lowkiq.MaxIDPayload),
+	}
+}
+
+// limits are those that rules name.
+func (r *PushRules) limits() Limits { return Limits{r.PayloadBytes, r.Payloads, r.IDPayload} }
+
+// Stores says whether payloads in the form of a codec, by its name, are what the queue stores: ErrCodec if not.
+func (e Entry) Stores(queue, codec string) error {
+	switch {
+	case e.Codec == codec:
+		return nil
+	case e.Codec == "":
+		return fmt.Errorf("queue %q: %w: as they are pushed, not in codec %q: it becomes so once a node starts that handles the queue with this codec, or by queue.Client.PublishRules",
+			queue, ErrCodec, codec)
+	case codec == "":
+		return fmt.Errorf("queue %q: %w: codec %q, which is not here: push through a node that handles the queue (lowkiq-node push --node URL), or give this program the codec (queue.Client.SetRules, node.QueueConfig.Push)",
+			queue, ErrCodec, e.Codec)
+	}
+	return fmt.Errorf("queue %q: %w: codec %q, not %q: a queue keeps its codec; one that reads more than one form has one name", queue, ErrCodec, e.Codec, codec)
+}
+
+// Pushable says why this client may not push to the queue; nil if it may.
+func (q *Queue) Pushable() error {
+	q.c.mu.Lock()
+	defer q.c.mu.Unlock()
+	return q.refuses(q.c.rules[q.Name])
+}
+
+// refuses says why pushes by rules are refused as a whole. The caller holds c.mu.
+func (q *Queue) refuses(r PushRules) error {
+	if err := q.entry.Readable(q.Name); err != nil {
+		return err
+	}
+	if q.entry.Removed || q.entry.Layout != q.layout { // one that is being deleted may be given up: its marks decide
+		return fmt.Errorf("%w %q: %w", lowkiq.ErrUnknownQueue, q.Name, &markError{})
+	}
+	if q.entry.Shards != q.Shards {
+		return fmt.Errorf("queue %q: %w: it is registered anew, with %d shards; open it again", q.Name, lowkiq.ErrShardCount, q.entry.Shards)
+	}
+	return q.entry.Stores(q.Name, r.Codec.Name)
+}
+
+// refused answers every job of a push with the same reason.
+func refused(reason error) Pusher {
+	return func(_ context.Context, jobs []lowkiq.Push) ([]Result, error) {
+		results := make([]Result, len(jobs))
+		for i := range results {
+			results[i].Err = reason
+		}
+		return results, firstError(results)
+	}
+}
+
+// PublishRules writes the codec's name and the limits of this client's rules for a registered queue into the
+// registry, where they hold for whoever pushes. A node does so when it starts, for the queues that it handles.
+// Limits that the rules do not name stay as they are. A queue without a codec gets one by this, whose Decode
+// must be able to read what waits; a codec is never replaced: ErrCodec.
+//
+// A client that has the queue already learns of it within half a minute of pushing.
+func (c *Client) PublishRules(ctx context.Context, queue string) error {
+	rules := c.rulesOf(queue)
+	if rules.Codec.Name == "" && rules.limits() == (Limits{}) { // nothing to write
+		q, err := c.Queue(ctx, queue)
+		if err != nil {
+			return err
+		}
+		return q.Pushable()
+	}
+	return c.rewrite(ctx, queue, func(e *Entry) error {
+		if err := e.Readable(queue); err != nil {
+			return err
+		}
+		if e.Codec == "" {
+			e.Codec = rules.Codec.Name
+		}
+		set := func(field *int, value int) {
+			if value != 0 {
+				*field = value
+			}
+		}
+		set(&e.PayloadBytes, rules.PayloadBytes)
+		set(&e.Payloads, rules.Payloads)
+		set(&e.IDPayload, rules.IDPayload)
+		return e.Stores(queue, rules.Codec.Name)
+	})
+}
+
+func (c *Client) rulesOf(queue string) PushRules {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rules[queue]
+}
+
+// saw takes in an entry that was just read.
+func (c *Client) saw(name string, entry Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.queues[name]; q != nil {
+		q.learn(entry)
+	}
+}
+
+// learn makes the queue's pushes go by an entry. The caller holds c.mu.
+func (q *Queue) learn(entry Entry) {
+	was := q.entry
+	q.entry = entry
+	if was.Codec != entry.Codec || was.Limits != entry.Limits || was.Removed != entry.Removed || was.Shards != entry.Shards || was.Layout != entry.Layout || !slices.Equal(was.Needs, entry.Needs) {
+		q.obey(q.c.rules[q.Name])
+	}
+}
+
+// lookEvery is how often a program that pushes asks whether what holds for the queue has changed.
+const lookEvery = 30 * time.Second
+
+// look reads the queue's entry anew, beside a push, if it was last read a while ago. What goes wrong is left to the
+// push itself.
+func (q *Queue) look() {
+	now, last := time.Now().UnixNano(), q.looked.Load()
+	if now-last < int64(lookEvery) || !q.looked.CompareAndSwap(last, now) {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), q.c.cfg.Timeout)
+		defer cancel()
+		q.read(ctx) //nolint:errcheck // said above
+	}()
+}
+
+// read takes in what the registry says of the queue now. One that Redis has lost stays as it was.
+func (q *Queue) read(ctx context.Context) error {
+	text, err := q.c.rdb.HGet(ctx, q.c.queuesKey(), q.Name).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	if err != nil {
+		return q.c.explain("read the queue registry", err)
+	}
+	entry, err := decodeEntry(q.Name, text)
+	if err != nil {
+		return err
+	}
+	q.c.mu.Lock()
+	defer q.c.mu.Unlock()
+	q.learn(entry)
+	return nil
+}
+
+// mayNeed says whether an entry may get what it needs beyond what it needed: nothing is written that a live
+// process cannot read, so every lease must list it. A process that comes later reads the entry before it touches
+// the queue's jobs.
+func (c *Client) mayNeed(ctx context.Context, queue string, was, needs []string) error {
+	fresh := slices.DeleteFunc(slices.Clone(needs), func(f string) bool { return slices.Contains(was, f) })
+	if len(fresh) == 0 {
+		return nil
+	}
+	instances, err := c.Instances(ctx)
+	if err != nil {
+		return err
+	}
+	for _, of := range instances {
+		if of.Lease == nil {
+			continue
+		}
+		var says struct {
+			Features []string `json:"features"`
+		}
+		if err := json.Unmarshal(of.Lease, &says); err != nil {
+			return fmt.Errorf("queue %q: the lease of %s says not what it reads: %w", queue, of.Name, err)
+		}
+		for _, feature := range fresh {
+			if !slices.Contains(says.Features, feature) {
+				return fmt.Errorf("queue %q: %s does not read %s, which the queue would need: run the new release on every node first", queue, of.Name, feature)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package queue
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+func upper(name string) Codec {
+	return Codec{Name: name, Encode: func(p []byte) ([]byte, error) { return bytes.ToUpper(p), nil }, Decode: func(p []byte) ([]byte, error) { return bytes.ToLower(p), nil }}
+}
+
+// Who pushes without the queue's codec, or with another one, stores nothing, and is told what is right.
+func TestCodecHoldsForWhoeverPushes(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t).URL()}
+	first := b.open(t)
+	client := func(codec Codec) *Client {
+		c := first.rename(first.cfg.Cluster)
+		if err := c.SetRules("q", PushRules{Codec: codec}); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	good := client(upper("upper"))
+	r := &rig{t: t, ctx: t.Context(), c: good, q: newQueue(t, good, 1)}
+	r.s = r.q.Shard(0)
+	for name, c := range map[string]struct {
+		codec Codec
+		says  []string
+	}{
+		"without": {Codec{}, []string{`codec "upper"`, "push --node URL", "SetRules"}},
+		"another": {upper("lower"), []string{`codec "upper", not "lower"`}},
+	} {
+		other := client(c.codec)
+		for door, open := range map[string]func() (*Queue, error){
+			"Queue":    func() (*Queue, error) { return other.Queue(t.Context(), "q") },
+			"Register": func() (*Queue, error) { return other.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 1}) },
+		} {
+			q, err := open()
+			r.no(err) // to look at is allowed
+			for _, n := range []int{1, fewJobs + 1} {
+				jobs := make([]lowkiq.Push, n)
+				for i := range jobs {
+					jobs[i] = job("a", "plain")
+				}
+				results, err := q.Push(t.Context(), jobs...)
+				if !errors.Is(err, ErrCodec) || len(results) != n || !errors.Is(results[n-1].Err, ErrCodec) || Transient(err) {
+					t.Errorf("%s codec, by %s: got %v, %v, want %v for each of %d", name, door, results, err, ErrCodec, n)
+				}
+				for _, word := range c.says {
+					if !strings.Contains(err.Error(), word) {
+						t.Errorf("%s codec: got %q, want %q in it", name, err, word)
+					}
+				}
+			}
+			if err := q.Pushable(); !errors.Is(err, ErrCodec) {
+				t.Errorf("%s codec: pushable: got %v, want %v", name, err, ErrCodec)
+			}
+		}
+		if err := other.PublishRules(t.Context(), "q"); !errors.Is(err, ErrCodec) {
+			t.Errorf("%s codec: published: got %v, want %v", name, err, ErrCodec)
+		}
+	}
+	stats, err := r.q.Stats(t.Context())
+	r.no(err)
+	eq(t, "jobs stored by those without the codec", stats.Jobs.Total(), 0)
+	r.push(job("a", "ab"))
+	eq(t, "stored", string(r.find("a", Ready).Payloads[0].Data), "AB")
+}
+
+// A queue without a codec gets that of who handles it; programs that push to it already learn of it, and of limits.
+func TestRulesArePublished(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t).URL()}
+	r := rigOn(t, b.open(t))
+	r.push(job("a", "plain"))
+	node := r.c.rename(r.c.cfg.Cluster)
+	r.no(node.SetRules("q", PushRules{Codec: upper("upper"), PayloadBytes: 4, Payloads: 2}))
+	_, err := node.Push(r.ctx, "q", job("b", "ab"))
+	if !errors.Is(err, ErrCodec) || !strings.Contains(err.Error(), "PublishRules") {
+		t.Errorf("push with a codec that the queue has not: got %v, want %v that says how it gets it", err, ErrCodec)
+	}
+	r.no(node.PublishRules(r.ctx, "q"))
+	r.no(node.PublishRules(r.ctx, "q")) // again changes nothing
+	text, err := r.c.rdb.HGet(r.ctx, r.c.queuesKey(), "q").Result()
+	r.no(err)
+	eq(t, "entry", text, `{"shards":1,"layout":1,"codec":"upper","payload_bytes":4,"id_payloads":2}`)
+	// The program that pushed before: its next look at the registry is beside a push.
+	r.q.looked.Store(0)
+	for deadline := time.Now().Add(time.Minute); r.q.Pushable() == nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("a client that pushes has not learnt of the codec")
+		}
+		r.q.Push(r.ctx, job("b", "plain")) //nolint:errcheck // stored or refused: asked above
+	}
+	if _, err := r.q.Push(r.ctx, job("b", "plain")); !errors.Is(err, ErrCodec) {
+		t.Errorf("push without the codec: got %v, want %v", err, ErrCodec)
+	}
+	// Limits: the registry's for everybody, a client's own where they are stricter.
+	push := func(rules PushRules, jobs ...lowkiq.Push) error {
+		c := r.c.rename(r.c.cfg.Cluster)
+		rules.Codec = upper("upper")
+		r.no(c.SetRules("q", rules))
+		_, err := c.Push(r.ctx, "q", jobs...)
+		return err
+	}
+	for name, c := range map[string]struct {
+		rules PushRules
+		jobs  []lowkiq.Push
+		want  error
+	}{
+		"a long payload":                       {PushRules{}, []lowkiq.Push{job("c", "12345")}, ErrPayloadSize},
+		"one that the client itself allows":    {PushRules{PayloadBytes: 5}, []lowkiq.Push{job("c", "12345")}, ErrPayloadSize},
+		"one that the client does not allow":   {PushRules{PayloadBytes: 3}, []lowkiq.Push{job("c", "1234")}, ErrPayloadSize},
+		"more payloads than the registry says": {PushRules{}, []lowkiq.Push{job("d", "1"), job("d", "2"), job("d", "3")}, ErrTooManyPayloads},
+		"what is allowed":                      {PushRules{}, []lowkiq.Push{job("e", "1234")}, nil},
+	} {
+		if err := push(c.rules, c.jobs...); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
+	}
+	for _, bad := range []PushRules{
+		{Codec: Codec{Encode: upper("").Encode}}, {Codec: Codec{Name: "no good", Encode: upper("").Encode}}, {Codec: Codec{Name: "x"}},
+		{PayloadBytes: MostPayloadBytes + 1}, {Payloads: MostPayloads + 1}, {IDPayload: MostIDPayload + 1}, {Payloads: -1},
+	} {
+		if err := node.SetRules("q", bad); err == nil {
+			t.Errorf("rules %+v: got no error", bad)
+		}
+	}
+}
+
+// Nothing is written that a live process cannot read: an entry gets no needs while a lease does not list them.
+func TestNeedsWaitForLiveProcesses(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t).URL()}
+	r := rigOn(t, b.open(t))
+	take := func(name string, features ...string) *Lease {
+		says, err := json.Marshal(map[string]any{"node": name, "features": features})
+		r.no(err)
+		lease, err := r.c.TakeLease(r.ctx, name, []byte("{}"), says, time.Minute)
+		r.no(err)
+		return lease
+	}
+	need := func() error {
+		return r.c.rewrite(r.ctx, "q", func(e *Entry) error { e.Needs = append(e.Needs, "fmt2"); return nil })
+	}
+	take("new/1", "fmt2", "fmt3")
+	old := take("old/1")
+	before := r.dump()
+	if err := need(); err == nil || !strings.Contains(err.Error(), "old/1 does not read fmt2") {
+		t.Errorf("got %v, want an error that names who does not read it", err)
+	}
+	eq(t, "redis after a refusal", r.dump(), before)
+	r.no(old.Drop(context.Background()))
+	r.no(need())
+	if err := r.q.Pushable(); err == nil || !strings.Contains(err.Error(), "needs fmt2") {
+		t.Errorf("a client of this release: got %v, want that it does not read fmt2", err)
+	}
+	if _, err := r.q.Push(r.ctx, job("a", "1")); err == nil || !strings.Contains(err.Error(), "needs fmt2") {
+		t.Errorf("its push: got %v, want that it does not read fmt2", err)
+	}
+}

@@ -1,0 +1,320 @@
+package queue
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// While a script runs Redis serves nobody else, leases included. So what one script does is bounded, whatever lies
+// in the shard. These tests count its work, which is the same on every machine: the values that it hands to Redis
+// and gets from it, and their bytes.
+
+// counting is put before a script: it counts what its commands take and give, and keeps the maximum of each script.
+const counting = `
+local values, bytes = 0, 0
+local function see(v)
+  if type(v) == 'table' then
+    for i = 1, #v do see(v[i]) end
+  else
+    values, bytes = values + 1, bytes + (type(v) == 'string' and #v or 8)
+  end
+end
+local function counted(...)
+  local reply = redis.call(...)
+  see({...})
+  see(reply)
+  redis.call('ZADD', 'work:values', 'GT', values, 'NAME')
+  redis.call('ZADD', 'work:bytes', 'GT', bytes, 'NAME')
+  return reply
+end
+`
+
+// counted replaces a client's scripts by ones that count.
+func (c *Client) counted() {
+	for _, s := range c.scripts.all() {
+		s.text = strings.ReplaceAll(counting, "NAME", s.name) + strings.ReplaceAll(s.text, "redis.call(", "counted(")
+		sum := sha1.Sum([]byte(s.text))
+		s.sha = hex.EncodeToString(sum[:])
+	}
+}
+
+// The most that one script may do for 2,000 payloads or 1 MiB: each is read and written a few times.
+const (
+	mostValues = 40_000
+	mostBytes  = 12 << 20
+)
+
+// costs returns the maxima of all scripts since the last time, and objects to those beyond the bound.
+func (r *rig) costs() map[string][2]int {
+	r.t.Helper()
+	seen := map[string][2]int{}
+	for i, key := range []string{"work:values", "work:bytes"} {
+		for name, n := range r.scores(key) {
+			w := seen[name]
+			w[i] = n
+			seen[name] = w
+		}
+		r.no(r.c.rdb.Del(r.ctx, key).Err())
+	}
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		if w := seen[name]; w[0] > mostValues || w[1] > mostBytes {
+			r.t.Errorf("%s: got %d values and %d bytes in one call, want at most %d and %d", name, w[0], w[1], mostValues, mostBytes)
+		}
+	}
+	return seen
+}
+
+func (r *rig) scores(key string) map[string]int {
+	r.t.Helper()
+	list, err := r.c.rdb.ZRangeWithScores(r.ctx, key, 0, -1).Result()
+	r.no(err)
+	scores := map[string]int{}
+	for _, z := range list {
+		scores[z.Member.(string)] = int(z.Score)
+	}
+	return scores
+}
+
+// crowds pushes n payloads of a size to each of ids.
+func (r *rig) crowds(n, size int, ids ...string) {
+	r.t.Helper()
+	for _, id := range ids {
+		jobs := make([]lowkiq.Push, n)
+		for i := range jobs {
+			data := fmt.Sprintf("%03d", i)
+			jobs[i] = job(id, data+strings.Repeat("x", max(0, size-len(data))))
+		}
+		r.push(jobs...)
+	}
+}
+
+func idsOf(name string, n int) (ids []string) {
+	for i := range n {
+		ids = append(ids, fmt.Sprint(name, i))
+	}
+	return ids
+}
+
+// TestScriptsAreBounded does everything to shards that are as full as the default limits allow.
+func TestScriptsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t).URL()}
+	for name, fill := range map[string]func(r *rig) []string{
+		"crowds of small payloads": func(r *rig) []string {
+			ids := idsOf("id", 3)
+			r.crowds(4500, 3, ids...)
+			return ids
+		},
+		"just below the spill": func(r *rig) []string {
+			ids := idsOf("id", 150)
+			r.crowds(32, 3, ids...)
+			return ids
+		},
+		"payloads of a megabyte": func(r *rig) []string {
+			ids := idsOf("id", 6)
+			r.crowds(1, 1<<20, ids...)
+			return ids
+		},
+		"an id of 16 MiB": func(r *rig) []string {
+			ids := idsOf("id", 1)
+			r.crowds(16, 1<<20-10, ids...)
+			return ids
+		},
+		"many single ones": func(r *rig) []string {
+			ids := idsOf("id", 2500)
+			for part := range slices.Chunk(ids, 1000) {
+				jobs := make([]lowkiq.Push, len(part))
+				for i := range jobs {
+					jobs[i] = job(part[i], strings.Repeat("x", 1000))
+				}
+				r.push(jobs...)
+			}
+			return ids
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, b, func(cfg *Config) { cfg.Cluster = strings.ReplaceAll(name, " ", "-") })
+			ids := fill(r)
+			r.c.counted()
+			everything(r, ids, strings.Repeat("e\n", 2000))
+			seen := r.costs()
+			t.Log(seen)
+			if len(seen) < 10 {
+				t.Errorf("got the work of %v, want that of all scripts of workers and people", slices.Sorted(maps.Keys(seen)))
+			}
+		})
+	}
+}
+
+// everything is what workers and people do to ids that are all ready, each kind at least once.
+func everything(r *rig, ids []string, message string) {
+	r.t.Helper()
+	pop := func() Popped {
+		r.t.Helper()
+		p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1000, Bytes: 1 << 20, MaxCrashes: 3})
+		r.no(err)
+		return p
+	}
+	nack := func(p Popped, kind NackKind) {
+		r.t.Helper()
+		var nacks []Nack
+		for _, j := range p.Jobs {
+			nacks = append(nacks, Nack{Flight: p.Flight, ID: j.ID, Kind: kind, Error: message})
+		}
+		n, err := r.claim.Nack(r.ctx, nacks...)
+		r.no(err)
+		eq(r.t, "nacked", n, len(nacks))
+	}
+	nack(pop(), Retry)
+	nack(pop(), Return)
+	for _, policy := range []Policy{Skip, Block, Bury} {
+		p := pop()
+		var burials []Burial
+		for _, j := range p.Jobs {
+			burials = append(burials, Burial{Flight: p.Flight, ID: j.ID, Policy: policy, Error: message})
+		}
+		_, err := r.claim.Bury(r.ctx, burials...)
+		r.no(err)
+	}
+	for _, end := range []func(){
+		func() { r.own(Seize) },
+		func() { r.own(Self) },
+		func() { _, err := r.claim.Release(r.ctx); r.no(err); r.own(Fresh) },
+	} {
+		for range 4 {
+			pop()
+		}
+		end()
+	}
+	for _, do := range []func() (int, error){
+		func() (int, error) { return r.q.Unblock(r.ctx, ids...) },
+		func() (int, error) { return r.q.Kill(r.ctx, Anywhere, ids...) },
+		func() (int, error) { return r.q.Requeue(r.ctx, ids...) },
+		func() (int, error) { return r.q.RunNow(r.ctx, ids...) },
+		func() (int, error) { return r.q.KillOldest(r.ctx, Anywhere, ids...) },
+		func() (int, error) { return r.q.Kill(r.ctx, Anywhere, ids[:len(ids)/2]...) },
+		func() (int, error) { return r.q.DeleteDead(r.ctx, ids...) },
+		func() (int, error) { return r.q.Delete(r.ctx, Anywhere, ids...) },
+	} {
+		_, err := do()
+		r.no(err)
+	}
+	stats, err := r.q.Stats(r.ctx)
+	r.no(err)
+	eq(r.t, "left", fmt.Sprint(stats.Jobs, stats.Morgue), fmt.Sprint(Counts{}, 0))
+}
+
+// A flight's record may have a megabyte. A push of many payloads to its id reads it once, not once per payload.
+func TestPushToAFlightIsBounded(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t).URL()}
+	for form, more := range map[string]func(*lowkiq.Push){
+		"plain": func(*lowkiq.Push) {}, "scored": score(1), "scheduled": func(p *lowkiq.Push) { p.PerformAt = time.Now().Add(time.Hour) },
+	} {
+		t.Run(form, func(t *testing.T) {
+			r := newRig(t, b, func(cfg *Config) { cfg.Cluster = form })
+			r.push(job("a", strings.Repeat("x", 1<<20)))
+			_, flight := r.popOne("a")
+			r.c.counted()
+			jobs := make([]lowkiq.Push, 1000)
+			for i := range jobs {
+				jobs[i] = job("a", fmt.Sprint(i), more)
+				if i%2 == 1 { // not one after the other
+					jobs[i] = job(fmt.Sprint("b", i), "x", more)
+				}
+			}
+			r.push(jobs...)
+			r.costs()
+			r.ack(flight, "a")
+			eq(t, "jobs", len(r.find("a", map[bool]State{true: Scheduled, false: Ready}[form == "scheduled"]).Payloads), 500)
+		})
+	}
+}
+
+// The count itself must object.
+func TestWorkIsCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	r.c.counted()
+	r.crowds(100, 3, "a")
+	before := r.costs()["push"]
+	r.pop(1)
+	pop := r.costs()["pop"]
+	if before[0] < 200 || pop[0] < 250 || pop[0] > 1500 || pop[1] < 300 {
+		t.Errorf("got %d values for the push and %v for the pop of 100 payloads, want about as many as they move", before[0], pop)
+	}
+}
+
+// The morgue of an id has no limit. What leaves it does so in order, and a handler gets a piece of it.
+func TestLargeMorgue(t *testing.T) {
+	t.Parallel()
+	const rounds, each = 4, 5000
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	r.c.counted()
+	for k := range rounds {
+		jobs := make([]lowkiq.Push, each)
+		for i := range jobs {
+			jobs[i] = job("a", fmt.Sprint(k*each+i), score(float64(k/2))) // half of them have equal scores
+		}
+		r.push(jobs...)
+		n, err := r.q.Kill(r.ctx, Anywhere, "a")
+		r.no(err)
+		eq(t, "killed", n, 1)
+	}
+	r.push(job("a", "last", score(1)))
+	n, err := r.q.Requeue(r.ctx, "a")
+	r.no(err)
+	eq(t, "requeued", n, 1)
+	r.costs()
+	next := 0
+	for next < rounds*each {
+		got, flight := r.popOne("a")
+		if len(got.Payloads) > 2000 {
+			t.Fatalf("got %d payloads at once, want at most 2,000", len(got.Payloads))
+		}
+		if next%3 == 0 && next > 0 { // fails once in a while, and nothing overtakes it
+			r.nack(flight, "a", Retry, 0, 0)
+			got, flight = r.popOne("a")
+		}
+		for _, p := range got.Payloads {
+			if want := fmt.Sprint(next); string(p.Data) != want && string(p.Data) != "last" {
+				t.Fatalf("got payload %s, want %s", p.Data, want)
+			}
+			next++
+		}
+		r.ack(flight, "a")
+	}
+	r.costs()
+}
+
+// A piece that failed comes back before what waited behind it, and what was pushed meanwhile.
+func TestPiecesKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	r.crowds(5000, 4, "a")
+	first, flight := r.popOne("a")
+	eq(t, "first piece", len(first.Payloads), 2000)
+	eq(t, "the rest", r.find("a", InFlight).Parked, 3000)
+	r.push(job("a", "lowest", score(-1)))
+	r.nack(flight, "a", Retry, 3, time.Hour)
+	eq(t, "together again", len(r.find("a", Retrying).Payloads), 5001)
+	_, err := r.q.RunNow(r.ctx, "a")
+	r.no(err)
+	again, flight := r.popOne("a")
+	eq(t, "retry count", again.RetryCount, 3)
+	eq(t, "first of the second piece", string(again.Payloads[0].Data), "lowest")
+	eq(t, "then", dataOf(again.Payloads[1:4]), dataOf(first.Payloads[:3]))
+	r.ack(flight, "a")
+	rest, _ := r.popOne("a")
+	eq(t, "retry count of the rest", rest.RetryCount, -1)
+	eq(t, "the rest begins", string(rest.Payloads[0].Data), string(first.Payloads[1999].Data))
+}

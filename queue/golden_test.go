@@ -1,0 +1,181 @@
+package queue
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/golden"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// TestGolden reads what every release has stored, and writes the same today.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	entry := Entry{Shards: 16, Layout: 1, Paused: true, Codec: "aes-gcm", Limits: Limits{PayloadBytes: 1 << 18, Payloads: 500, IDPayload: 1 << 22}, Needs: []string{"fmt2"}}
+	golden.Check(t, "entry", inJSON(t, entry), func(t *testing.T, stored string) {
+		if got, err := decodeEntry("orders", stored); err != nil || !reflect.DeepEqual(got, entry) {
+			t.Errorf("got %+v %v, want %+v", got, err, entry)
+		}
+	})
+	for name, gone := range map[string]Entry{
+		"entry-removing": {Shards: 16, Layout: 2, Paused: true, Removing: "JBSWY3DPEHPK3PXPJBSWY3DPEH"}, "entry-removed": {Shards: 16, Layout: 2, Removed: true},
+	} {
+		golden.Check(t, name, inJSON(t, gone), func(t *testing.T, stored string) {
+			if got, err := decodeEntry("orders", stored); err != nil || !reflect.DeepEqual(got, gone) || !got.gone() {
+				t.Errorf("got %+v %v, want %+v", got, err, gone)
+			}
+		})
+	}
+	timings := map[string]Timing{"orders": {Handler: Histogram{map[int]uint64{-8: 2, 0: 1}, 1.5}, Wait: Histogram{map[int]uint64{3: 3}, 4.25}}}
+	golden.Check(t, "timings", inJSON(t, timings), func(t *testing.T, stored string) {
+		var got map[string]Timing
+		if err := json.Unmarshal([]byte(stored), &got); err != nil || !reflect.DeepEqual(got, timings) {
+			t.Errorf("got %+v %v, want %+v", got, err, timings)
+		}
+	})
+	question, err := encodeQuestion(lowkiq.Shard{Queue: "orders", Index: 3}, "a \"b\"\n", "01J")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, "question", question, func(t *testing.T, stored string) {
+		c := &Client{cfg: Config{Cluster: "c"}}
+		want := Question{Shard: lowkiq.Shard{Queue: "orders", Index: 3}, ID: "a \"b\"\n", Answer: "lk:{c}:answer:01J"}
+		if got := c.decodeMail(stored).Asked; got == nil || *got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
+	golden.Check(t, "answer", inJSON(t, answered{ForProcess, 1500}), func(t *testing.T, stored string) {
+		var got answered
+		if err := json.Unmarshal([]byte(stored), &got); err != nil || got != (answered{ForProcess, 1500}) {
+			t.Errorf("got %+v %v", got, err)
+		}
+	})
+	q := &Queue{Queue: lowkiq.Queue{Name: "orders", Shards: 16}}
+	place := cursor{Shape: 12345, After: &key{Retries: 2, At: 1763600000000000, ID: []byte("a\xff")}}
+	golden.Check(t, "cursor", place.String(), func(t *testing.T, stored string) {
+		if got, err := q.readCursor(12345, stored); err != nil || !reflect.DeepEqual(got, place) {
+			t.Errorf("got %+v %v, want %+v", got, err, place)
+		}
+	})
+	goldenRecords(t)
+}
+
+// goldenRecords has the scripts write each form of a record, and reads it.
+func goldenRecords(t *testing.T) {
+	r := rigOn(t, (&backend{url: redistest.Start(t).URL()}).open(t))
+	r.own(Fresh)
+	past, ahead := time.UnixMicro(1700000000000001), time.UnixMicro(4102444800000001)
+	of := func(id, payload string, score float64, at time.Time) lowkiq.Push {
+		return lowkiq.Push{ID: id, Payload: []byte(payload), Score: &score, PerformAt: at}
+	}
+	r.push(of("j", "one", 1.25, past), of("j", "two", -3, past), of("x", "gone", 1, past))
+	for i := range 40 {
+		r.push(of("s", fmt.Sprintf("payload %02d", i), float64(i), ahead))
+	}
+	r.push(of("r", "one", 1.25, past))
+	if _, err := r.q.Delete(r.ctx, "", "x"); err != nil {
+		t.Fatal(err)
+	}
+	record := func(id string) string {
+		text, err := r.c.rdb.HGet(r.ctx, r.s.keys.jobs, id).Result()
+		r.no(err)
+		return text
+	}
+	spilled, err := r.c.rdb.ZRangeWithScores(r.ctx, r.s.keys.spill, 0, 2).Result()
+	r.no(err)
+	rows := ""
+	for _, row := range spilled {
+		rows += fmt.Sprintf("%s %g\n", row.Member, row.Score)
+	}
+	golden.Check(t, "spill", rows, func(t *testing.T, stored string) {
+		if strings.Count(stored, "\n") != 3 {
+			t.Errorf("got %q, want three rows", stored)
+		}
+	})
+	index, err := r.c.rdb.HGetAll(r.ctx, r.s.keys.spillx).Result()
+	r.no(err)
+	rows = ""
+	for _, field := range slices.Sorted(maps.Keys(index))[:3] {
+		rows += fmt.Sprintf("%s %s\n", field, index[field])
+	}
+	golden.Check(t, "spillx", rows, func(t *testing.T, stored string) {
+		for i, row := range strings.Split(strings.TrimSuffix(stored, "\n"), "\n") {
+			payload, key, ok := strings.Cut(strings.TrimPrefix(row, "w1:s:payload "), " ")
+			if want := "w1:s:" + key + "payload " + payload; !ok || i >= len(spilled) || spilled[i].Member != want {
+				t.Errorf("got %q, want where the spill has it: %q", row, want)
+			}
+		}
+	})
+	for _, c := range []struct {
+		id, form string
+		want     lowkiq.Job
+	}{
+		{"j", "j", lowkiq.Job{ID: "j", RetryCount: -1, PerformAt: past, Payloads: []lowkiq.Payload{{Score: -3, Data: []byte("two")}, {Score: 1.25, Data: []byte("one")}}}},
+		{"s", "s", lowkiq.Job{ID: "s", RetryCount: -1, PerformAt: ahead}},
+	} {
+		golden.Check(t, "record-"+c.form, record(c.id), func(t *testing.T, stored string) {
+			got, _, err := decodeJob(c.id, stored, nil)
+			if err != nil || !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got %+v %v, want %+v", got, err, c.want)
+			}
+		})
+	}
+	golden.Check(t, "record-x", record("x"), func(t *testing.T, stored string) {
+		if stored != "x" {
+			t.Errorf("got %q, want x", stored)
+		}
+	})
+	// Forms a and e hold Redis's time: these were written at 1,700,000,000.000001 s, a as the third of its microsecond.
+	const scored, fresh = "e\x06\x0a\x24\x18\x1e\x40\x01\x3f\xf4\x00\x00\x00\x00\x00\x00payload", "a\x06\x0a\x24\x18\x1e\x40\x01\x00\x02payload"
+	for _, c := range []struct {
+		form, example string
+		score         float64
+		push          lowkiq.Push
+		from          int // where what is not the time begins
+	}{
+		{"a", fresh, 1700000000.000003, job("a", "payload"), 10},
+		{"e", scored, 1.25, job("e", "payload", func(p *lowkiq.Push) { score := 1.25; p.Score = &score }), 8},
+	} {
+		golden.Check(t, "record-"+c.form, c.example, func(t *testing.T, stored string) {
+			got, _, err := decodeJob("a", stored, nil)
+			want := lowkiq.Job{ID: "a", RetryCount: -1, PerformAt: past, Payloads: []lowkiq.Payload{{Score: c.score, Data: []byte("payload")}}}
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("got %+v %v, want %+v", got, err, want)
+			}
+		})
+		r.push(c.push)
+		if got := record(c.form); len(got) != len(c.example) || got[:1] != c.form || got[c.from:] != c.example[c.from:] {
+			t.Errorf("a job that was just pushed is stored as %q, want the form of %q", got, c.example)
+		}
+	}
+	r.pop(8)
+	// A claim's numbers are Redis's time; its fields are the form.
+	claim, err := r.c.rdb.HGetAll(r.ctx, r.s.keys.claim).Result()
+	r.no(err)
+	var fields []string
+	for field := range claim {
+		fields = append(fields, field)
+	}
+	slices.Sort(fields)
+	golden.Check(t, "claim", strings.Join(fields, " "), func(t *testing.T, stored string) {
+		if !strings.Contains(stored, "fence") || !strings.Contains(stored, "instance") {
+			t.Errorf("got %q", stored)
+		}
+	})
+}
+
+func inJSON(t *testing.T, value any) string {
+	t.Helper()
+	text, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

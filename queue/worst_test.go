@@ -1,0 +1,174 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+)
+
+// LOWKIQ_WORST=30s has TestWorstScript look that long for the script that costs Redis most; "make bench" does.
+const worstFor = "LOWKIQ_WORST"
+
+// The most CPU that one script may cost.
+const worstCPU = 50 * time.Millisecond
+
+// TestWorstScript fills a shard at random within the default limits, has workers and people do everything to it, and
+// asks Redis after each script what that has cost: CPU of its main thread, by its own account.
+func TestWorstScript(t *testing.T) {
+	patience, err := time.ParseDuration(os.Getenv(worstFor))
+	if err != nil {
+		t.Skipf("%s=30s asks for it", worstFor)
+	}
+	server := redistest.Start(t)
+	worst := &worstOf{found: map[string]worstCase{}, info: redis.NewClient(&redis.Options{Addr: server.Addr()})}
+	defer worst.info.Close()
+	b := &backend{url: server.URL()}
+	for begun, seed := time.Now(), uint64(1); time.Since(begun) < patience; seed++ {
+		r := newRig(t, b)
+		if seed == 1 {
+			r.no(r.c.Load(r.ctx))
+		}
+		worst.names(r.c)
+		r.c.rdb.AddHook(worst)
+		random := rand.New(rand.NewPCG(seed, 0))
+		ids, what := randomFill(r, random)
+		worst.what = fmt.Sprintf("seed %d: %s", seed, what)
+		everything(r, ids, randomError(random))
+		r.no(r.c.rdb.FlushDB(r.ctx).Err())
+	}
+	names := slices.SortedFunc(maps.Keys(worst.found), func(x, y string) int { return int(worst.found[y].cpu - worst.found[x].cpu) })
+	for _, name := range names {
+		w := worst.found[name]
+		t.Logf("%-14s %8s  %s", name, w.cpu.Round(10*time.Microsecond), w.what)
+		if w.cpu > worstCPU {
+			t.Errorf("%s: got %s of CPU in one call, want at most %s", name, w.cpu, worstCPU)
+		}
+	}
+}
+
+type worstCase struct {
+	cpu  time.Duration
+	what string
+}
+
+// worstOf is a hook that keeps the most expensive call of each script.
+type worstOf struct {
+	info  *redis.Client
+	what  string
+	mu    sync.Mutex
+	found map[string]worstCase // guarded by mu
+	sha   map[string]string
+}
+
+func (w *worstOf) names(c *Client) {
+	w.sha = map[string]string{}
+	for _, s := range c.scripts.all() {
+		w.sha[s.sha] = s.name
+	}
+}
+
+func (w *worstOf) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (w *worstOf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		name := ""
+		if args := cmd.Args(); len(args) > 1 && cmd.Name() == "evalsha" {
+			name = w.sha[fmt.Sprint(args[1])]
+		}
+		if name == "" {
+			return next(ctx, cmd)
+		}
+		before := w.cpu(ctx)
+		err := next(ctx, cmd)
+		spent := w.cpu(ctx) - before
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if spent > w.found[name].cpu {
+			w.found[name] = worstCase{spent, w.what}
+		}
+		return err
+	}
+}
+
+func (w *worstOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// cpu is what Redis' main thread has used, to receive and to answer included.
+func (w *worstOf) cpu(ctx context.Context) (used time.Duration) {
+	for line := range strings.Lines(w.info.Info(ctx, "cpu").Val()) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name == "used_cpu_user_main_thread" || name == "used_cpu_sys_main_thread" {
+			seconds, _ := strconv.ParseFloat(value, 64)
+			used += time.Duration(seconds * float64(time.Second))
+		}
+	}
+	return used
+}
+
+// randomFill pushes to one shard, up to about 100,000 payloads or 60 MiB.
+func randomFill(r *rig, random *rand.Rand) (ids []string, what string) {
+	pick := func(of ...int) int { return of[random.IntN(len(of))] }
+	payloads := pick(1, 1, 2, 31, 32, 33, 200, 2000, 2001, 9999, 10_000)
+	size := pick(0, 3, 16, 100, 128, 129, 500, 4000, 16<<10, 16<<10+1, 100_000, 1<<20)
+	payloads = min(payloads, max(1, (16<<20)/max(1, size)))
+	most := min(100_000/payloads, 60<<20/max(1, size*payloads))
+	n := max(1, min(most, pick(1, 2, 36, 500, 3000)))
+	length := pick(1, 10, 500)
+	scores := pick(0, 1, 2)
+	for i := range n {
+		ids = append(ids, strings.Repeat("i", length-1)+fmt.Sprint(i))
+	}
+	var jobs []lowkiq.Push
+	bytes := 0
+	flush := func() {
+		if len(jobs) > 0 {
+			r.push(jobs...)
+			jobs, bytes = nil, 0
+		}
+	}
+	for _, id := range ids {
+		for k := range payloads {
+			one := job(id, fmt.Sprintf("%x", k)+strings.Repeat("x", max(0, size-4)))
+			if scores == 1 {
+				one.Score = new(random.NormFloat64())
+			} else if scores == 2 {
+				one.Score = new(float64(random.IntN(3)))
+			}
+			if jobs = append(jobs, one); len(jobs) == 5000 || bytes > 4<<20 {
+				flush()
+			}
+			bytes += size
+		}
+	}
+	flush()
+	return ids, fmt.Sprintf("%d ids of %d bytes, %d payloads of %d bytes each, scores of kind %d", n, length, payloads, size, scores)
+}
+
+// randomError is what a handler might say.
+func randomError(random *rand.Rand) string {
+	word := func() string {
+		return []string{" ", "\n", "x", "\t", "Traceback (most recent call last)", "\x00", "\xff", "é", "1 2:", "'", "\""}[random.IntN(11)]
+	}
+	text := ""
+	if random.IntN(2) == 0 {
+		text = "Traceback (most recent call last)"
+	}
+	for len(text) < 5000 {
+		text += strings.Repeat(word(), 1+random.IntN(3000))
+	}
+	return text
+}

@@ -1,0 +1,132 @@
+package rebalance
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"reflect"
+	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/golden"
+)
+
+// TestGolden reads what every release has stored and sent, and writes the same today.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	same := func(got, want any) func(*testing.T, error) {
+		return func(t *testing.T, err error) {
+			t.Helper()
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("got %+v %v, want %+v", got, err, want)
+			}
+		}
+	}
+	first := &Assignment{Nodes: []string{"n1", "n2"}, Queues: []Placement{{"mail", []int32{0}}, {"orders", []int32{1, None, 0}}}}
+	second := &Assignment{Generation: Generation{7, 300}, Nodes: []string{"n2"}, Queues: []Placement{{"orders", []int32{0, 0, 0}}}}
+	whole := func() *state {
+		m := newMachine(func(*Assignment) {})
+		m.store(&state{record: 7, assignment: first, since: map[string][]uint64{"mail": {0}, "orders": {2, 3, 300}}})
+		return m.state.Load()
+	}()
+	assignment, err := second.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, "assignment", string(assignment), func(t *testing.T, stored string) {
+		got := new(Assignment)
+		same(got, second)(t, got.UnmarshalBinary([]byte(stored)))
+	})
+	empty := &state{assignment: &Assignment{}}
+	golden.Check(t, "entry-record", string(recordEntry(7, first)), func(t *testing.T, stored string) {
+		got, err := empty.apply([]byte(stored), 2)
+		if err != nil || got.record != 7 || got.assignment.Generation != (Generation{7, 2}) || !got.assignment.SamePlaces(first) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	})
+	golden.Check(t, "entry-assign", string(assignEntry(second)), func(t *testing.T, stored string) {
+		got, err := whole.apply([]byte(stored), 9)
+		if err != nil || got.assignment.Generation != (Generation{7, 9}) || !got.assignment.SamePlaces(second) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	})
+	golden.Check(t, "entry-delta", string(deltaEntry(whole.assignment, second)), func(t *testing.T, stored string) {
+		got, err := whole.apply([]byte(stored), 9)
+		if err != nil || got.assignment.Generation != (Generation{7, 9}) || !got.assignment.SamePlaces(second) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	})
+	golden.Check(t, "snapshot", string(whole.encode()), func(t *testing.T, stored string) {
+		m := newMachine(func(*Assignment) {})
+		err := m.Restore(io.NopCloser(bytes.NewReader([]byte(stored))))
+		got := m.state.Load()
+		if err != nil || got.record != 7 || !got.assignment.SamePlaces(first) || !reflect.DeepEqual(got.since, whole.since) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+	})
+	rec := &record{ID: 7, Voters: []string{serverID("B1", 7, 1), serverID("B2", 7, 12)}}
+	golden.Check(t, "record", string(rec.encode()), func(t *testing.T, stored string) {
+		got, err := decodeRecord([]byte(stored))
+		same(got, rec)(t, err)
+		if bootOf(got.Voters[1]) != "B2" || recordOf(got.Voters[1]) != 7 {
+			t.Errorf("server id %s", got.Voters[1])
+		}
+	})
+	golden.Check(t, "mark", serverID("B1", 7, 1), func(t *testing.T, stored string) {
+		if bootOf(stored) != "B1" || recordOf(stored) != 7 {
+			t.Errorf("mark %s: of boot %s and record %d, want B1 and 7", stored, bootOf(stored), recordOf(stored))
+		}
+	})
+	step := rec.with(rec.Voters, rec.Voters[:1])
+	golden.Check(t, "record-step", string(step.encode()), func(t *testing.T, stored string) {
+		got, err := decodeRecord([]byte(stored))
+		same(got, step)(t, err)
+		if len(got.Voters) != 2 || len(got.Fewer) != 1 {
+			t.Errorf("got %+v, want two voters, and one fewer", got)
+		}
+	})
+	var sent bytes.Buffer
+	hello := greeting{Cluster: "default", Record: 7, Target: serverID("B1", 7, 1)}
+	if err := writeGreeting(&sent, hello); err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, "greeting", sent.String(), func(t *testing.T, stored string) {
+		got, err := readGreeting(bytes.NewReader([]byte(stored)))
+		same(got, hello)(t, err)
+	})
+	seat := Seat{Server: serverID("B1", 7, 1), Leader: serverID("B2", 7, 12), Applied: Generation{7, 300}, Able: true}
+	text, err := json.Marshal(seat)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, "seat", string(text), func(t *testing.T, stored string) {
+		var got Seat
+		err := json.Unmarshal([]byte(stored), &got)
+		same(got, seat)(t, err)
+	})
+}
+
+// FuzzLog: entries and snapshots are read or refused, and what is read can be written.
+func FuzzLog(f *testing.F) {
+	first := &Assignment{Nodes: []string{"n1"}, Queues: []Placement{{"orders", []int32{0, None}}}}
+	began, err := (&state{assignment: &Assignment{}}).apply(recordEntry(7, first), 1)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, seed := range [][]byte{recordEntry(7, first), assignEntry(first), began.encode(), {99}, {}, {commandAssign, 2}, deltaEntry(began.assignment, &Assignment{Nodes: []string{"n2"}, Queues: []Placement{{"mail", []int32{0, None}}}})} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, from := range []*state{{assignment: &Assignment{}}, began} {
+			if next, err := from.apply(data, 3); err == nil {
+				again := new(state)
+				if err := again.decode(next.encode()); err != nil {
+					t.Errorf("a snapshot of what %q makes: %v", data, err)
+				}
+			}
+		}
+		m := newMachine(func(*Assignment) {})
+		if err := m.Restore(io.NopCloser(bytes.NewReader(data))); (err == nil) == (m.unread() != nil) {
+			t.Errorf("snapshot %q: %v, unread %v", data, err, m.unread())
+		}
+	})
+}

@@ -1,0 +1,179 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/connlimit"
+	"github.com/lowkiq/lowkiq/wire"
+)
+
+// A request that may do what it asks is admitted: its connection is held while it lasts, and its body
+// has time and memory. All others are answered at once, and their connections are closed for others when
+// there are too many: so a node answers /healthz whoever floods it.
+
+// admissions counts the requests that a server has admitted.
+type admissions struct {
+	most int64
+	now  atomic.Int64
+}
+
+// arrival is the connection of a request, and the server's admissions.
+type arrival struct {
+	admissions *admissions
+	conn       *connlimit.Conn // nil if the listener has no bound
+}
+
+type arrivalKey struct{}
+
+// withArrival notes the connection for the requests that come over it.
+func withArrival(ctx context.Context, c net.Conn, all *admissions) context.Context {
+	return context.WithValue(ctx, arrivalKey{}, arrival{admissions: all, conn: connlimit.Of(c)})
+}
+
+// enter admits a request, if there is room.
+func (a arrival) enter() (leave func(), ok bool) {
+	if a.admissions == nil {
+		return func() {}, true
+	}
+	if a.admissions.now.Add(1) > a.admissions.most {
+		a.admissions.now.Add(-1)
+		return nil, false
+	}
+	if a.conn != nil {
+		a.conn.Hold()
+	}
+	return func() {
+		if a.conn != nil {
+			a.conn.Release()
+		}
+		a.admissions.now.Add(-1)
+	}, true
+}
+
+// memory is the bytes that all requests may hold at once.
+type memory struct {
+	most int64
+	used atomic.Int64
+}
+
+// account is what one request holds of the memory.
+type account struct {
+	memory *memory
+	taken  int64
+}
+
+type accountKey struct{}
+
+// errMemory refuses what there is no memory for.
+var errMemory = errors.New("the node holds as much for other requests as it may (node.request_memory): try again")
+
+// Busy reports whether an error of reading a request's body means that the node has no memory for it now.
+func Busy(err error) bool { return errors.Is(err, errMemory) }
+
+// take adds n bytes to what the request holds. One that alone needs all the memory gets it if no other
+// holds any, as the sizes of bodies are bounded.
+func (a *account) take(n int64) error {
+	if a == nil {
+		return nil
+	}
+	n = min(n, a.memory.most-a.taken)
+	if a.memory.used.Add(n) > a.memory.most {
+		a.memory.used.Add(-n)
+		return errMemory
+	}
+	a.taken += n
+	return nil
+}
+
+func (a *account) close() {
+	a.memory.used.Add(-a.taken)
+	a.taken = 0
+}
+
+// accountOf is the account of an admitted request.
+func accountOf(r *http.Request) *account {
+	a, _ := r.Context().Value(accountKey{}).(*account)
+	return a
+}
+
+// What a request takes besides its answer: a body is there twice, as it came and as what was read of it; and
+// each job of a push has its place in lists, commands to Redis and the answer.
+const (
+	copiesOfBody = 2
+	bytesOfJob   = 512
+	bytesOfRow   = 16 << 10 // of a list: payloads and an error, both cut, as they came from Redis and as JSON
+	bytesOfOne   = 8 << 20  // a job with all that waits for it: seldom more
+)
+
+// jobsMemory is what a push needs besides the bytes of its body.
+func jobsMemory(body []byte) int64 {
+	return int64(min(bytes.Count(body, []byte(`"id`)), wire.MaxJobs)) * bytesOfJob
+}
+
+// admit passes on what the guard has let through, as far as there is room. Health and the login page need none.
+func (g *guard) admit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.wanted(r) <= visitor {
+			next.ServeHTTP(w, r)
+			return
+		}
+		came, _ := r.Context().Value(arrivalKey{}).(arrival)
+		leave, ok := came.enter()
+		if !ok {
+			w.Header().Set("Connection", "close")
+			w.Header().Set("Retry-After", "1")
+			newProblem(http.StatusServiceUnavailable, "the node answers as many requests as it may: try again").write(w)
+			return
+		}
+		defer leave()
+		mine := &account{memory: g.memory}
+		defer mine.close()
+		r = r.WithContext(context.WithValue(r.Context(), accountKey{}, mine))
+		if r.ContentLength != 0 {
+			r.Body = &measuredBody{ReadCloser: r.Body, account: mine, control: http.NewResponseController(w), end: time.Now().Add(bodyTimeout)}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// measuredBody is a body that has to go on arriving, and takes memory as it does.
+type measuredBody struct {
+	io.ReadCloser
+	account *account
+	control *http.ResponseController
+	end     time.Time
+}
+
+// Read lets the client take bodyPause for the next part, and bodyTimeout for the whole.
+func (b *measuredBody) Read(p []byte) (int, error) {
+	// Not every ResponseWriter has deadlines; those of a real server have.
+	_ = b.control.SetReadDeadline(earlier(b.end, time.Now().Add(bodyPause)))
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		// What was read to its end must not end the answer, which may take long; what stopped is not waited for again.
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			_ = b.control.SetReadDeadline(time.Time{})
+		}
+		return n, err
+	}
+	if err := b.account.take(int64(n) * copiesOfBody); err != nil {
+		return 0, fmt.Errorf("read the body: %w", err)
+	}
+	return n, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

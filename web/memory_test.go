@@ -1,0 +1,126 @@
+package web
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Bodies in memory are bounded in total: who comes when it is used up is told to try again, and nothing of his is
+// stored; once it is free again he is served.
+func TestRequestMemory(t *testing.T) {
+	w := newWorld(t, shared(t), func(cfg *Config) { cfg.RequestMemory = 1 << 20 })
+	w.fill()
+	var arrived atomic.Int64 // bytes of bodies
+	s := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		body := r.Body
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{readerFunc(func(p []byte) (int, error) {
+			n, err := body.Read(p)
+			arrived.Add(int64(n))
+			return n, err
+		}), body}
+		w.handler.ServeHTTP(out, r)
+	}))
+	t.Cleanup(s.Close)
+	push := func(body io.Reader) (*http.Response, error) {
+		return s.Client().Post(s.URL+"/api/v1/queues/mail/jobs", "application/json", body)
+	}
+	long := fmt.Sprintf(`{"id":"a","payload":%q}`, strings.Repeat("x", 300<<10)) // twice that is counted
+	begun, rest := io.Pipe()
+	first := make(chan error, 1)
+	go func() {
+		answer, err := push(begun)
+		if err == nil {
+			first <- answerIs(answer, http.StatusOK)
+			return
+		}
+		first <- err
+	}()
+	_, err := io.WriteString(rest, long[:len(long)-1])
+	must(t, err)
+	deadline := time.Now().Add(30 * time.Second)
+	for arrived.Load() < int64(len(long))-1 { // else the second body might be there first
+		if time.Now().After(deadline) {
+			t.Fatal("the first body never arrived")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for {
+		answer, err := push(strings.NewReader(strings.Replace(long, `"a"`, `"b"`, 1)))
+		must(t, err)
+		if answer.StatusCode == http.StatusServiceUnavailable {
+			if answer.Header.Get("Retry-After") == "" {
+				t.Error("got no Retry-After")
+			}
+			body, err := io.ReadAll(answer.Body)
+			must(t, err)
+			must(t, answer.Body.Close())
+			if !strings.Contains(string(body), "node.request_memory") {
+				t.Errorf("got %s, want it to name the bound", body)
+			}
+			break
+		}
+		must(t, answer.Body.Close())
+		if time.Now().After(deadline) {
+			t.Fatal("a second body was always taken, want 503 while the first one is in memory")
+		}
+	}
+	// Small ones fit beside it, and so does health.
+	answer, err := push(strings.NewReader(`{"id":"c"}`))
+	must(t, err)
+	must(t, answerIs(answer, http.StatusOK))
+	_, err = io.WriteString(rest, "}")
+	must(t, err)
+	must(t, rest.Close())
+	must(t, <-first)
+	for {
+		answer, err := push(strings.NewReader(long))
+		must(t, err)
+		if answerIs(answer, http.StatusOK) == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("got 503 after the first body was gone")
+		}
+	}
+}
+
+// A request that needs all of the memory has it alone; what it held is free afterwards.
+func TestAccount(t *testing.T) {
+	t.Parallel()
+	m := &memory{most: 100}
+	a, b := &account{memory: m}, &account{memory: m}
+	must(t, a.take(60))
+	if b.take(50) == nil {
+		t.Error("110 of 100: got nil, want it refused")
+	}
+	must(t, b.take(40))
+	b.close()
+	must(t, a.take(500)) // the rest
+	if m.used.Load() != 100 || b.take(1) == nil {
+		t.Errorf("got %d used, want all 100 and no room for others", m.used.Load())
+	}
+	a.close()
+	if m.used.Load() != 0 {
+		t.Errorf("got %d used after the end, want 0", m.used.Load())
+	}
+}
+
+func answerIs(answer *http.Response, want int) error {
+	text, err := io.ReadAll(answer.Body)
+	if err == nil {
+		err = answer.Body.Close()
+	}
+	if err == nil && answer.StatusCode != want {
+		err = fmt.Errorf("got %s, want %d: %s", answer.Status, want, text)
+	}
+	return err
+}
