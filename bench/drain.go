@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -108,7 +109,7 @@ type worker struct {
 
 // work runs a node that calls handle with the size of each batch.
 func (b *bench) work(ctx context.Context, rules node.QueueConfig, handle func(jobs int)) (*worker, error) {
-	n, err := node.New(node.Config{Name: "bench", Redis: b.on.URL})
+	n, err := node.New(node.Config{Name: "bench", Redis: b.on.URL, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/url"
 
@@ -13,12 +12,22 @@ import (
 
 // asking are the flags of commands that ask a node.
 type asking struct {
-	Node      string `env:"LOWKIQ_URL" default:"http://127.0.0.1:7948" placeholder:"URL" help:"Address of any node of the cluster (${default})."`
+	Node        string `env:"LOWKIQ_URL" default:"http://127.0.0.1:7948" placeholder:"URL" help:"Address of any node of the cluster (${default})."`
+	credentials `embed:""`
+	Output      string `short:"o" enum:"table,json" default:"table" help:"table or json."`
+}
+
+// credentials are what a node is shown, and by what it is known.
+type credentials struct {
 	TokenFile string `env:"LOWKIQ_TOKEN_FILE" placeholder:"FILE" help:"File with the token that the node asks for. LOWKIQ_TOKEN is the token itself."`
-	CA        string `name:"ca" env:"LOWKIQ_CA" placeholder:"FILE" help:"File with the certificates of who vouches for the node, for https. Default: the system's."`
-	Cert      string `env:"LOWKIQ_CERT" placeholder:"FILE" help:"File with the certificate to show to the node."`
-	Key       string `env:"LOWKIQ_KEY" placeholder:"FILE" help:"File with the key of --cert."`
-	Output    string `short:"o" enum:"table,json" default:"table" help:"table or json."`
+	trust     `embed:""`
+}
+
+// trust is by what a node knows its caller, and is known.
+type trust struct {
+	CA   string `name:"ca" env:"LOWKIQ_CA" placeholder:"FILE" help:"File with the certificates of who vouches for the node, for https. Default: the system's."`
+	Cert string `env:"LOWKIQ_CERT" placeholder:"FILE" help:"File with the certificate to show to the node."`
+	Key  string `env:"LOWKIQ_KEY" placeholder:"FILE" help:"File with the key of --cert."`
 }
 
 // conversation is one command's talk with a node.
@@ -31,21 +40,36 @@ type conversation struct {
 }
 
 func (a *asking) ask(s *streams) (*conversation, error) {
+	with, err := a.credentials.ask(a.Node, s)
+	if err != nil {
+		return nil, err
+	}
+	with.ctx, with.stop = untilInterrupted()
+	with.asJSON = a.Output == "json"
+	return with, nil
+}
+
+// ask prepares to talk with a node. Nothing is sent.
+func (a *credentials) ask(node string, s *streams) (*conversation, error) {
 	token, err := commandToken(a.TokenFile)
 	if err != nil {
 		return nil, fail(exitUsage, "--token-file: %w", err)
 	}
-	client, err := remote.New(a.Node, token)
+	client, err := remote.New(node, token)
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
-	trust, err := certs.Open(certs.Files{Cert: a.Cert, Key: a.Key, CA: a.CA}, nil)
+	return &conversation{Client: client, out: s}, a.secure(client)
+}
+
+// secure makes a client speak to https addresses by the flags.
+func (t *trust) secure(client *remote.Client) error {
+	store, err := certs.Open(certs.Files{Cert: t.Cert, Key: t.Key, CA: t.CA}, nil)
 	if err != nil {
-		return nil, fail(exitUsage, "--ca, --cert, --key: %w", err)
+		return fail(exitUsage, "--ca, --cert, --key: %w", err)
 	}
-	client.Secure(trust.Client())
-	ctx, stop := untilInterrupted()
-	return &conversation{client, ctx, stop, s, a.Output == "json"}, nil
+	client.Secure(store.Client())
+	return nil
 }
 
 // show gets a path and prints it: as it came with -o json, else as rows.
@@ -55,8 +79,7 @@ func (c *conversation) show(path string, into any, rows func(io.Writer)) error {
 		return err
 	}
 	if c.asJSON {
-		_, err := c.out.out.Write(answer)
-		return err
+		return writeJSON(c.out.out, answer)
 	}
 	if err := json.Unmarshal(answer, into); err != nil {
 		return fail(exitFailed, "%s: not what a lowkiq node answers: %w", path, err)
@@ -72,15 +95,13 @@ func (c *conversation) change(path string, body any, words func(answer map[strin
 		return err
 	}
 	if c.asJSON {
-		_, err := c.out.out.Write(answer)
-		return err
+		return writeJSON(c.out.out, answer)
 	}
 	var said map[string]any
 	if err := json.Unmarshal(answer, &said); err != nil {
 		return fail(exitFailed, "%s: not what a lowkiq node answers: %w", path, err)
 	}
-	_, err = fmt.Fprintln(c.out.out, words(said))
-	return err
+	return say(c.out.out, "%s\n", words(said))
 }
 
 // table prints rows in columns below a header; see streams.table.

@@ -13,7 +13,7 @@ func (*blockedCommand) Help() string {
     lowkiq-node blocked requeue orders 17
     lowkiq-node blocked skip orders 17 18
     lowkiq-node blocked requeue orders --kind 'no account #'
-    lowkiq-node blocked bury orders --all
+    lowkiq-node blocked bury orders --all --yes
 
 ` + exitHelp
 }
@@ -24,8 +24,8 @@ type blockedJobs struct {
 	All      bool `help:"All blocked ids."`
 }
 
-func (c *blockedJobs) act(s *streams, path, done string) error {
-	return c.someJobs.act(s, deed{path: path, all: c.All, flag: "--all", done: done})
+func (c *blockedJobs) act(s *streams, path, done, ask string) error {
+	return c.someJobs.act(s, deed{path: path, all: c.All, flag: "--all", done: done, ask: ask})
 }
 
 type blockedRequeue struct {
@@ -36,7 +36,7 @@ type blockedRequeue struct {
 func (*blockedRequeue) Help() string { return example("blocked requeue orders 17") }
 
 // Run lets ids go on.
-func (c *blockedRequeue) Run(s *streams) error { return c.act(s, "/blocked/requeue", "requeued") }
+func (c *blockedRequeue) Run(s *streams) error { return c.act(s, "/blocked/requeue", "requeued", "") }
 
 type blockedSkip struct {
 	blockedJobs `embed:""`
@@ -46,7 +46,9 @@ type blockedSkip struct {
 func (*blockedSkip) Help() string { return example("blocked skip orders 17 18") }
 
 // Run buries the oldest payload of each id.
-func (c *blockedSkip) Run(s *streams) error { return c.act(s, "/blocked/skip", "go on") }
+func (c *blockedSkip) Run(s *streams) error {
+	return c.act(s, "/blocked/skip", "go on", "Bury the oldest payload")
+}
 
 type blockedBury struct {
 	blockedJobs `embed:""`
@@ -56,4 +58,6 @@ type blockedBury struct {
 func (*blockedBury) Help() string { return example("blocked bury orders 17") }
 
 // Run sends ids to the morgue.
-func (c *blockedBury) Run(s *streams) error { return c.act(s, "/blocked/bury", "sent to the morgue") }
+func (c *blockedBury) Run(s *streams) error {
+	return c.act(s, "/blocked/bury", "sent to the morgue", "Send to the morgue")
+}

@@ -57,7 +57,7 @@ func nodeConfig(cfg *config.Config, log *slog.Logger) (node.Config, error) {
 		Name: cfg.Node.Name, Redis: cfg.Redis, Cluster: cfg.Cluster,
 		Concurrency: or(cfg.Node.Concurrency), TTL: or(cfg.Node.TTL),
 		PollInterval: or(cfg.Node.PollInterval), ShutdownTimeout: or(cfg.Node.ShutdownTimeout),
-		AllowEviction: cfg.Node.AllowEviction, HTTP: cfg.Node.HTTP, Tokens: tokens, Insecure: cfg.Node.Insecure,
+		AllowEviction: cfg.Node.AllowEviction, HTTP: cfg.Node.HTTP, HTTPNames: cfg.Node.HTTPNames, RequestMemory: config.Size(cfg.Node.RequestMemory), Tokens: tokens, Insecure: cfg.Node.Insecure,
 		TLS: nodeTLS(cfg.Node.TLS), RedisTLS: redisTLS,
 		Bind: cfg.Node.Bind, Advertise: cfg.Node.Advertise, Join: cfg.Node.Join, Weight: or(cfg.Node.Weight), GossipKeys: keys,
 		Version: version().Version, Log: log,
@@ -65,7 +65,7 @@ func nodeConfig(cfg *config.Config, log *slog.Logger) (node.Config, error) {
 }
 
 func nodeTLS(t config.TLS) node.TLS {
-	return node.TLS{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, ClientAuth: node.ClientAuth(t.ClientAuth)}
+	return node.TLS{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, ClientAuth: node.ClientAuth(t.ClientAuth), PeerName: t.PeerName}
 }
 
 // redisTLS reads the files of redis_tls; nil if there are none.
@@ -96,9 +96,10 @@ func openRedis(cfg *config.Config) (*queue.Client, error) {
 // queueConfig is what the file says of a queue.
 func queueConfig(name string, q *config.Queue) node.QueueConfig {
 	rules := node.QueueConfig{
-		Name: name, Shards: q.ShardCount(), BatchSize: or(q.BatchSize), ShardConcurrency: or(q.ShardConcurrency),
+		Name: name, Shards: q.ShardCount(), BatchSize: or(q.BatchSize), Concurrency: or(q.Concurrency), ShardConcurrency: or(q.ShardConcurrency),
 		Prefetch: or(q.Prefetch), HandlerTimeout: orNone(q.HandlerTimeout), MaxRetryCount: orNone(q.MaxRetryCount),
 		MaxCrashes: orNone(q.MaxCrashes), Exhausted: queue.Policy(q.Exhausted), Scheduler: node.Scheduler(q.Scheduler),
+		Push: pushRules(q),
 	}
 	if q.RetryIn != nil {
 		rules.RetryIn = q.RetryIn.Delay
@@ -106,13 +107,34 @@ func queueConfig(name string, q *config.Queue) node.QueueConfig {
 	return rules
 }
 
-// queueHandler is who the file says does the work.
-func queueHandler(h config.Handler, log *slog.Logger) (lowkiq.Handler, error) {
+// pushRules are the limits that the file names for what is pushed to a queue.
+func pushRules(q *config.Queue) queue.PushRules {
+	return queue.PushRules{PayloadBytes: int(config.Size(q.MaxPayloadSize)), Payloads: or(q.MaxIDPayloads), IDPayload: int(config.Size(q.MaxIDSize))}
+}
+
+// processes is how many children a queue gets: what is configured, else one per CPU, and no more than
+// may have a batch at once.
+func processes(q *config.Queue, concurrency int) int {
+	if q.Handler.Processes != nil {
+		return *q.Handler.Processes
+	}
+	n := handler.DefaultProcesses()
+	for _, bound := range []int{concurrency, or(q.Concurrency)} {
+		if bound > 0 {
+			n = min(n, bound)
+		}
+	}
+	return n
+}
+
+// queueHandler is who the file says does the work; concurrency is the node's, 0 = its default.
+func queueHandler(q *config.Queue, concurrency int, log *slog.Logger) (lowkiq.Handler, error) {
+	h := q.Handler
 	switch {
 	case h.HTTP != "":
-		return handler.NewHTTP(handler.HTTPConfig{URL: h.HTTP, Timeout: or(h.Timeout)})
+		return handler.NewHTTP(handler.HTTPConfig{URL: h.HTTP, Timeout: or(h.Timeout), Log: log})
 	case len(h.Exec) > 0:
-		return handler.NewExec(handler.ExecConfig{Argv: h.Exec, Processes: or(h.Processes), Log: log})
+		return handler.NewExec(handler.ExecConfig{Argv: h.Exec, Processes: processes(q, concurrency), Log: log})
 	}
 	return nil, errors.New(`no handler: want handler: {http: "http://…"} or {exec: [command, argument]}`)
 }
@@ -128,7 +150,7 @@ func buildNode(cfg *config.Config, nodeCfg node.Config) (*node.Node, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		q := cfg.Queues[name]
-		work, err := queueHandler(q.Handler, nodeCfg.Log.With("queue", name))
+		work, err := queueHandler(q, nodeCfg.Concurrency, nodeCfg.Log.With("queue", name))
 		if err != nil {
 			return nil, cfg.Fault("queues."+name+".handler", err)
 		}

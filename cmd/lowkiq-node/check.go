@@ -222,27 +222,26 @@ func reportTable(s *streams, found queue.Audit, repaired int) error {
 		fmt.Fprintln(s.out)
 	}
 	if found.More > 0 {
-		fmt.Fprintf(s.out, "%d ids more look wrong in the same shards: repair these, or look at one queue\n", found.More)
+		say(s.out, "%d ids more look wrong in the same shards: repair these, or look at one queue\n", found.More)
 	}
 	for _, sum := range found.Unsettled {
-		fmt.Fprintf(s.out, "not settled, for it moved all the while: %s\n", sum)
+		say(s.out, "not settled, for it moved all the while: %s\n", sum)
 	}
 	if found.Aside > 0 {
-		fmt.Fprintf(s.out, "%d records that could not be read were moved aside by repairs\n", found.Aside)
+		say(s.out, "%d records that could not be read were moved aside by repairs\n", found.Aside)
 	}
 	if n := len(found.Gone); n > 0 {
-		fmt.Fprintf(s.out, "%s gone, which nodes will forget in an hour or two: %s\n", count(n, "instance"), some(found.Gone, 3))
+		say(s.out, "%s gone, which nodes will forget in an hour or two: %s\n", count(n, "instance"), some(found.Gone, 3))
 	}
 	if repaired > 0 {
-		fmt.Fprintf(s.out, "%d repaired\n", repaired)
+		say(s.out, "%d repaired\n", repaired)
 	}
 	faults := len(found.Faults) + found.More
 	text := fmt.Sprintf("%s in %s, %s, %s", count(faults, "fault"), count(found.Queues, "queue"), count(found.Shards, "shard"), count(found.Jobs, "job"))
 	if faults > 0 {
 		text += fmt.Sprintf("; a repair would mend %d", countRepairable(found.Faults))
 	}
-	_, err := fmt.Fprintln(s.out, text)
-	return err
+	return say(s.out, "%s\n", text)
 }
 
 // some names the first n of a list.
@@ -269,10 +268,10 @@ func repairText(s *streams, faults []queue.Fault) {
 			continue
 		}
 		if len(said) == 0 {
-			fmt.Fprintf(s.out, "\nA repair would:\n")
+			say(s.out, "\nA repair would:\n")
 		}
 		said[f.Kind] = true
-		fmt.Fprintf(s.out, "  %s: %s\n", f.Kind, f.Repair)
+		say(s.out, "  %s: %s\n", f.Kind, f.Repair)
 	}
 }
 

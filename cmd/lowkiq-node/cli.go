@@ -22,7 +22,7 @@ type cli struct {
 	Drain   drainCommand   `cmd:"" help:"Empty a node; --undo lets it take shards again."`
 	Why     whyCommand     `cmd:"" help:"Explain why an id is not being handled now."`
 
-	Queues queuesCommand `cmd:"" help:"List, pause and resume queues."`
+	Queues queuesCommand `cmd:"" help:"List, pause, resume and delete queues."`
 	Jobs   jobsCommand   `cmd:"" help:"List jobs, run them now, kill or delete them."`
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
 

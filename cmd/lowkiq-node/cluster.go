@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -198,7 +199,7 @@ func (c *whyCommand) Run(s *streams) error {
 		if one.Queue != "" {
 			where = fmt.Sprintf(" (queue %s, shard %d)", one.Queue, one.Shard)
 		}
-		fmt.Fprintf(w, "%s%s: %s: %s\n", one.ID, where, one.State, one.Reason)
+		say(w, "%s%s: %s: %s\n", one.ID, where, one.State, one.Reason)
 	})
 }
 
@@ -250,7 +251,11 @@ func (c *conversation) print(v any, rows func(io.Writer)) error {
 		rows(c.out.out)
 		return nil
 	}
-	enc := json.NewEncoder(c.out.out)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	return writeJSON(c.out.out, text.Bytes())
 }

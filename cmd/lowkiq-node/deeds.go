@@ -19,6 +19,8 @@ const stepLimit = 1000
 type someJobs struct {
 	oneQueue `embed:""`
 	kindFlag `embed:""`
+	DryRun   bool     `help:"Count the jobs, and change nothing."`
+	Yes      bool     `short:"y" help:"Do not ask. Without a terminal, what destroys more than the ids that are named needs it."`
 	Cursor   string   `placeholder:"CURSOR" help:"Go on where the same command was broken off: the cursor it printed."`
 	IDs      []string `arg:"" optional:"" name:"id" help:"Ids of jobs."`
 }
@@ -30,6 +32,7 @@ type deed struct {
 	flag  string // the flag that says so, "" if there is none
 	state string
 	done  string // for people: "17 <done>"
+	ask   string // what a person is asked first, "" if it can be undone: "<ask> 17 jobs of queue orders?"
 }
 
 // progress is how far it has come.
@@ -51,11 +54,44 @@ func (c *someJobs) act(s *streams, d deed) error {
 	case !all && c.Cursor != "":
 		return fail(exitUsage, "--cursor goes with %s", d.flag)
 	}
-	with, err := c.ask(s)
+	if all && d.ask != "" && !c.Yes && !c.DryRun && !terminal(s.in) {
+		return fail(exitUsage, "this cannot be undone, and there is no terminal to ask: want --yes, or --dry-run to count")
+	}
+	with, err := c.asking.ask(s)
 	if err != nil {
 		return err
 	}
 	defer with.stop()
+	path := queuePath(c.Queue, d.path)
+	if c.DryRun {
+		sum, err := with.steps(path, c.body(d, all, true))
+		if err != nil {
+			return err
+		}
+		d.done = "would be " + d.done
+		return with.summary(sum, d)
+	}
+	if d.ask != "" && !c.Yes && terminal(s.in) {
+		found, err := with.steps(path, c.body(d, all, true))
+		if err != nil {
+			return err
+		}
+		if found.Changed == 0 {
+			return with.summary(found, d) // there is nothing to ask about
+		}
+		if !confirm(s, fmt.Sprintf("%s %s of queue %s?", d.ask, count(found.Changed, "job"), plain(c.Queue))) {
+			return fail(exitFailed, "nothing was changed")
+		}
+	}
+	sum, err := with.steps(path, c.body(d, all, false))
+	if err != nil {
+		return brokenOff(with.ctx, sum, d, err)
+	}
+	return with.summary(sum, d)
+}
+
+// body is what a node is sent.
+func (c *someJobs) body(d deed, all, dryRun bool) map[string]any {
 	body := map[string]any{"ids": c.IDs}
 	if all {
 		body = map[string]any{"all": true, "limit": stepLimit}
@@ -65,11 +101,10 @@ func (c *someJobs) act(s *streams, d deed) error {
 			}
 		}
 	}
-	sum, err := with.steps(queuePath(c.Queue, d.path), body)
-	if err != nil {
-		return brokenOff(with.ctx, sum, d, err)
+	if dryRun {
+		body["dry_run"] = true
 	}
-	return with.summary(sum, d)
+	return body
 }
 
 // steps posts until there is no next step.
@@ -134,6 +169,5 @@ func (c *conversation) summary(sum progress, d deed) error {
 	if sum.Skipped > 0 {
 		text += fmt.Sprintf(", %d not there", sum.Skipped)
 	}
-	_, err := fmt.Fprintln(c.out.out, text)
-	return err
+	return say(c.out.out, "%s\n", text)
 }

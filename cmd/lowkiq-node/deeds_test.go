@@ -39,6 +39,7 @@ func doAll(t *testing.T, url, output string) (string, error) {
 	}
 	defer out.Close()
 	c := &morgueDelete{All: true}
+	c.Yes = true
 	c.Node, c.Queue, c.Output = url, "orders", output
 	failed := c.Run(&streams{in: os.Stdin, out: out, err: out})
 	text, err := os.ReadFile(out.Name())

@@ -139,7 +139,7 @@ func (p *printer) Handle(_ context.Context, batch *lowkiq.Batch) error {
 				continue
 			}
 			p.printed++
-			fmt.Fprintf(p.out, "%s: id %q, score %.6f, payload %s\n", batch.Shard, job.ID, payload.Score, payload.Data)
+			say(p.out, "%s: id %q, score %.6f, payload %s\n", batch.Shard, job.ID, payload.Score, string(payload.Data))
 		}
 	}
 	return nil

@@ -112,6 +112,6 @@ func report(w io.Writer, err error) {
 		return
 	}
 	if text := err.Error(); text != "" {
-		fmt.Fprintf(w, "lowkiq-node: %s\n", text)
+		fmt.Fprintf(w, "lowkiq-node: %s\n", escaped(text, "\n\t"))
 	}
 }

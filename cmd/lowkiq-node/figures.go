@@ -25,7 +25,7 @@ func (c *inFlightCommand) Run(s *streams) error {
 
 type errorsCommand struct {
 	oneQueue `embed:""`
-	State    string `enum:"retry,blocked,morgue" default:"retry" help:"Of failed jobs that wait for their next attempt (retry, the default), blocked or buried (morgue) ones."`
+	State    string `enum:"failed,retry,blocked,morgue" default:"failed" help:"Of failed jobs (the default), of those whose next attempt is not due (retry), of blocked or buried (morgue) ones."`
 }
 
 func (*errorsCommand) Help() string {

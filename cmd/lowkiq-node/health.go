@@ -9,7 +9,8 @@ import (
 
 // healthCommand is what containers without a shell and curl ask their node with.
 type healthCommand struct {
-	Node    string        `env:"LOWKIQ_URL" default:"http://127.0.0.1:7948" placeholder:"URL" help:"Address of the node (${default})."`
+	Node    string `env:"LOWKIQ_URL" default:"http://127.0.0.1:7948" placeholder:"URL" help:"Address of the node (${default})."`
+	trust   `embed:""`
 	Ready   bool          `help:"Ask whether the node may be counted on, too: it has a lease, and its shards."`
 	Timeout time.Duration `default:"3s" placeholder:"TIME" help:"How long to wait for the answer (${default})."`
 }
@@ -23,6 +24,9 @@ func (c *healthCommand) Run(s *streams) error {
 	client, err := remote.New(c.Node, "")
 	if err != nil {
 		return &exitError{exitUsage, err}
+	}
+	if err := c.secure(client); err != nil {
+		return err
 	}
 	ctx, stop := context.WithTimeout(context.Background(), c.Timeout)
 	defer stop()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"io"
 	"net/url"
 	"strconv"
@@ -26,9 +25,12 @@ func (*jobsCommand) Help() string {
     lowkiq-node jobs show orders 17
     lowkiq-node jobs run-now orders 17 18
     lowkiq-node jobs orders --state retry --kind 'no account #' --all -o json
-    lowkiq-node jobs kill orders --all-failed
+    lowkiq-node jobs kill orders --all-failed --dry-run
+    lowkiq-node jobs kill orders --all-failed --yes
 
 A queue that is called like a command is named after list: jobs list show.
+
+RETRIES is "-" for a job that never failed, and 0 for one that failed once and waits for its first retry.
 
 What is in flight is left alone.
 
@@ -39,7 +41,7 @@ type jobsList struct {
 	oneQueue   `embed:""`
 	rangeFlags `embed:""`
 	kindFlag   `embed:""`
-	State      string `enum:",ready,scheduled,retry,in_flight,blocked" default:"" help:"Only ready, scheduled, retry, in_flight or blocked ones."`
+	State      string `enum:",ready,scheduled,retry,failed,in_flight,blocked" default:"" help:"Only ready, scheduled, retry, in_flight or blocked ones; failed: those of retry, and those of ready that have failed."`
 	By         string `enum:",id,due,retries" default:"" help:"Order: due (default), id or retries."`
 }
 
@@ -58,8 +60,8 @@ func (c *jobsList) Run(s *streams) error {
 // listedJob is a job as the API lists it.
 type listedJob struct {
 	ID         string
-	IDBase64   []byte `json:"id_base64"`
-	Payloads   []struct{ Payload json.RawMessage }
+	IDBase64   []byte   `json:"id_base64"`
+	Payloads   int      `json:"payload_count"` // a list shows the first ones only
 	PerformIn  *float64 `json:"perform_in"`
 	RetryCount int      `json:"retry_count"`
 	Error      string
@@ -73,9 +75,17 @@ func (j *listedJob) name() string { return short(cmp.Or(j.ID, string(j.IDBase64)
 func jobTable(with *conversation, w io.Writer, jobs []listedJob) {
 	with.table(w, "ID STATE SHARD DUE RETRIES PAYLOADS ERROR", func(row func(string, ...any)) {
 		for _, j := range jobs {
-			row("%s\t%s\t%d\t%s\t%d\t%d\t%s", j.name(), j.State, j.Shard, moment(or(j.PerformIn)), max(0, j.RetryCount), len(j.Payloads), short(j.Error, 80))
+			row("%s\t%s\t%d\t%s\t%s\t%d\t%s", j.name(), j.State, j.Shard, moment(or(j.PerformIn)), retries(j.RetryCount), j.Payloads, short(j.Error, 80))
 		}
 	})
+}
+
+// retries prints a retry count: a job that never failed has none, one that failed once has 0.
+func retries(n int) string {
+	if n < 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
 }
 
 // moment prints unix seconds in UTC.
@@ -138,20 +148,20 @@ func (c *jobsRunNow) Run(s *streams) error {
 
 type jobsKill struct {
 	someJobs  `embed:""`
-	AllFailed bool `help:"Every job that failed and waits for its next attempt."`
+	AllFailed bool `help:"Every job that failed and waits for its next attempt, or whose turn has come."`
 }
 
 // Help shows how.
-func (*jobsKill) Help() string { return example("jobs kill orders --all-failed") }
+func (*jobsKill) Help() string { return example("jobs kill orders --all-failed --dry-run") }
 
 // Run sends jobs to the morgue.
 func (c *jobsKill) Run(s *streams) error {
-	return c.act(s, deed{path: "/jobs/kill", all: c.AllFailed, flag: "--all-failed", state: "retry", done: "sent to the morgue"})
+	return c.act(s, deed{path: "/jobs/kill", all: c.AllFailed, flag: "--all-failed", state: "failed", done: "sent to the morgue", ask: "Send to the morgue"})
 }
 
 type jobsDelete struct {
 	someJobs  `embed:""`
-	AllFailed bool `help:"Every job that failed and waits for its next attempt."`
+	AllFailed bool `help:"Every job that failed and waits for its next attempt, or whose turn has come."`
 }
 
 // Help shows how.
@@ -159,5 +169,5 @@ func (*jobsDelete) Help() string { return example("jobs delete orders 17") }
 
 // Run forgets jobs.
 func (c *jobsDelete) Run(s *streams) error {
-	return c.act(s, deed{path: "/jobs/delete", all: c.AllFailed, flag: "--all-failed", state: "retry", done: "deleted"})
+	return c.act(s, deed{path: "/jobs/delete", all: c.AllFailed, flag: "--all-failed", state: "failed", done: "deleted", ask: "Delete for ever"})
 }

@@ -113,8 +113,7 @@ func (p *pages) printJSON(jobs []json.RawMessage) error {
 		}
 		text.Write(job)
 	}
-	_, err := p.with.out.out.Write(text.Bytes())
-	return err
+	return writeJSON(p.with.out.out, text.Bytes())
 }
 
 func (p *pages) end(next string) (err error) {
@@ -122,7 +121,7 @@ func (p *pages) end(next string) (err error) {
 	case p.with.asJSON:
 		_, err = fmt.Fprintln(p.with.out.out, `],"more":false,"next":""}`)
 	case next != "":
-		_, err = fmt.Fprintf(p.with.out.out, "… and more: --all, or --cursor %s\n", next)
+		err = say(p.with.out.out, "… and more: --all, or --cursor %s\n", next)
 	}
 	return err
 }

@@ -16,7 +16,8 @@ func (*morgueCommand) Help() string {
     lowkiq-node morgue requeue orders 17 18
     lowkiq-node errors orders --state morgue
     lowkiq-node morgue requeue orders --kind 'no account #'
-    lowkiq-node morgue delete orders --all
+    lowkiq-node morgue delete orders --all --dry-run
+    lowkiq-node morgue delete orders --all --yes
 
 ` + exitHelp
 }
@@ -38,7 +39,7 @@ func (c *morgueList) Run(s *streams) error {
 	return c.list(s, c.oneQueue, "/morgue", query, func(with *conversation, w io.Writer, jobs []listedJob) {
 		with.table(w, "ID BURIED SHARD PAYLOADS ERROR", func(row func(string, ...any)) {
 			for _, j := range jobs {
-				row("%s\t%s\t%d\t%d\t%s", j.name(), moment(j.BuriedAt), j.Shard, len(j.Payloads), short(j.Error, 80))
+				row("%s\t%s\t%d\t%d\t%s", j.name(), moment(j.BuriedAt), j.Shard, j.Payloads, short(j.Error, 80))
 			}
 		})
 	})
@@ -67,5 +68,5 @@ func (*morgueDelete) Help() string { return example("morgue delete orders --all"
 
 // Run forgets jobs.
 func (c *morgueDelete) Run(s *streams) error {
-	return c.act(s, deed{path: "/morgue/delete", all: c.All, flag: "--all", done: "deleted"})
+	return c.act(s, deed{path: "/morgue/delete", all: c.All, flag: "--all", done: "deleted", ask: "Delete for ever"})
 }

@@ -19,7 +19,9 @@ import (
 )
 
 type pushCommand struct {
-	source `embed:""`
+	source      `embed:""`
+	Node        string `placeholder:"URL" help:"Push through the API of this node. Default: into Redis, which needs no node."`
+	credentials `embed:""`
 
 	Queue  string `required:"" short:"q" placeholder:"NAME" help:"Queue to push into."`
 	Shards *int   `placeholder:"N" help:"Shard count: registers the queue if it is new."`
@@ -35,7 +37,7 @@ type pushCommand struct {
 	ID        string   `group:"A single job:" placeholder:"ID" help:"Push this one job instead of lines."`
 	Payload   string   `group:"A single job:" placeholder:"JSON" help:"Its payload."`
 	Score     *float64 `group:"A single job:" placeholder:"X" help:"Its score: the payloads of an id are handled lowest score first."`
-	PerformIn *float64 `group:"A single job:" placeholder:"UNIX" help:"The earliest time it may run, in unix seconds."`
+	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time it may run: from now, as in 10s or 2h, RFC 3339, or unix seconds."`
 }
 
 func (*pushCommand) Help() string {
@@ -44,6 +46,10 @@ func (*pushCommand) Help() string {
     lowkiq-node push --queue orders < events.ndjson
     lowkiq-node push --queue orders --id 17 --payload '{"state":"paid"}'
     lowkiq-node push --queue new --shards 16 --redis redis://10.0.0.1 a.ndjson
+
+    lowkiq-node push --queue orders --node http://10.0.0.1:7948 a.ndjson
+
+With --node the jobs go through the API of that node: for hosts that do not reach Redis. LOWKIQ_URL, which other commands go by, does not change where jobs are pushed.
 
 The shard count comes from the registry in Redis, else from --shards or the configuration's queues, which registers the queue.
 
@@ -54,17 +60,24 @@ The last line on stdout is {"pushed":n,"merged":k,"refused":m,"lines":l}: jobs s
 ` + exitHelp
 }
 
-// Run pushes to Redis directly: it needs no node (I7).
+// Run pushes to Redis directly, which needs no node (I7), or through the node that is named.
 func (c *pushCommand) Run(s *streams) error {
 	if err := c.check(); err != nil {
 		return err
+	}
+	ctx, stop := untilInterrupted(syscall.SIGTERM)
+	defer stop()
+	if c.Node != "" {
+		target, shards, err := c.throughNode(ctx, s)
+		if err != nil {
+			return err
+		}
+		return c.push(ctx, s, target, shards)
 	}
 	cfg, err := c.load()
 	if err != nil {
 		return err
 	}
-	ctx, stop := untilInterrupted(syscall.SIGTERM)
-	defer stop()
 	client, err := openRedis(cfg)
 	if err != nil {
 		return err
@@ -74,15 +87,17 @@ func (c *pushCommand) Run(s *streams) error {
 	if err != nil {
 		return err
 	}
-	return c.push(ctx, s, q)
+	return c.push(ctx, s, q, q.Shards)
 }
 
 func (c *pushCommand) check() error {
 	switch {
-	case c.ID == "" && (c.Payload != "" || c.Score != nil || c.PerformIn != nil):
+	case c.ID == "" && (c.Payload != "" || c.Score != nil || c.PerformIn != ""):
 		return fail(exitUsage, "--payload, --score and --perform-in belong to --id")
 	case c.ID != "" && (len(c.Files) > 0 || c.Skip != 0):
 		return fail(exitUsage, "--id pushes one job: neither files nor --skip go with it")
+	case c.Node != "" && (c.Redis != "" || c.Cluster != "" || c.Shards != nil):
+		return fail(exitUsage, "--node says where to push, through its API: --redis, --cluster and --shards do not go with it")
 	case c.Skip < 0:
 		return fail(exitUsage, "--skip is %d, want 0 or more", c.Skip)
 	case c.Patience <= 0:
@@ -97,16 +112,24 @@ func (c *pushCommand) check() error {
 
 // queue finds the queue in the registry, or registers it with a shard count known here.
 // A count that differs from the registered one is refused.
-func (c *pushCommand) queue(ctx context.Context, client *queue.Client, cfg *config.Config) (*queue.Queue, error) {
+func (c *pushCommand) queue(ctx context.Context, client *queue.Client, cfg *config.Config) (q *queue.Queue, err error) {
 	shards := or(c.Shards)
-	if rules := cfg.Queues[c.Queue]; shards == 0 && rules != nil {
-		shards = rules.ShardCount()
+	if rules := cfg.Queues[c.Queue]; rules != nil {
+		if err := client.SetRules(c.Queue, pushRules(rules)); err != nil {
+			return nil, fail(exitUsage, "%w", err)
+		}
+		if shards == 0 {
+			shards = rules.ShardCount()
+		}
 	}
 	if shards == 0 {
-		q, err := client.Queue(ctx, c.Queue)
-		return q, refusedQueue(err)
+		q, err = client.Queue(ctx, c.Queue)
+	} else {
+		q, err = client.Register(ctx, lowkiq.Queue{Name: c.Queue, Shards: shards})
 	}
-	q, err := client.Register(ctx, lowkiq.Queue{Name: c.Queue, Shards: shards})
+	if err == nil {
+		err = q.Pushable()
+	}
 	return q, refusedQueue(err)
 }
 
@@ -122,7 +145,7 @@ func refusedQueue(err error) error {
 	return &exitError{exitUsage, err}
 }
 
-func (c *pushCommand) push(ctx context.Context, s *streams, q *queue.Queue) error {
+func (c *pushCommand) push(ctx context.Context, s *streams, to feed.Target, shards int) error {
 	inputs, closeAll, err := c.inputs(s)
 	if err != nil {
 		return err
@@ -130,14 +153,14 @@ func (c *pushCommand) push(ctx context.Context, s *streams, q *queue.Queue) erro
 	defer closeAll()
 	bar := newBar(s.err, -1, "pushing")
 	f := &feed.Feeder{
-		Target: q, Shards: q.Shards, Skip: c.Skip, Strict: c.Strict, Patience: c.Patience, Rate: c.Rate,
+		Target: to, Shards: shards, Skip: c.Skip, Strict: c.Strict, Patience: c.Patience, Rate: c.Rate,
 		Refused: func(line int, reason error) {
 			bar.clear()
-			fmt.Fprintf(s.err, "line %d: %v\n", line, reason)
+			say(s.err, "line %d: %v\n", line, reason)
 		},
 		Away: func(err error) {
 			bar.clear()
-			fmt.Fprintf(s.err, "lowkiq-node: redis is away, trying for %s: %v\n", c.Patience, err)
+			say(s.err, "lowkiq-node: redis is away, trying for %s: %v\n", c.Patience, err)
 		},
 		Settled: func(sum feed.Summary) { bar.at(sum.Lines) },
 	}
@@ -203,6 +226,21 @@ func (c *pushCommand) inputs(s *streams) (inputs []feed.Input, closeAll func(), 
 	return inputs, closeAll, nil
 }
 
+// dueTime reads --perform-in as unix seconds.
+func dueTime(text string, now time.Time) (float64, error) {
+	unix, err := strconv.ParseFloat(text, 64)
+	if at, bad := time.Parse(time.RFC3339, text); bad == nil {
+		unix, err = float64(at.UnixMicro())/1e6, nil
+	} else if in, bad := time.ParseDuration(text); bad == nil && in > 0 {
+		unix, err = float64(now.Add(in).UnixMicro())/1e6, nil
+	}
+	if err != nil || !(unix >= lowkiq.MinPerformAt && unix <= lowkiq.MaxPerformAt) {
+		return 0, fail(exitUsage, "--perform-in %s: want a time from now as in 10s or 2h, a time like 2030-01-31T08:00:00Z, or unix seconds from %d to %d",
+			text, lowkiq.MinPerformAt, lowkiq.MaxPerformAt)
+	}
+	return unix, nil
+}
+
 // line is the single job as the stream would have it.
 func (c *pushCommand) line() (feed.Input, error) {
 	job := struct {
@@ -210,7 +248,14 @@ func (c *pushCommand) line() (feed.Input, error) {
 		Payload   json.RawMessage `json:"payload,omitempty"`
 		Score     *float64        `json:"score,omitempty"`
 		PerformIn *float64        `json:"perform_in,omitempty"`
-	}{c.ID, nil, c.Score, c.PerformIn}
+	}{ID: c.ID, Score: c.Score}
+	if c.PerformIn != "" {
+		at, err := dueTime(c.PerformIn, time.Now())
+		if err != nil {
+			return feed.Input{}, err
+		}
+		job.PerformIn = &at
+	}
 	if c.Payload != "" {
 		if !json.Valid([]byte(c.Payload)) {
 			return feed.Input{}, fail(exitUsage, "--payload %s: want JSON; a text is written '%s'", c.Payload, strconv.Quote("text"))

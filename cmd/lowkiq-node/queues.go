@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 
@@ -12,10 +13,11 @@ type queuesCommand struct {
 	Show   queuesShow   `cmd:"" help:"Show one queue."`
 	Pause  queuesPause  `cmd:"" help:"Stop handling a queue; pushes are taken all the while."`
 	Resume queuesResume `cmd:"" help:"Let a paused queue go on."`
+	Delete queuesDelete `cmd:"" help:"Delete a retired queue, which no node handles."`
 }
 
 func (*queuesCommand) Help() string {
-	return "Examples:\n\n    lowkiq-node queues\n    lowkiq-node queues pause orders\n    lowkiq-node queues resume orders\n\n" + exitHelp
+	return "Examples:\n\n    lowkiq-node queues\n    lowkiq-node queues pause orders\n    lowkiq-node queues resume orders\n    lowkiq-node queues delete old --dry-run\n\n" + exitHelp
 }
 
 type queuesList struct {
@@ -88,4 +90,84 @@ func (c *oneQueue) set(s *streams, action, state string) error {
 	return with.change(queuePath(c.Queue, "/"+action), nil, func(map[string]any) string {
 		return fmt.Sprintf("queue %s is %s", c.Queue, state)
 	})
+}
+
+type queuesDelete struct {
+	oneQueue `embed:""`
+	Force    bool `help:"With all jobs and the morgue. Without it the queue must be empty."`
+	DryRun   bool `help:"Count what would go, and change nothing."`
+	Yes      bool `short:"y" help:"Do not ask. Needed without a terminal."`
+}
+
+// Help shows how.
+func (*queuesDelete) Help() string {
+	return `For a queue that is retired. First take it out of the configuration of all nodes: a queue that a living node handles
+is refused, also with --force. Whoever still pushes to it later is refused, until it is registered anew, empty. To repeat a deletion
+that was broken off does no harm.
+
+` + example("queues delete old --force --dry-run")
+}
+
+// goneQueue is what a node says of a deletion.
+type goneQueue struct {
+	Before     bool `json:"before"`
+	NeedsForce bool `json:"needs_force"`
+	Jobs       int  `json:"jobs"`
+	Morgue     int  `json:"morgue"`
+	Unreadable int  `json:"unreadable"`
+}
+
+func (g goneQueue) String() string {
+	text := fmt.Sprintf("%s and %s in the morgue", count(g.Jobs, "job"), count(g.Morgue, "payload"))
+	if g.Unreadable > 0 {
+		text += fmt.Sprintf(", and %s that could not be read", count(g.Unreadable, "record"))
+	}
+	return text
+}
+
+// Run deletes the queue.
+func (c *queuesDelete) Run(s *streams) error {
+	if !c.Yes && !c.DryRun && !terminal(s.in) {
+		return fail(exitUsage, "this cannot be undone, and there is no terminal to ask: want --yes, or --dry-run to count")
+	}
+	with, err := c.ask(s)
+	if err != nil {
+		return err
+	}
+	defer with.stop()
+	body := map[string]any{"force": c.Force}
+	if c.DryRun || !c.Yes {
+		body["dry_run"] = true
+	}
+	answer, err := with.Post(with.ctx, queuePath(c.Queue, "/delete"), body)
+	if err == nil && !c.DryRun && !c.Yes {
+		var has goneQueue
+		if err := json.Unmarshal(answer, &has); err != nil {
+			return fail(exitFailed, "not what a lowkiq node answers: %w", err)
+		}
+		if !has.NeedsForce && !has.Before && !confirm(s, fmt.Sprintf("Delete queue %s for ever, with %s?", plain(c.Queue), has)) {
+			return fail(exitFailed, "nothing was changed")
+		}
+		delete(body, "dry_run")
+		answer, err = with.Post(with.ctx, queuePath(c.Queue, "/delete"), body)
+	}
+	if err != nil {
+		return err
+	}
+	if with.asJSON {
+		return writeJSON(s.out, answer)
+	}
+	var had goneQueue
+	if err := json.Unmarshal(answer, &had); err != nil {
+		return fail(exitFailed, "not what a lowkiq node answers: %w", err)
+	}
+	switch {
+	case had.Before:
+		return say(s.out, "queue %s was deleted before\n", c.Queue)
+	case c.DryRun && had.NeedsForce:
+		return say(s.out, "queue %s would be refused without --force: it has %s\n", c.Queue, had)
+	case c.DryRun:
+		return say(s.out, "queue %s would be deleted, with %s\n", c.Queue, had)
+	}
+	return say(s.out, "queue %s is deleted, with %s\n", c.Queue, had)
 }

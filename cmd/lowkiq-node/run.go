@@ -51,7 +51,7 @@ The configuration file is overridden by environment variables, and these by flag
     node.poll_interval     LOWKIQ_NODE_POLL_INTERVAL=500ms
     queues.history.shards  LOWKIQ_QUEUES_HISTORY_SHARDS=16 (in the file)
 
-Keys of the file: cluster, redis, redis_tls ({ca_file, cert_file, key_file}); node: name, concurrency, ttl, poll_interval, shutdown_timeout, http, token_file (admin), push_token_file, read_token_file (each one token, or two while they are rotated; a variable of the same name without _FILE is the token itself), tls ({cert_file, key_file, ca_file, client_auth: require or none}), insecure, allow_eviction, bind, advertise, join, weight, gossip_key_file (AES keys in base64, one a line: the first encrypts, all decrypt); queues.NAME: shards, batch_size, max_retry_count, retry_in ({base, power, jitter} or a list of durations), handler ({http, timeout} or {exec, processes}), scheduler (lag or seq), shard_concurrency, prefetch, handler_timeout, exhausted (skip, bury or block), max_crashes.
+Keys of the file: cluster, redis, redis_tls ({ca_file, cert_file, key_file}); node: name, concurrency, ttl, poll_interval, shutdown_timeout, http, http_names, request_memory, token_file (admin), push_token_file, read_token_file (each one token, or two while they are rotated; a variable of the same name without _FILE is the token itself), tls ({cert_file, key_file, ca_file, peer_name, client_auth: require or none}), insecure, allow_eviction, bind, advertise, join, weight, gossip_key_file (AES keys in base64, one a line: the first encrypts, all decrypt); queues.NAME: shards, batch_size, max_retry_count, retry_in ({base, power, jitter} or a list of durations), handler ({http, timeout} or {exec, processes}), scheduler (lag or seq), concurrency, shard_concurrency, prefetch, handler_timeout, exhausted (skip, bury or block), max_crashes.
 
 SIGTERM and SIGINT end it gracefully: what is in flight is finished, within shutdown_timeout. A second SIGINT ends it at once. SIGTTIN prints the stacks of all goroutines. Logs go to stderr, as text to a terminal, else as JSON.
 
@@ -83,7 +83,9 @@ func (c *runCommand) Run(s *streams) error {
 	if err != nil {
 		return err
 	}
-	nodeCfg, err := nodeConfig(cfg, s.logger(c.LogLevel))
+	log := s.logger(c.LogLevel)
+	c.warnOfPasswords(cfg, log)
+	nodeCfg, err := nodeConfig(cfg, log)
 	if err != nil {
 		return err
 	}

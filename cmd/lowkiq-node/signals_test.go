@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,15 +19,15 @@ const stuckNode = `
 queues:
   orders:
     shards: 1
-    handler: {exec: [sh, -c, "read -r batch; exec sleep 100"]}
+    handler: {exec: [sh, -c, "read -r batch; touch %s; exec sleep 100"]}
 `
 
 // The second SIGINT ends a node at once, whatever its handlers do.
 func TestSecondInterrupt(t *testing.T) {
 	t.Parallel()
 	redis, address := redistest.Start(t), redistest.Addresses(t, 1)[0]
-	file := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(file, []byte(stuckNode), 0o600); err != nil {
+	file, busy := filepath.Join(t.TempDir(), "node.yaml"), filepath.Join(t.TempDir(), "busy")
+	if err := os.WriteFile(file, fmt.Appendf(nil, stuckNode, busy), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("lowkiq-node", "run", "--config", file, "--redis", redis.URL(), "--http", address)
@@ -43,7 +44,9 @@ func TestSecondInterrupt(t *testing.T) {
 	if _, err := node.PostRaw(t.Context(), "/api/v1/queues/orders/jobs", "application/json", []byte(`{"id":"a"}`)); err != nil {
 		t.Fatal(err)
 	}
-	says(t, node, "/api/v1/queues/orders", `"in_flight":1`)
+	if !eventually(func() bool { _, err := os.Stat(busy); return err == nil }) {
+		t.Fatal("the handler was given no batch")
+	}
 	interrupt(t, cmd)
 	says(t, node, "/api/v1/status", `"draining"`)
 	interrupt(t, cmd)

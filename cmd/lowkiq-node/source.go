@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"log/slog"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -78,5 +81,30 @@ func (s *source) load(more ...config.Override) (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if hasPassword(s.Redis) {
+		fmt.Fprintln(os.Stderr, "lowkiq-node: warning: every user of this host sees the password of --redis in the list of processes: "+
+			"set LOWKIQ_REDIS, or redis in the file of --config")
+	}
 	return cfg, nil
+}
+
+// hasPassword reports whether a URL holds one, for a server or its sentinels.
+func hasPassword(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	_, password := u.User.Password()
+	return password || u.Query().Has("sentinel_password")
+}
+
+// warnOfPasswords tells of a configuration file with a password that everybody on the host may read.
+func (s *source) warnOfPasswords(cfg *config.Config, log *slog.Logger) {
+	secret := hasPassword(cfg.Redis) && cfg.InFile("redis")
+	for name, q := range cfg.Queues {
+		secret = secret || hasPassword(q.Handler.HTTP) && cfg.InFile("queues."+name+".handler.http")
+	}
+	if secret {
+		warnOfReaders(s.Config, log)
+	}
 }

@@ -26,10 +26,10 @@ func (c *statusCommand) Run(s *streams) error {
 	defer with.stop()
 	var status web.Status
 	return with.show("/api/v1/status", &status, func(w io.Writer) {
-		fmt.Fprintf(w, "cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
+		say(w, "cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
 			cmp.Or(status.Generation.Record, "0"), status.Generation.Index)
 		for _, warning := range status.Warnings {
-			fmt.Fprintf(w, "warning: %s\n", warning)
+			say(w, "warning: %s\n", warning)
 		}
 		if len(status.Warnings) > 0 {
 			fmt.Fprintln(w)
@@ -48,7 +48,10 @@ func queueTable(with *conversation, w io.Writer, queues []web.QueueStatus) {
 	with.table(w, "QUEUE STATE LAG READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
 		for _, q := range queues {
 			state := "running"
-			if q.Paused {
+			switch {
+			case q.Unhandled:
+				state = "unhandled"
+			case q.Paused:
 				state = "paused"
 			}
 			row("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d", q.Name, state, seconds(q.Lag), q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,

@@ -23,7 +23,7 @@ var numeric = regexp.MustCompile(`^(-|[0-9]+([.,][0-9]+)?|([0-9.]+(h|m|s|ms|µs)
 func (s *streams) table(w io.Writer, header string, rows func(row func(format string, args ...any))) {
 	lines := [][]string{strings.Fields(header)}
 	rows(func(format string, args ...any) {
-		lines = append(lines, strings.Split(fmt.Sprintf(format, args...), "\t"))
+		lines = append(lines, strings.Split(fmt.Sprintf(format, plainArgs(args)...), "\t"))
 	})
 	for i, line := range columns(lines, width(w)) {
 		if i == 0 {

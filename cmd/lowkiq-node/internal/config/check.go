@@ -35,12 +35,19 @@ func (cfg *Config) check() error {
 	if cfg.Node.HTTP != "" {
 		add("node.http", checkAddress(cfg.Node.HTTP))
 	}
+	if cfg.Node.RequestMemory != "" {
+		add("node.request_memory", checkRequestMemory(cfg.Node.RequestMemory))
+	}
 	cfg.checkCluster(add)
 	cfg.checkTLS(add)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		key := "queues." + name
 		add(key, queue.CheckName("queue", name))
 		cfg.checkHandler(key+".handler", cfg.Queues[name].Handler, add)
+		cfg.checkLimits(key, cfg.Queues[name], add)
+		if n := cfg.Queues[name].MaxCrashes; n != nil && *n == 1 {
+			add(key+".max_crashes", errors.New("1, want 0 (never bury), or 2 or more: one crash does not tell which of the jobs at work has caused it"))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -63,13 +70,55 @@ func (cfg *Config) checkTLS(add func(key string, err error)) {
 	cfg.place("node.tls")
 	cfg.place("redis_tls")
 	own := cfg.Node.TLS
-	add("node.tls", node.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, ClientAuth: node.ClientAuth(own.ClientAuth)}.Validate())
+	add("node.tls", node.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, ClientAuth: node.ClientAuth(own.ClientAuth), PeerName: own.PeerName}.Validate())
 	if cfg.RedisTLS == (RedisTLS{}) {
 		return
 	}
 	add("redis_tls", certs.Files{Cert: cfg.RedisTLS.CertFile, Key: cfg.RedisTLS.KeyFile, CA: cfg.RedisTLS.CAFile}.Validate())
 	if !strings.HasPrefix(cfg.Redis, "rediss") {
 		add("redis_tls", errors.New("it is for a redis URL with TLS: rediss://, rediss+sentinel:// or rediss+cluster://"))
+	}
+}
+
+// Size is the bytes that a text such as 64MiB means, 0 if it means none.
+func Size(text string) int64 {
+	number, unit := strings.TrimRight(text, "KMGiB"), int64(0)
+	switch text[len(number):] {
+	case "KiB":
+		unit = 1 << 10
+	case "MiB":
+		unit = 1 << 20
+	case "GiB":
+		unit = 1 << 30
+	}
+	n, err := strconv.ParseUint(number, 10, 20)
+	if err != nil {
+		return 0
+	}
+	return int64(n) * unit
+}
+
+// checkRequestMemory wants a size that leaves room for bodies.
+func checkRequestMemory(text string) error {
+	if size := Size(text); size < 1<<20 || size > 1<<40 {
+		return fmt.Errorf("%q: want 1MiB to 1024GiB, as in 64MiB", text)
+	}
+	return nil
+}
+
+// checkLimits wants sizes that Redis can bear.
+func (cfg *Config) checkLimits(key string, q *Queue, add func(key string, err error)) {
+	for _, of := range []struct {
+		key, text, most string
+		max             int64
+	}{{".max_payload_size", q.MaxPayloadSize, "16MiB", queue.MostPayloadBytes}, {".max_id_size", q.MaxIDSize, "1GiB", queue.MostIDPayload}} {
+		if size := Size(of.text); of.text != "" && (size < 1 || size > of.max) {
+			add(key+of.key, fmt.Errorf("%q: want 1KiB to %s, as in 256KiB or 2MiB", of.text, of.most))
+		}
+	}
+	payload, all := Size(q.MaxPayloadSize), Size(q.MaxIDSize)
+	if payload > 0 && all > 0 && payload > all {
+		add(key+".max_payload_size", fmt.Errorf("%q: more than max_id_size, %s, which is for all payloads of an id", q.MaxPayloadSize, q.MaxIDSize))
 	}
 }
 
@@ -126,6 +175,9 @@ func (cfg *Config) place(group string) {
 		}
 	}
 }
+
+// InFile reports whether a key has its value from the file.
+func (cfg *Config) InFile(key string) bool { return cfg.origin(key).name == cfg.name }
 
 // Fault makes an error of a key, for what only the caller can find out.
 func (cfg *Config) Fault(key string, err error) error {

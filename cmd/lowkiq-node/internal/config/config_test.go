@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -90,6 +92,7 @@ node: &node
     key_file: n.key
     ca_file: ca.pem
     client_auth: require
+    peer_name: nodes.internal
   insecure: false
 queues:
   history: &rules
@@ -129,7 +132,7 @@ func TestFull(t *testing.T) {
 	if cfg.Cluster != "shop" || cfg.Node.Name != "n1" || *cfg.Node.Concurrency != 8 || *cfg.Node.TTL != 10*time.Second {
 		t.Errorf("got %+v", cfg)
 	}
-	if want := (TLS{"n.pem", "n.key", "ca.pem", "require"}); cfg.Node.TLS != want {
+	if want := (TLS{"n.pem", "n.key", "ca.pem", "require", "nodes.internal"}); cfg.Node.TLS != want {
 		t.Errorf("tls: got %+v, want %+v", cfg.Node.TLS, want)
 	}
 	if cfg.RedisTLS.CAFile != "/etc/lowkiq/redis-ca.pem" || cfg.Node.PushTokenFile != "/etc/lowkiq/push" || cfg.Node.ReadTokenFile != "/etc/lowkiq/read" {
@@ -246,13 +249,56 @@ func TestEnvName(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, the answer is a value or an error.
+// FuzzLoad: whatever the file, a variable and a flag say, the answer comes soon. An error names what it is about; what is
+// taken is within its bounds, and is the same again.
+//
+// Every new path through the YAML parser would be minimised for a minute: make fuzz gives that a bound.
 func FuzzLoad(f *testing.F) {
-	f.Add([]byte(full), "[1s, 2s]")
-	f.Add([]byte("a: &a *a\n"), "{base: 1s}")
-	f.Fuzz(func(t *testing.T, text []byte, value string) {
-		_, _ = Load(Input{Name: "x", File: text})
-		_, _ = Load(Input{File: []byte("queues: {a: }"), Env: []string{"LOWKIQ_QUEUES_A_RETRY_IN=" + value}})
+	f.Add([]byte(full), "LOWKIQ_QUEUES_ORDERS_RETRY_IN", "[1s, 2s]")
+	f.Add([]byte("a: &a *a\n"), "LOWKIQ_NODE_TTL", "6s")
+	f.Add([]byte("queues: {a: }"), "LOWKIQ_QUEUES_A_RETRY_IN", "{base: 1s}")
+	f.Add([]byte("queues: {a: &a {shards: 3}, b: {<<: *a, max_id_size: 2MiB}}\n"), "LOWKIQ_NODE_JOIN", "[127.0.0.1:1]")
+	cases, err := filepath.Glob("testdata/errors/*.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range cases {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text, "LOWKIQ_QUEUES_ORDERS_SHARDS", "16")
+	}
+	f.Fuzz(func(t *testing.T, text []byte, name, value string) {
+		if len(text) > 4096 || len(value) > 256 {
+			return // longer ones go the same ways, and take long
+		}
+		in := Input{Name: "x.yaml", File: text, Env: []string{name + "=" + value}, Flags: []Override{{Source: "--http", Key: "node.http", Value: "127.0.0.1:1"}}}
+		began := time.Now()
+		cfg, err := Load(in)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%d bytes took %s", len(text), took)
+		}
+		again, err2 := Load(in)
+		if fmt.Sprint(err) != fmt.Sprint(err2) {
+			t.Errorf("got %v, then %v", err, err2)
+		}
+		if err != nil {
+			var named *Error
+			if !errors.As(err, &named) || named.Place == "" || named.Reason == "" {
+				t.Errorf("got %q, want an error that says where and why", err)
+			}
+			return
+		}
+		for i, s := range settings(reflect.ValueOf(cfg).Elem(), "") {
+			value := s.value
+			if !reflect.DeepEqual(value.Interface(), settings(reflect.ValueOf(again).Elem(), "")[i].value.Interface()) {
+				t.Errorf("%s: got %v, then another value", s.key, value)
+			}
+			if value.Kind() == reflect.Pointer && !value.IsNil() && value.Elem().Kind() != reflect.Struct && !within(value.Elem(), value.Type().Elem(), s.tag) {
+				t.Errorf("%s: got %v, beyond %s", s.key, value.Elem(), s.tag)
+			}
+		}
 	})
 }
 

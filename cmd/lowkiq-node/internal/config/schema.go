@@ -24,7 +24,9 @@ type Node struct {
 	PollInterval    *time.Duration `yaml:"poll_interval" min:"10ms" max:"1m"`
 	ShutdownTimeout *time.Duration `yaml:"shutdown_timeout" min:"1ms" max:"1h"`
 	HTTP            string         `yaml:"http"`
-	TokenFile       string         `yaml:"token_file"` // admin
+	HTTPNames       []string       `yaml:"http_names"`
+	RequestMemory   string         `yaml:"request_memory"` // as Size has it
+	TokenFile       string         `yaml:"token_file"`     // admin
 	PushTokenFile   string         `yaml:"push_token_file"`
 	ReadTokenFile   string         `yaml:"read_token_file"`
 	Insecure        bool           `yaml:"insecure"`
@@ -44,6 +46,7 @@ type TLS struct {
 	KeyFile    string `yaml:"key_file"`
 	CAFile     string `yaml:"ca_file"`
 	ClientAuth string `yaml:"client_auth" oneof:"require,none"`
+	PeerName   string `yaml:"peer_name"`
 }
 
 // RedisTLS are PEM files for rediss:// URLs.
@@ -61,11 +64,17 @@ type Queue struct {
 	RetryIn          *RetryIn       `yaml:"retry_in"`
 	Handler          Handler        `yaml:"handler"`
 	Scheduler        string         `yaml:"scheduler" oneof:"lag,seq"`
+	Concurrency      *int           `yaml:"concurrency" min:"1" max:"100000"`
 	ShardConcurrency *int           `yaml:"shard_concurrency" min:"1" max:"1000"`
 	Prefetch         *int           `yaml:"prefetch" min:"1" max:"1000"`
 	HandlerTimeout   *time.Duration `yaml:"handler_timeout" min:"0s" max:"8760h"` // 0 = none
 	Exhausted        string         `yaml:"exhausted" oneof:"skip,bury,block"`
-	MaxCrashes       *int           `yaml:"max_crashes" min:"0" max:"1000000"` // 0 = never bury
+	MaxCrashes       *int           `yaml:"max_crashes" min:"0" max:"1000000"` // 0 = never bury; 1 is refused
+
+	// Of what is pushed, by whomever: kept in the registry.
+	MaxPayloadSize string `yaml:"max_payload_size"` // as Size has it
+	MaxIDPayloads  *int   `yaml:"max_id_payloads" min:"1" max:"1000000"`
+	MaxIDSize      string `yaml:"max_id_size"` // as Size has it
 }
 
 // Handler says who does the work: an HTTP endpoint or a child process.

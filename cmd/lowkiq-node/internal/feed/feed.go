@@ -15,7 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Target stores jobs: a *queue.Queue.
+// Target stores jobs: a *queue.Queue, or a node that is asked to.
 type Target interface {
 	Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Result, error)
 }
@@ -64,6 +64,10 @@ var (
 	// ErrStrict: a line was refused and Strict is set. It is the first one behind
 	// Summary.Line.
 	ErrStrict = errors.New("a line was refused")
+	// ErrRefused: a target wraps it around why it will never store one job.
+	ErrRefused = errors.New("refused")
+	// ErrAway: a target wraps it around a trouble that may pass.
+	ErrAway = errors.New("away")
 	// ErrInput: the stream could not be read.
 	ErrInput = errors.New("cannot read the input")
 )
@@ -210,7 +214,7 @@ func (f *Feeder) store(ctx context.Context, batch []item) error {
 			if err := results[i].Err; err == nil || refusal(err) {
 				*items[i] = items[i].settled(results[i])
 				stored++
-			} else if ctx.Err() == nil && !queue.Transient(err) {
+			} else if ctx.Err() == nil && !queue.Transient(err) && !errors.Is(err, ErrAway) {
 				return err
 			}
 		}
@@ -249,7 +253,7 @@ func pending(batch []item) (jobs []lowkiq.Push, items []*item) {
 
 // refusal reports whether err concerns this one job and would come again.
 func refusal(err error) bool {
-	for _, known := range []error{queue.ErrID, queue.ErrScore, queue.ErrPerformAt, queue.ErrPayloadSize, queue.ErrTooManyPayloads, queue.ErrTooManyBytes, queue.ErrDamaged} {
+	for _, known := range []error{ErrRefused, queue.ErrID, queue.ErrScore, queue.ErrPerformAt, queue.ErrPayloadSize, queue.ErrTooManyPayloads, queue.ErrTooManyBytes, queue.ErrDamaged} {
 		if errors.Is(err, known) {
 			return true
 		}

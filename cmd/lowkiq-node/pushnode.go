@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"unicode/utf8"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/wire"
+)
+
+// nodeTarget pushes through a node's API.
+type nodeTarget struct {
+	with *conversation
+	path string
+}
+
+// refusedJob is why a node will never store a job.
+type refusedJob struct{ reason string }
+
+func (e refusedJob) Error() string        { return e.reason }
+func (e refusedJob) Is(target error) bool { return target == feed.ErrRefused }
+
+// Push implements feed.Target.
+func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Result, error) {
+	body, err := pushBody(jobs)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := n.with.PostRaw(ctx, n.path, "application/x-ndjson", body)
+	if err != nil {
+		return nodeTrouble(err, len(jobs))
+	}
+	var said struct {
+		Results []struct {
+			OK, Merged, Retry bool
+			Error             string
+		}
+	}
+	if err := json.Unmarshal(answer, &said); err != nil || len(said.Results) != len(jobs) {
+		return nil, fail(exitFailed, "%s: not what a lowkiq node answers to %d jobs", n.path, len(jobs))
+	}
+	results := make([]queue.Result, len(jobs))
+	for i, r := range said.Results {
+		results[i].Merged = r.Merged
+		switch {
+		case r.OK:
+		case r.Retry:
+			results[i].Err = fmt.Errorf("%w: %s", feed.ErrAway, r.Error)
+		default:
+			results[i].Err = refusedJob{r.Error}
+		}
+		err = errors.Join(err, results[i].Err)
+	}
+	return results, err
+}
+
+// nodeTrouble is the answer to a request that was refused as a whole. One that may pass is
+// repeated; any other is each job's.
+func nodeTrouble(err error, jobs int) ([]queue.Result, error) {
+	var answer *remote.Error
+	refused := errors.As(err, &answer)
+	if errors.Is(err, remote.ErrUnreachable) || refused && (answer.Status == http.StatusServiceUnavailable || answer.Status == http.StatusTooManyRequests) {
+		return nil, err
+	}
+	results := make([]queue.Result, jobs)
+	for i := range results {
+		results[i].Err = err
+	}
+	return results, err
+}
+
+// pushBody writes jobs as lines.
+func pushBody(jobs []lowkiq.Push) ([]byte, error) {
+	var body bytes.Buffer
+	for i := range jobs {
+		line := struct {
+			ID        string   `json:"id,omitempty"`
+			Base64    []byte   `json:"id_base64,omitempty"`
+			Score     *float64 `json:"score,omitempty"`
+			PerformIn *float64 `json:"perform_in,omitempty"`
+		}{ID: jobs[i].ID, Score: jobs[i].Score}
+		if !utf8.ValidString(line.ID) {
+			line.ID, line.Base64 = "", []byte(line.ID)
+		}
+		if at := jobs[i].PerformAt; !at.IsZero() {
+			seconds := float64(at.UnixMicro()) / 1e6
+			line.PerformIn = &seconds
+		}
+		head, err := json.Marshal(line)
+		if err != nil {
+			return nil, fmt.Errorf("job %q: %w", jobs[i].ID, err)
+		}
+		body.Write(head[:len(head)-1]) // the payload follows: json.Marshal would rewrite its bytes
+		body.WriteString(`,"payload":`)
+		body.Write(wire.AppendPayload(nil, jobs[i].Payload))
+		body.WriteString("}\n")
+	}
+	return body.Bytes(), nil
+}
+
+// throughNode is the target that --node names, and the shards of the queue there.
+func (c *pushCommand) throughNode(ctx context.Context, s *streams) (nodeTarget, int, error) {
+	with, err := c.credentials.ask(c.Node, s)
+	if err != nil {
+		return nodeTarget{}, 0, err
+	}
+	with.ctx = ctx
+	var one struct{ Shards int }
+	err = with.fetch(queuePath(c.Queue, ""), &one)
+	return nodeTarget{with, queuePath(c.Queue, "/jobs")}, one.Shards, err
+}
