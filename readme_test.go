@@ -163,7 +163,7 @@ func TestDocumentsAreFoundOut(t *testing.T) {
 func TestTablesAreComplete(t *testing.T) {
 	t.Parallel()
 	metric := regexp.MustCompile("[`\"](lowkiq_[a-z_]+)[`\"]")
-	documented, exported := all(metric, read(t, "docs/operations.md")), all(metric, read(t, "metrics/metrics.go")+read(t, "metrics/shards.go"))
+	documented, exported := all(metric, read(t, "docs/operations.md")), all(metric, read(t, "metrics/metrics.go")+read(t, "metrics/shards.go")+read(t, "metrics/working.go")+read(t, "metrics/pushed.go"))
 	if len(exported) == 0 || !slices.Equal(documented, exported) {
 		t.Errorf("metrics: docs/operations.md has %q, package metrics %q", documented, exported)
 	}

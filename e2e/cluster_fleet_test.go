@@ -49,7 +49,7 @@ func newFleet(t *testing.T, s settings, redisArgs ...string) *fleet {
 // fleetOf is a fleet on the Redis of a rig.
 func fleetOf(r *rig, s settings) *fleet {
 	r.t.Helper()
-	s.Queues, s.Bind, s.HTTP = fleetQueues, "127.0.0.1:0", "127.0.0.1:0"
+	s.Queues, s.Bind, s.HTTP = fleetQueues, cmp.Or(s.Bind, "127.0.0.1:0"), cmp.Or(s.HTTP, "127.0.0.1:0")
 	s.TTL, s.Work = cmp.Or(s.TTL, ttl), cmp.Or(s.Work, 25*time.Millisecond)
 	f := &fleet{rig: r, settings: s, nodes: map[string]*process{}}
 	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}

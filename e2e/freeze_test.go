@@ -161,38 +161,3 @@ func state(p *process) string {
 	}
 	return string(stat[bytes.LastIndexByte(stat, ')')+2:][:1])
 }
-
-// cutOff rewrites a history as if its process had died when it froze, and another one
-// of the same name had lived on: calls that it was in have no end any more. It returns
-// how many.
-func (r *rig) cutOff(file string, p *process, frozen time.Duration) (cut int) {
-	r.t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var kept [][]byte
-	for _, line := range bytes.Split(text, []byte("\n")) {
-		word := bytes.Fields(line)
-		if len(word) > 3 && (string(word[0]) == "end" || string(word[0]) == "fail") && r.nanos(word[1]) > frozen && r.nanos(word[3]) < frozen {
-			cut++
-			continue
-		}
-		kept = append(kept, line)
-	}
-	if err := os.WriteFile(file, bytes.Join(kept, []byte("\n")), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.notes.Death(strconv.Itoa(p.pid()), frozen, frozen); err != nil {
-		r.t.Fatal(err)
-	}
-	return cut
-}
-
-func (r *rig) nanos(text []byte) time.Duration {
-	n, err := strconv.ParseInt(string(text), 10, 64)
-	if err != nil {
-		r.t.Fatalf("history: %v", err)
-	}
-	return time.Duration(n)
-}

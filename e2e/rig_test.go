@@ -46,6 +46,8 @@ type rig struct {
 	history string          // file
 	notes   *history.Writer // the test's own, for deaths
 	workers []*process
+	// on, if set, is what comes before the command line of a node's process: it chooses its host.
+	on func(node string) []string
 
 	mu     sync.Mutex
 	pushed []history.Pushed // guarded by mu
@@ -118,7 +120,11 @@ func (r *rig) launch(role string, s settings) *process {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return r.run(role+" "+s.Name, []string{roleEnv + "=" + role, settingsEnv + "=" + string(text)}, os.Args[0])
+	argv := []string{os.Args[0]}
+	if r.on != nil {
+		argv = append(r.on(s.Name), argv...)
+	}
+	return r.run(role+" "+s.Name, []string{roleEnv + "=" + role, settingsEnv + "=" + string(text)}, argv...)
 }
 
 // run starts any process of the test.

@@ -3,210 +3,225 @@
 package e2e
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
-// TestSoak lets faults of all kinds, drawn at random, meet a cluster under load for as long
-// as LOWKIQ_SOAK says; "make soak" sets it. LOWKIQ_SOAK_SEED repeats the draws of a run.
+const (
+	soakShards = 12 // of each queue
+	soakNodes  = 4
+)
+
+// TestSoak lets faults of all kinds, drawn at random, meet clusters under load for as long
+// as LOWKIQ_SOAK says; "make soak" sets it. LOWKIQ_SOAK_CLUSTERS of them run side by side
+// (1), with leases of LOWKIQ_SOAK_TTL (the least). LOWKIQ_SOAK_SEED repeats the draws of a
+// run. Root's soak has a network namespace for each node; another's, and one with
+// LOWKIQ_SOAK_NET=0, has proxies, which know fewer faults.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("LOWKIQ_SOAK"))
 	if err != nil {
 		t.Skip("SKIPPED: the soak takes as long as LOWKIQ_SOAK says, 30m for example: make soak")
 	}
-	s := newSoak(t)
-	for began := time.Now(); time.Since(began) < length; {
-		s.strike(began)
+	if inOwnNetwork(t) {
+		return
 	}
-	s.f.finish(history.Config{MaxDuplicates: -1, MaxUncaused: -1})
+	seed := uint64(fromEnv(t, "LOWKIQ_SOAK_SEED", int(time.Now().UnixNano()), strconv.Atoi))
+	lease := fromEnv(t, "LOWKIQ_SOAK_TTL", ttl, time.ParseDuration)
+	t.Logf("LOWKIQ_SOAK_SEED=%d", seed)
+	redis.SetLogger(silence{}) // the test's own client says each second that Redis is away
+	var sum soakSum
+	t.Run("clusters", func(t *testing.T) {
+		for i := range fromEnv(t, "LOWKIQ_SOAK_CLUSTERS", 1, strconv.Atoi) {
+			t.Run(strconv.Itoa(i+1), func(t *testing.T) {
+				t.Parallel()
+				s := newSoak(t, i+1, lease, seed)
+				defer func() { sum.add(s) }()
+				s.run(length)
+			})
+		}
+	})
+	t.Log(sum.words())
+}
+
+// silence is a log of go-redis that nobody reads.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+// fromEnv reads a setting of the soak.
+func fromEnv[T any](t *testing.T, name string, otherwise T, parse func(string) (T, error)) T {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	value, err := parse(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return value
 }
 
 // soak is a fleet that faults are drawn for.
 type soak struct {
 	f     *fleet
+	ttl   time.Duration
 	clock *redistest.Clock
 	off   time.Duration // of the clock
 	dice  *rand.Rand
-	count int // faults so far
+	hosts *hosts                      // of the nodes; nil: links instead
+	links map[string]*redistest.Proxy // between a node and Redis, without hosts
+
+	faults  map[string]int // by kind
+	slowest time.Duration  // from the end of a fault to every shard being served where it should be
+	slowOf  string
+	verdict history.Verdict
 }
 
-func newSoak(t *testing.T) *soak {
+func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("LOWKIQ_SOAK_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("LOWKIQ_SOAK_SEED: %v", err)
-		}
+	s := &soak{
+		ttl: lease, dice: rand.New(rand.NewPCG(seed, uint64(number))), hosts: newHosts(t, number), faults: map[string]int{},
 	}
-	t.Logf("LOWKIQ_SOAK_SEED=%d", seed)
-	server, clock := redistest.StartClocked(t, "--appendonly", "yes", "--appendfsync", "everysec")
-	r := rigAt(t, fleetShards, server.URL())
+	args := []string{"--appendonly", "yes", "--appendfsync", "everysec"}
+	if s.hosts != nil {
+		args = append(args, "--bind", "127.0.0.1", s.hosts.redis(), "--protected-mode", "no")
+	}
+	server, clock := redistest.StartClocked(t, args...)
+	s.clock = clock
+	r := rigAt(t, soakShards, server.URL())
 	r.redis = server
-	s := &soak{f: fleetOf(r, settings{MaxCrashes: -1}), clock: clock, dice: rand.New(rand.NewPCG(seed, 0))}
-	s.f.upAll(names(5)...)
+	if s.hosts != nil {
+		r.on = s.hosts.on
+	} else {
+		s.links = map[string]*redistest.Proxy{}
+	}
+	s.f = fleetOf(r, settings{MaxCrashes: -1, TTL: lease})
+	s.upAll(names(soakNodes)...)
 	s.f.balanced(patience)
 	return s
 }
 
-// strike lets one fault happen, or two at once, and waits until all is well again.
+// run strikes until it is time, and judges.
+func (s *soak) run(length time.Duration) {
+	s.f.t.Helper()
+	for began := time.Now(); time.Since(began) < length; {
+		s.strike(began)
+	}
+	s.verdict = s.f.finish(history.Config{MaxDuplicates: -1, MaxUncaused: -1})
+}
+
+// strike lets one to three faults happen, and waits until all is well again.
 func (s *soak) strike(since time.Time) {
 	s.f.t.Helper()
-	faults := []func() string{
-		s.kills, s.kills, s.losesPower, s.freezes, s.leaves, s.rolls, s.redisRestarts, s.redisFreezes,
-		s.clockJumps, s.forgetsScripts, s.grows,
-	}
+	kinds := s.kinds()
 	var struck []string
-	for range 1 + s.dice.IntN(2) {
+	for range 1 + s.dice.IntN(3) {
 		if len(s.f.nodes) == 0 { // the fault before left nobody
-			s.f.upAll(names(5)...)
+			s.upAll(names(soakNodes)...)
 			s.f.balanced(patience)
 		}
-		struck = append(struck, faults[s.dice.IntN(len(faults))]())
+		kind := kinds[s.dice.IntN(len(kinds))]
+		struck = append(struck, kind.fault())
+		s.faults[kind.name]++
 	}
 	hit := history.Now()
-	s.f.upAll(s.missing()...)
+	s.upAll(s.missing()...)
 	s.f.balanced(2 * patience)
 	s.f.goesOn()
 	s.f.flow.failed.Store(0) // Redis was away, perhaps
-	s.count++
-	s.f.t.Logf("%6s  %s: all well after %s", time.Since(since).Round(time.Second), strings.Join(struck, ", then "), (history.Now() - hit).Round(10*time.Millisecond))
-}
-
-// between draws a duration.
-func (s *soak) between(least, most time.Duration) time.Duration {
-	return least + time.Duration(s.dice.Int64N(int64(most-least)))
-}
-
-// some draws n of the nodes that run, one at least is left out.
-func (s *soak) some(n int) []string {
-	all := s.f.list()
-	s.dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	return all[:max(0, min(n, len(all)-1))]
-}
-
-func (s *soak) one() string { return s.f.list()[s.dice.IntN(len(s.f.nodes))] }
-
-// missing are the five that do not run.
-func (s *soak) missing() (down []string) {
-	for _, name := range names(5) {
-		if s.f.nodes[name] == nil {
-			down = append(down, name)
-		}
+	took, what := (history.Now() - hit).Round(10*time.Millisecond), strings.Join(struck, ", then ")
+	if took > s.slowest {
+		s.slowest, s.slowOf = took, what
 	}
-	return down
+	s.f.t.Logf("%6s  %s: all well after %s", time.Since(since).Round(time.Second), what, took)
 }
 
-func (s *soak) kills() string {
-	killed := s.some(1 + s.dice.IntN(4))
-	if s.dice.IntN(6) == 0 {
-		killed = s.f.list()
+// kind is a kind of faults. fault lets one happen and returns what it was.
+type kind struct {
+	name  string
+	fault func() string
+}
+
+func (s *soak) kinds() []kind {
+	kinds := []kind{
+		{"kill -9", s.kills}, {"power lost", s.losesPower}, {"freeze", s.freezes}, {"crash loop", s.crashLoop},
+		{"SIGTERM", s.leaves}, {"rolling restart", s.rolls}, {"join and leave", s.grows},
+		{"Redis restarted", s.redisRestarts}, {"Redis frozen", s.redisFreezes}, {"clock jump", s.clockJumps},
+		{"scripts flushed", s.forgetsScripts},
+		{"cut from Redis", s.cutFromRedis}, {"link to Redis flaps", s.flaps},
 	}
-	s.f.crash(killed...)
-	if s.dice.IntN(2) == 0 && len(s.f.nodes) > 0 {
-		s.f.balanced(2 * patience) // the others take over before they are back
+	if s.hosts != nil {
+		kinds = append(kinds, kind{"cut from the others", s.cutFromNodes}, kind{"one way to Redis cut", s.oneWayRedis}, kind{"one way to a node cut", s.oneWayNode},
+			kind{"port blocked", s.blocksPort}, kind{"packets lost", s.losesPackets}, kind{"parted in two", s.parts})
 	}
-	return "kill -9 of " + strings.Join(killed, " ")
+	return kinds
 }
 
-// losesPower: processes that exist and of which nothing comes any more.
-func (s *soak) losesPower() string {
-	lost := s.some(1 + s.dice.IntN(2))
-	frozen := history.Now()
-	for _, name := range lost {
-		p := s.f.nodes[name]
-		p.mortal.Store(true)
-		p.signal(syscall.SIGSTOP)
-		s.f.await(name+" is frozen", patience, func() bool { return state(p) == "T" })
+// soakSum adds up the clusters of a soak.
+type soakSum struct {
+	mu      sync.Mutex
+	faults  map[string]int
+	verdict history.Verdict // its counts are sums
+	slowest time.Duration
+	slowOf  string
+	good    int // clusters with a verdict that is good
+	all     int
+}
+
+func (sum *soakSum) add(s *soak) {
+	sum.mu.Lock()
+	defer sum.mu.Unlock()
+	if sum.faults == nil {
+		sum.faults = map[string]int{}
 	}
-	gone := make([]*process, 0, len(lost))
-	for _, name := range lost {
-		gone = append(gone, s.f.nodes[name])
-		delete(s.f.nodes, name)
+	for name, n := range s.faults {
+		sum.faults[name] += n
 	}
-	if len(s.f.nodes) > 0 {
-		s.f.balanced(2 * patience)
+	v := &sum.verdict
+	v.Lost += s.verdict.Lost
+	v.Overlaps += s.verdict.Overlaps
+	v.Misordered += s.verdict.Misordered
+	v.Duplicates += s.verdict.Duplicates
+	v.Distinct += s.verdict.Distinct
+	v.Calls += s.verdict.Calls
+	if s.slowest > sum.slowest {
+		sum.slowest, sum.slowOf = s.slowest, s.slowOf
 	}
-	for _, p := range gone {
-		p.signal(syscall.SIGKILL)
-		<-p.ended
-		s.f.died(p, frozen)
+	sum.all++
+	if s.verdict.OK() {
+		sum.good++
 	}
-	return "no power for " + strings.Join(lost, " ")
 }
 
-// freezes is shorter than a lease has left at the least.
-func (s *soak) freezes() string {
-	name, long := s.one(), s.between(50*time.Millisecond, ttl/3)
-	p := s.f.nodes[name]
-	p.signal(syscall.SIGSTOP)
-	<-time.After(long)
-	p.signal(syscall.SIGCONT)
-	return fmt.Sprintf("freeze of %s for %s", name, long.Round(time.Millisecond))
-}
-
-func (s *soak) leaves() string {
-	name := s.one()
-	s.f.leave(name)
-	return "SIGTERM of " + name
-}
-
-func (s *soak) rolls() string {
-	for _, name := range s.f.list() {
-		s.f.leave(name)
-		s.f.up(name)
-		s.f.ready(name)
+func (sum *soakSum) words() string {
+	sum.mu.Lock()
+	defer sum.mu.Unlock()
+	total := 0
+	var kinds []string
+	for _, name := range slices.Sorted(maps.Keys(sum.faults)) {
+		total += sum.faults[name]
+		kinds = append(kinds, fmt.Sprintf("%s %d", name, sum.faults[name]))
 	}
-	return "rolling restart"
-}
-
-func (s *soak) redisRestarts() string {
-	return s.redisIs("away", 3*ttl, s.f.redis.Stop, s.f.redis.Restart)
-}
-
-func (s *soak) redisFreezes() string {
-	return s.redisIs("frozen", 2*ttl, s.f.redis.Pause, s.f.redis.Resume)
-}
-
-func (s *soak) redisIs(how string, atMost time.Duration, begin, end func()) string {
-	long := s.between(0, atMost)
-	begin()
-	<-time.After(long)
-	end()
-	return fmt.Sprintf("Redis %s for %s", how, long.Round(time.Millisecond))
-}
-
-// clockJumps sets Redis's clock on: set back, jobs that were parked would wait as long.
-func (s *soak) clockJumps() string {
-	by := s.between(0, 4*ttl)
-	s.off += by
-	s.clock.Set(s.off)
-	return fmt.Sprintf("clock of Redis on by %s", by.Round(time.Millisecond))
-}
-
-func (s *soak) forgetsScripts() string {
-	if err := s.f.admin().ScriptFlush(s.f.t.Context()).Err(); err != nil {
-		s.f.t.Fatal(err)
-	}
-	return "SCRIPT FLUSH"
-}
-
-// grows lets a sixth node come and go.
-func (s *soak) grows() string {
-	s.f.up("n6")
-	s.f.lease("n6") // from then on it knows what SIGTERM means
-	if s.dice.IntN(2) == 0 {
-		s.f.ready("n6")
-	}
-	s.f.leave("n6")
-	return "n6 came and went"
+	v := sum.verdict
+	return fmt.Sprintf("soak: %d faults in %d clusters (%s)\n"+
+		"soak: %d payloads handled in %d calls: %d lost, %d overlapping, %d out of order, %d handled twice\n"+
+		"soak: slowest convergence %s, after: %s\nsoak: verdict good in %d of %d clusters",
+		total, sum.all, strings.Join(kinds, ", "), v.Distinct, v.Calls, v.Lost, v.Overlaps, v.Misordered, v.Duplicates,
+		sum.slowest, cmp.Or(sum.slowOf, "nothing"), sum.good, sum.all)
 }

@@ -53,6 +53,7 @@ type settings struct {
 	GossipKey string
 	HTTP      string
 	Queues    []string // default queueName alone
+	Insecure  bool     // a host of its own, without keys
 }
 
 // work is a worker process: a node until SIGTERM.
@@ -85,6 +86,7 @@ func (s *settings) node(writer *history.Writer) (*node.Node, error) {
 	cfg := node.Config{
 		Name: s.Name, Redis: s.Redis, Cluster: s.Cluster, Concurrency: s.Concurrency, TTL: cmp.Or(s.TTL, ttl),
 		ShutdownTimeout: 5 * time.Second, Bind: s.Bind, Advertise: s.Advertise, Join: s.Join, HTTP: s.HTTP, Log: log,
+		Insecure: s.Insecure,
 	}
 	if s.GossipKey != "" {
 		cfg.GossipKeys = [][]byte{[]byte(s.GossipKey)}

@@ -83,6 +83,9 @@ func TestAlertsFire(t *testing.T) {
 		{"LowkiqTwoLeaders", two("lowkiq_raft_leader", "", "1x160", "0x160"), false},
 		{"LowkiqShardsUnowned", two("lowkiq_queue_shards", queue, "16x160", "16x160") + two("lowkiq_shards_owned", queue, "8x160", "7x160"), true},
 		{"LowkiqShardsUnowned", one("lowkiq_shards_unowned", queue, "3x160"), true},
+		{"LowkiqShardsUnowned", one("lowkiq_shards_unowned", queue, "3x160") + one("lowkiq_queue_unhandled", queue, "0x160") + one("lowkiq_queue_jobs", queue+`,state="ready"`, "0x160"), true},
+		{"LowkiqShardsUnowned", one("lowkiq_shards_unowned", queue, "3x160") + one("lowkiq_queue_unhandled", queue, "1x160") + one("lowkiq_queue_jobs", queue+`,state="ready"`, "2x160"), true},
+		{"LowkiqShardsUnowned", one("lowkiq_shards_unowned", queue, "3x160") + one("lowkiq_queue_unhandled", queue, "1x160") + one("lowkiq_queue_jobs", queue+`,state="ready"`, "0x160"), false}, // retired
 		{"LowkiqShardsUnowned", two("lowkiq_queue_shards", queue, "16x160", "16x160") + two("lowkiq_shards_owned", queue, "8x160", "8x160") + one("lowkiq_shards_unowned", queue, "0x160"), false},
 		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0+20x160", "0+20x160"), true},
 		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0x100 16x60", "0x100 16x60"), false},
@@ -90,6 +93,8 @@ func TestAlertsFire(t *testing.T) {
 		{"LowkiqFenced", one("lowkiq_fenced_total", `,op="ack"`, "7x160"), false},
 		{"LowkiqHandlersOverdue", one("lowkiq_handler_overdue_total", queue, "0x140 1x20"), true},
 		{"LowkiqHandlersOverdue", one("lowkiq_handler_overdue_total", queue, "2x160"), false},
+		{"LowkiqHandlerNotReady", one("lowkiq_handler_ready", queue, "1x140 0x20"), true},
+		{"LowkiqHandlerNotReady", one("lowkiq_handler_ready", queue, "1x160"), false},
 		{"LowkiqRedeliveries", one("lowkiq_jobs_redelivered_total", queue, "0x100 150x60"), true},
 		{"LowkiqRedeliveries", one("lowkiq_jobs_redelivered_total", queue, "0x100 50x60"), false},
 	} {

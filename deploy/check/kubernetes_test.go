@@ -47,8 +47,14 @@ type podMonitor struct {
 		JobLabel  string               `json:"jobLabel"`
 		Selector  metav1.LabelSelector `json:"selector"`
 		Endpoints []struct {
-			Port, Path, Interval string
-			Authorization        struct {
+			Port, Path, Interval, Scheme string
+			TLSConfig                    struct {
+				CA struct {
+					Secret corev1.SecretKeySelector `json:"secret"`
+				} `json:"ca"`
+				ServerName string `json:"serverName"`
+			} `json:"tlsConfig"`
+			Authorization struct {
 				Credentials corev1.SecretKeySelector `json:"credentials"`
 			} `json:"authorization"`
 			Relabelings []struct {
@@ -152,6 +158,69 @@ func TestManifests(t *testing.T) {
 	}
 	if service := all["v1 Service"].(*corev1.Service); service.Spec.ClusterIP != corev1.ClusterIPNone {
 		t.Errorf("got cluster IP %q, want None", service.Spec.ClusterIP)
+	}
+}
+
+// nodeDoors is what a node's configuration says of who may come in.
+type nodeDoors struct {
+	Node struct {
+		Insecure      bool
+		TokenFile     string `json:"token_file"`
+		GossipKeyFile string `json:"gossip_key_file"`
+		TLS           struct {
+			CAFile   string `json:"ca_file"`
+			PeerName string `json:"peer_name"`
+		}
+	}
+}
+
+func (cfg nodeDoors) faults() error {
+	n := cfg.Node
+	switch {
+	case n.Insecure:
+		return errors.New("insecure: true takes whoever reaches the ports")
+	case n.TokenFile == "" || n.GossipKeyFile == "" || n.TLS.CAFile == "" || n.TLS.PeerName == "":
+		return errors.New("a token, a gossip key, an authority and a peer name must be given")
+	}
+	return nil
+}
+
+// As it is shipped no port is open to whoever reaches it: the node's configuration is one that is accepted without
+// --insecure, with a token, a gossip key and peers' names, from Secrets that its user alone reads.
+func configFaults(text string, d *appsv1.Deployment) error {
+	var cfg nodeDoors
+	if err := yaml.Unmarshal([]byte(text), &cfg); err != nil {
+		return err
+	}
+	var errs []error
+	want := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, errors.New(what))
+		}
+	}
+	errs = append(errs, cfg.faults())
+	for _, volume := range d.Spec.Template.Spec.Volumes {
+		want(volume.Secret == nil || volume.Secret.DefaultMode != nil && *volume.Secret.DefaultMode&0o007 == 0, "everybody reads the Secret of "+volume.Name)
+	}
+	for _, probe := range []*corev1.Probe{d.Spec.Template.Spec.Containers[0].LivenessProbe, d.Spec.Template.Spec.Containers[0].ReadinessProbe} {
+		want(probe.HTTPGet.Scheme == corev1.URISchemeHTTPS, "a probe must speak TLS")
+	}
+	return errors.Join(errs...)
+}
+
+func TestShippedConfigurationIsClosed(t *testing.T) {
+	all := manifests(t)
+	d, text := all["apps/v1 Deployment"].(*appsv1.Deployment), all["v1 ConfigMap"].(*corev1.ConfigMap).Data["node.yaml"]
+	if err := configFaults(text, d); err != nil {
+		t.Error(err)
+	}
+	for _, key := range []string{"token_file: /", "gossip_key_file: /", "ca_file: /", "peer_name: "} {
+		if configFaults(strings.Replace(text, key, "x"+key, 1), d) == nil {
+			t.Errorf("without %s it counts as closed", key)
+		}
+	}
+	if configFaults(strings.Replace(text, "concurrency: 8", "insecure: true", 1), d) == nil {
+		t.Error("insecure counts as closed")
 	}
 }
 

@@ -46,7 +46,6 @@ func exported(t *testing.T) map[string][]string {
 		}
 		names[family.GetName()] = labels
 		if family.GetType() == dto.MetricType_HISTOGRAM {
-			delete(names, family.GetName())
 			names[family.GetName()+"_bucket"] = append(slices.Clone(labels), "le")
 			names[family.GetName()+"_sum"] = labels
 			names[family.GetName()+"_count"] = labels
@@ -61,8 +60,15 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 	registry := prometheus.NewRegistry()
 	m := metrics.New(registry)
 	m.Queue("orders").Processed.Add(1)
+	m.Queue("orders").Ready().Set(1)
+	m.Queue("orders").ProcessWait().Observe(time.Second)
 	m.Fenced("ack")
-	m.SetUnowned("orders", 0)
+	m.SetUnowned("orders", 0, true)
+	metrics.Pushed(registry)("orders", nil)
+	registry.MustRegister(metrics.Build("1.2.3"), &metrics.Working{
+		Slots:    func() metrics.Use { return metrics.Use{Total: 1} },
+		Children: func() map[string]metrics.Use { return map[string]metrics.Use{"orders": {Total: 1}} },
+	})
 	registry.MustRegister(&metrics.Shards{Timeout: time.Second, Read: everyState})
 	families, err := registry.Gather()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 // undocumented are the exported metrics and the alerts that a page lacks.
 func undocumented(page string, metrics, alerts []string) (missing []string) {
 	for _, name := range metrics {
-		if !strings.Contains(page, "\n| `"+name+"` |") {
+		if !strings.Contains(page, "\n| `"+name+"`") && !strings.Contains(page, ", `"+name+"` | ") {
 			missing = append(missing, name)
 		}
 	}

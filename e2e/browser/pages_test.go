@@ -101,6 +101,11 @@ func (b *tab) check(node string, p page) {
 		b.t.Error(o)
 	}
 	b.shoot(p.name)
+	if b.width < 600 {
+		// An error is wholly on the screen, and an id on one line.
+		b.sees("errors within the width", `[...document.querySelectorAll("td.error")].every(e => e.getBoundingClientRect().right <= innerWidth + 1)`)
+		b.sees("ids on one line", `[...document.querySelectorAll(".list th.id a")].every(e => e.getBoundingClientRect().height < 40)`)
+	}
 	if b.scheme == "light" {
 		if unmarked, reached := b.tabThrough(25); len(unmarked) > 0 || reached < 3 {
 			b.t.Errorf("by keyboard: %d elements reached, the focus does not show on %q", reached, unmarked)

@@ -1,8 +1,12 @@
 package compose
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -49,23 +53,39 @@ func TestDeployment(t *testing.T) {
 	s.judge()
 }
 
-// published looks at the API from the host.
+// published looks at the API from the host: whoever has no token is told nothing but that the node is ready.
 func (s *stack) published(node string) {
 	s.t.Helper()
 	address, _, _ := strings.Cut(s.docker("port", node, "7948/tcp"), "\n")
-	defer http.DefaultClient.CloseIdleConnections()
-	for deadline := time.Now().Add(patience); ; <-time.After(200 * time.Millisecond) {
-		answer, err := http.Get("http://" + address + "/readyz")
+	known, err := os.ReadFile(filepath.Join(s.secrets, "node", "ca.crt"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(known)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	defer client.CloseIdleConnections()
+	get := func(path string) (*http.Response, error) {
+		answer, err := client.Get("https://" + address + path)
 		if err == nil {
 			answer.Body.Close()
+		}
+		return answer, err
+	}
+	for deadline := time.Now().Add(patience); ; <-time.After(200 * time.Millisecond) {
+		answer, err := get("/readyz")
+		if err == nil {
 			if answer.StatusCode == http.StatusOK {
-				return
+				break
 			}
 			err = errors.New(answer.Status)
 		}
 		if time.Now().After(deadline) {
 			s.t.Fatalf("readyz on the published port %s: got %v, want 200", address, err)
 		}
+	}
+	if answer, err := get("/api/v1/status"); err != nil || answer.StatusCode != http.StatusUnauthorized {
+		s.t.Errorf("status without a token: got %v, %v, want 401", answer, err)
 	}
 }
 

@@ -23,6 +23,7 @@ type stack struct {
 	project string
 	env     []string
 	images  []string
+	secrets string // directory of secrets.sh
 }
 
 // engine returns how to call compose. It skips the test, loudly, where there is none.
@@ -48,7 +49,11 @@ func newStack(t *testing.T) *stack {
 	dir := filepath.Join(root, "deploy", "compose")
 	s.compose = append(compose, "-p", project, "-f", filepath.Join(dir, "compose.yml"), "-f", filepath.Join(dir, "compose.test.yml"))
 	net := rand.Text()
-	s.env = append(os.Environ(), "LOWKIQ_TEST_NODE_IMAGE="+s.images[0], "LOWKIQ_TEST_REDIS_IMAGE="+s.images[1],
+	s.secrets = filepath.Join(t.TempDir(), "secrets")
+	if out, err := exec.CommandContext(t.Context(), filepath.Join(dir, "secrets.sh"), s.secrets).CombinedOutput(); err != nil {
+		t.Fatalf("secrets.sh: %v\n%s", err, out)
+	}
+	s.env = append(os.Environ(), "LOWKIQ_SECRETS="+s.secrets, "LOWKIQ_TEST_NODE_IMAGE="+s.images[0], "LOWKIQ_TEST_REDIS_IMAGE="+s.images[1],
 		fmt.Sprintf("LOWKIQ_TEST_SUBNET=10.%d.%d.0/24", 100+net[0]%100, net[1]), "DOCKER_BUILDKIT=0", "COMPOSE_INTERACTIVE_NO_CLI=1")
 	t.Cleanup(s.remove)
 	s.docker("build", "-q", "-t", s.images[0], nodeContext(t))

@@ -1,0 +1,51 @@
+//go:build linux
+
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/history"
+)
+
+// TestClusterCrashLoop: a node is killed, and then again and again a moment after each
+// start. The others have its shards soon and keep them until it has lived for 2 ttl, and
+// their leader stays (I4).
+func TestClusterCrashLoop(t *testing.T) {
+	t.Parallel()
+	const life, bound = 1200 * time.Millisecond, 20 * ttl / 6
+	f := newFleet(t, settings{MaxCrashes: -1})
+	f.upAll(names(3)...)
+	f.balanced(patience)
+	leader, voters, _ := f.parts()
+	loops, stays := voters[0], []string{leader, voters[1]}
+	first := f.crash(loops)
+	lives := func(until time.Duration) {
+		for history.Now()-first < until {
+			f.up(loops)
+			<-time.After(life)
+			f.crash(loops)
+		}
+	}
+	lives(bound)
+	f.balancedOver(slack, stays...)
+	served := history.Now()
+	lives(2 * bound)
+	for _, m := range f.watch.since(served) {
+		if m.to == loops {
+			t.Errorf("%s after the first death: got a move %+v, want the node that crashes to get no shard", m.at-first, m)
+		}
+	}
+	if status, err := f.status(leader); err != nil || status.Leader != leader {
+		t.Errorf("got leader %q, %v, want still %s", status.Leader, err, leader)
+	}
+	began := history.Now()
+	f.up(loops)
+	took := f.balanced(patience) - began
+	t.Logf("the one that lives has shards after %s", took.Round(time.Millisecond))
+	if took < 3*ttl/2 {
+		t.Errorf("it had shards after %s, want about %s of life first", took, 2*ttl)
+	}
+	f.finish(history.Config{MaxDuplicates: -1})
+}
