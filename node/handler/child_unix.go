@@ -23,6 +23,9 @@ import (
 // errGone means that the child ended before it was given the batch.
 var errGone = errors.New("process ended before it got the batch")
 
+// errUntouched means that the child closed its stdin and had read nothing of the batch.
+var errUntouched = errors.New("nothing of the batch was read")
+
 // How long the end of a child may take. Each is far from what a healthy machine
 // needs; they bound Handle on a sick one.
 const (
@@ -104,6 +107,9 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(writeErr, syscall.EPIPE) {
 		return errors.New("closed its stdin without reading its batch"), nil
 	}
+	if errors.Is(err, io.EOF) && errors.Is(writeErr, errUntouched) {
+		return errGone, nil // a process that ends closes its stdin first
+	}
 	if err != nil {
 		return errors.Join(err, writeErr), nil
 	}
@@ -128,8 +134,8 @@ const batchEnd = 2
 // written nothing meanwhile: what it writes from then on it writes with the batch in hand.
 func (c *child) deliver(line []byte) (broken, writeErr error) {
 	begin, end := line[:len(line)-batchEnd], line[len(line)-batchEnd:]
-	if _, err := c.in.Write(begin); err != nil {
-		return nil, err
+	if n, err := c.in.Write(begin); err != nil {
+		return nil, c.closed(n, err)
 	}
 	if err := awaitRead(c.in, c.out); err != nil {
 		return err, nil
@@ -137,8 +143,18 @@ func (c *child) deliver(line []byte) (broken, writeErr error) {
 	if err := c.quiet("before it had read its batch"); err != nil {
 		return err, nil
 	}
-	_, writeErr = c.in.Write(end)
-	return nil, writeErr
+	if _, err := c.in.Write(end); err != nil {
+		return nil, c.closed(len(begin), err)
+	}
+	return nil, nil
+}
+
+// closed adds errUntouched to the error of a write if none of the written bytes was read.
+func (c *child) closed(written int, err error) error {
+	if left, failed := unread(c.in); failed == nil && left == written {
+		return errors.Join(errUntouched, err)
+	}
+	return err
 }
 
 // quiet checks that the child has written nothing since its last answer, and has not
@@ -229,7 +245,6 @@ func (c *child) watch(guard *exec.Cmd, pid int, status *bufio.Reader, stderr *os
 	_ = c.in.SetWriteDeadline(soon)
 	<-stderrRead
 	c.kill() // closes the pipe to the guard
-	close(c.exited)
 }
 
 // endGroup kills the child's group and waits until it is gone. It is not ours to

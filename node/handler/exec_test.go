@@ -311,13 +311,16 @@ func TestExecPostponesWhileItCannotStart(t *testing.T) {
 	}
 }
 
-// TestExecPostponesWhatNoChildIsGiven: children that end at once have failed no batch.
+// TestExecPostponesWhatNoChildIsGiven: children that end, at once or after they closed their
+// stdin, have failed no batch of which they read nothing.
 func TestExecPostponesWhatNoChildIsGiven(t *testing.T) {
 	t.Parallel()
-	e := running(t, ExecConfig{Argv: sh(`exit 4`), Log: slog.New(slog.DiscardHandler)})
-	var got lowkiq.Postpone
-	if err := e.Handle(t.Context(), batch()); !errors.As(err, &got) || got.After != time.Second || !strings.Contains(got.Reason, "exit status 4") {
-		t.Errorf("got %v, want to be postponed by 1s with the status", err)
+	for _, script := range []string{`exit 4`, `exec <&-; sleep 0.2; exit 4`} {
+		e := running(t, ExecConfig{Argv: sh(script), Log: slog.New(slog.DiscardHandler)})
+		var got lowkiq.Postpone
+		if err := e.Handle(t.Context(), batch()); !errors.As(err, &got) || got.After != time.Second || !strings.Contains(got.Reason, "exit status 4") {
+			t.Errorf("%s: got %v, want to be postponed by 1s with the status", script, err)
+		}
 	}
 }
 

@@ -128,7 +128,8 @@ func (e *Exec) greet(guard *exec.Cmd, p *pipes) (*child, error) {
 	_ = p.status.r.SetReadDeadline(time.Time{})
 	go func() {
 		c.watch(guard, pid, status, p.err.r, stderrRead)
-		p.status.r.Close()
+		p.status.r.Close() // before anybody may say that nothing is left of the child
+		close(c.exited)
 	}()
 	if err != nil {
 		c.close()
