@@ -26,9 +26,9 @@ var errNoLease = errors.New("the lease has ended")
 
 // handle calls the handler for one batch and settles its jobs.
 func (r *runner) handle(batch *lowkiq.Batch, t *turn) {
-	start := sinceBoot()
+	start, began := sinceBoot(), time.Now() // two clocks: the first is a system call
 	t.began.Store(int64(start))
-	now := r.in.redisNow()
+	now := r.in.redisAt(start)
 	jobs := batch.Jobs // a handler may cut its batch to pieces
 	for i := range jobs {
 		r.on.metrics.Wait.Observe(now.Sub(jobs[i].PerformAt))
@@ -39,7 +39,7 @@ func (r *runner) handle(batch *lowkiq.Batch, t *turn) {
 		r.unstart(batch)
 		return
 	}
-	took := sinceBoot() - start
+	took := time.Since(began)
 	r.on.metrics.Handler.Observe(took)
 	r.measure(took, len(jobs))
 	if answer == nil {

@@ -97,7 +97,12 @@ func (in *instance) clock(redis time.Time) {
 
 // redisNow estimates Redis's clock, for figures and timers only. This host's wall clock
 // has no part in it: it may jump.
-func (in *instance) redisNow() time.Time { return time.Unix(0, in.offset.Load()+int64(sinceBoot())) }
+func (in *instance) redisNow() time.Time { return in.redisAt(sinceBoot()) }
+
+// redisAt is redisNow for a time of sinceBoot.
+func (in *instance) redisAt(d time.Duration) time.Time {
+	return time.Unix(0, in.offset.Load()+int64(d))
+}
 
 // info is what the lease says.
 func (in *instance) info() []byte {
