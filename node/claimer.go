@@ -67,7 +67,7 @@ func (c *claimer) claimFreed(ctx context.Context, first lowkiq.Shard) (claimed b
 	}
 	var page []*queue.Shard
 	for _, s := range shards {
-		if on := c.node.queues[s.Queue]; on != nil && c.runner(s) == nil && c.wants(s) {
+		if on := c.node.queues[s.Queue]; on != nil && s.Index < on.shards() && c.runner(s) == nil && c.wants(s) {
 			page = append(page, on.queue.Shard(s.Index))
 		}
 	}

@@ -225,8 +225,8 @@ func (in *instance) grant() {
 	}
 }
 
-// errAnew ends an instance that knows a queue by shards of the past; the next one finds the new ones.
-var errAnew = errors.New("a queue was deleted and registered anew since this node started")
+// errAnew ends an instance that knows a queue by shards of the past, or by none as its entry was damaged; the next one finds those of now.
+var errAnew = errors.New("a queue was deleted and registered anew since this node started, or its entry was mended")
 
 // renewed is called after each good renewal.
 func (in *instance) renewed(ctx context.Context) {
@@ -239,15 +239,17 @@ func (in *instance) renewed(ctx context.Context) {
 	}
 	for name, on := range in.node.queues {
 		entry, there := registry.all[name]
-		if !there {
+		damage := registry.damaged[name]
+		switch {
+		case damage != nil: // known or not, it is handled by nobody
+		case !there && on.queue != nil:
 			in.node.registerAgain(ctx, on) // Redis lost it
 			continue
-		}
-		if !on.queue.Serves(entry) {
+		case on.queue == nil || !on.queue.Serves(entry):
 			in.keeper.end(fmt.Errorf("%w: %w: %q", lowkiq.ErrLeaseLost, errAnew, name))
 			return
 		}
-		paused := entry.Paused || in.cannotRead(name, on, entry)
+		paused := in.cannotRead(name, cmp.Or(damage, entry.Readable(name), entry.Stores(name, on.rules.Push.Codec.Name))) || entry.Paused
 		if was := on.paused.Swap(paused); was != paused {
 			in.log.Info("queue paused or resumed", "queue", name, "paused", paused)
 			for _, r := range in.all() {
@@ -264,12 +266,11 @@ func (in *instance) renewed(ctx context.Context) {
 }
 
 // cannotRead reports whether a queue's jobs have become something that this node does not read: a form of a later
-// release, or another codec than it has. Then it handles none of them; what handlers have is finished, as in a pause.
+// release, another codec than it has, or a queue whose entry is damaged. Then it handles none of them; what handlers have is finished, as in a pause.
 // The log and every node's status say so.
-func (in *instance) cannotRead(name string, on *handled, entry queue.Entry) bool {
+func (in *instance) cannotRead(name string, err error) bool {
 	const op = "read the jobs of a queue"
 	whole := lowkiq.Shard{Queue: name, Index: -1} // none of its own: all of them
-	err := cmp.Or(entry.Readable(name), entry.Stores(name, on.rules.Push.Codec.Name))
 	switch {
 	case err == nil && in.refusals.end(whole, op):
 		in.log.Info("the queue can be read again", "queue", name)

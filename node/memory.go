@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -106,19 +107,30 @@ func (n *Node) missingSince(other queue.Instance) time.Duration {
 	return d
 }
 
-// registry are the queues as last read from Redis.
+// registry are the queues as last read from Redis. One whose entry is damaged stays what it was, so that the plan
+// need not change for it and again once it is mended; nobody handles it meanwhile.
 type registry struct {
-	all map[string]queue.Entry
-	at  time.Duration // sinceBoot before it was read
+	all     map[string]queue.Entry
+	damaged map[string]error // why a queue's entry cannot be read
+	at      time.Duration    // sinceBoot before it was read
 }
 
 func (n *Node) readRegistry(ctx context.Context) (*registry, error) {
 	begun := sinceBoot()
-	entries, err := n.leases.Registry(ctx, n.client)
+	entries, damaged, err := n.leases.ReadRegistry(ctx, n.client)
 	if err != nil {
 		return nil, err
 	}
-	r := &registry{entries, begun}
+	was := cmp.Or(n.registry.Load(), &registry{})
+	for name, err := range damaged {
+		if entry, known := was.all[name]; known {
+			entries[name] = entry
+		}
+		if n.queues[name] == nil && was.damaged[name] == nil { // of those that it handles the instance tells
+			n.log.Error("a queue's entry in the registry cannot be read", "queue", name, "err", err)
+		}
+	}
+	r := &registry{entries, damaged, begun}
 	n.registry.Store(r)
 	return r, nil
 }
@@ -138,7 +150,7 @@ func (n *Node) registerAnew(ctx context.Context) error {
 		return nil // the first instance
 	}
 	for name, on := range n.queues {
-		if entry, there := registry.all[name]; !there || on.queue.Serves(entry) {
+		if entry, there := registry.all[name]; on.queue != nil && (!there || registry.damaged[name] != nil || on.queue.Serves(entry)) {
 			continue
 		}
 		if err := n.register(ctx, on); err != nil {

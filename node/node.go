@@ -204,8 +204,17 @@ func (n *Node) prepare(ctx context.Context) error {
 	return nil
 }
 
-// register finds a queue's shards: those of the registry where the rules name no count.
-func (n *Node) register(ctx context.Context, on *handled) (err error) {
+// register finds a queue's shards. One whose entry is damaged has none until that is mended: the node's other queues go on.
+func (n *Node) register(ctx context.Context, on *handled) error {
+	err := n.find(ctx, on)
+	if errors.Is(err, queue.ErrEntryDamaged) {
+		on.queue, err = nil, nil // the log and the status tell with the first renewal of the lease
+	}
+	return err
+}
+
+// find finds a queue's shards: those of the registry where the rules name no count.
+func (n *Node) find(ctx context.Context, on *handled) (err error) {
 	if on.asRegistered {
 		on.queue, err = n.client.Queue(ctx, on.rules.Name)
 	}

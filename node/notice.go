@@ -202,7 +202,7 @@ func forgettable(missing, ttl time.Duration, proven bool) bool {
 // answer to the claim was lost, and the shard is somebody else's by now.
 func (in *instance) unknowing(s lowkiq.Shard, fence int64) {
 	on := in.node.queues[s.Queue]
-	if in.runner(s) != nil || on == nil || in.wants(s) || s.Index < 0 || s.Index >= on.queue.Shards {
+	if in.runner(s) != nil || on == nil || in.wants(s) || s.Index < 0 || s.Index >= on.shards() {
 		return
 	}
 	_, err := on.queue.Shard(s.Index).Adopt(in.name, fence).Release(in.io)

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/oklog/run"
 
@@ -56,6 +58,13 @@ func (n *Node) peers(ctx context.Context) (web.Status, error) {
 	for i, other := range instances {
 		status.Nodes = append(status.Nodes, n.nodeStatus(other, left[i]))
 		status.Warnings = append(append(status.Warnings, refusalsOf(other)...), unreadyOf(other)...)
+	}
+	_, damaged, err := n.client.ReadRegistry(ctx)
+	if err != nil {
+		return status, fmt.Errorf("status: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(damaged)) {
+		status.Warnings = append(status.Warnings, damaged[name].Error())
 	}
 	return status, nil
 }

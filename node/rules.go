@@ -26,8 +26,16 @@ type handled struct {
 	metrics   *metrics.Queue
 	// processWait counts how long batches wait for reserve; nil without it
 	processWait *metrics.Histogram
-	queue       *queue.Queue // set by Run
+	queue       *queue.Queue // set by Run; nil while its entry in the registry is damaged since before
 	paused      atomic.Bool
+}
+
+// shards is how many the queue has, 0 while that is not known.
+func (on *handled) shards() int {
+	if on.queue == nil {
+		return 0
+	}
+	return on.queue.Shards
 }
 
 // concurrency bounds the calls of the queue on this node, 0 = only the node's own bound does: what is

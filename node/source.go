@@ -53,11 +53,11 @@ func (c *cluster) look(ctx context.Context) (rebalance.View, error) {
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	entries, err := c.node.leases.Registry(ctx)
+	entries, err := c.node.readRegistry(ctx)
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	return c.view(c.leased(instances), entries), nil
+	return c.view(c.leased(instances), entries.all), nil
 }
 
 func (c *cluster) view(live []LeaseInfo, entries map[string]queue.Entry) rebalance.View {

@@ -52,7 +52,7 @@ func (in *instance) missing() (shards []*queue.Shard) {
 	desired := in.desired.Load()
 	if desired.all {
 		for _, on := range in.node.queues {
-			for i := range on.queue.Shards {
+			for i := range on.shards() {
 				if s := on.queue.Shard(i); in.runners[s.Shard] == nil {
 					shards = append(shards, s)
 				}
@@ -61,7 +61,7 @@ func (in *instance) missing() (shards []*queue.Shard) {
 		return shards
 	}
 	for s := range desired.of {
-		if on := in.node.queues[s.Queue]; on != nil && in.runners[s] == nil && s.Index < on.queue.Shards {
+		if on := in.node.queues[s.Queue]; on != nil && in.runners[s] == nil && s.Index < on.shards() {
 			shards = append(shards, on.queue.Shard(s.Index))
 		}
 	}

@@ -3,9 +3,12 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -19,6 +22,8 @@ func TestQueueThatANodeCannotRead(t *testing.T) {
 	for name, c := range map[string]struct{ entry, says string }{
 		"a later release": {`{"shards":2,"layout":1,"needs":["fmt2"]}`, "needs fmt2"},
 		"another codec":   {`{"shards":2,"layout":1,"codec":"aes-gcm"}`, `codec "aes-gcm"`},
+		"damaged":         {`{"shards":2,"layout":1`, "the queue's entry in the registry is damaged"},
+		"too many shards": {`{"shards":2000000,"layout":1}`, "2000000 shards, want 1 to 1000000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,6 +75,63 @@ func TestQueueThatANodeCannotRead(t *testing.T) {
 			write(plain)
 			p.drained()
 			await(t, "the lease says nothing", func() bool { return told() == "" })
+		})
+	}
+}
+
+// A queue's entry is damaged before a node starts: the node serves its other queues, says what is wrong, and serves this one once
+// a person has mended the entry. Nobody overwrites it.
+func TestNodeStartsBesideADamagedEntry(t *testing.T) {
+	t.Parallel()
+	for _, shards := range []int{0, 2} { // as registered, and configured
+		t.Run(fmt.Sprint(shards), func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			p := open(t, srv.URL(), 2)
+			p.push(numbered("a", 0, 3)...)
+			const bad, right = `{"shards":x,"layout":1}`, `{"shards":2,"layout":1}`
+			db := redis.NewClient(&redis.Options{Addr: srv.Addr(), Protocol: 2, DisableIdentity: true})
+			defer db.Close()
+			write := func(entry string) {
+				if err := db.HSet(t.Context(), "lk:{default}:queues", "orders", entry).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(bad)
+			handled := make(chan string, 10)
+			into := lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+				for _, j := range b.Jobs {
+					handled <- b.Shard.Queue + " " + j.ID
+				}
+				return nil
+			})
+			run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
+				return errors.Join(n.Handle(QueueConfig{Name: "orders", Shards: shards}, into), n.Handle(QueueConfig{Name: "others", Shards: 1}, into))
+			}).serving()
+			if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
+				t.Fatal(err)
+			}
+			if got := receive(t, "a job of the other queue", handled); got != "others goes on" {
+				t.Errorf("got %q handled, want that of the other queue", got)
+			}
+			await(t, "the status says what is wrong, where, and what would be right", func() bool {
+				status, err := run.status(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				text := strings.Join(status.Warnings, "\n")
+				return strings.Contains(text, "jobs of node") && strings.Contains(text, `queue "orders": the queue's entry in the registry is damaged`) &&
+					strings.Contains(text, "lk:{default}:queues") && strings.Contains(text, `write {"shards":N,"layout":L} there`)
+			})
+			if got := db.HGet(t.Context(), "lk:{default}:queues", "orders").Val(); got != bad {
+				t.Errorf("the entry is %s, want %s as it was", got, bad)
+			}
+			first := run.instance()
+			write(right)
+			first.keeper.poke()
+			run.next(first)
+			receive(t, "a job of the queue whose entry was mended", handled)
+			p.drained()
 		})
 	}
 }

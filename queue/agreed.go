@@ -91,6 +91,9 @@ func (q *Queue) Pushable() error {
 
 // refuses says why pushes by rules are refused as a whole. The caller holds c.mu.
 func (q *Queue) refuses(r PushRules) error {
+	if q.damage != nil {
+		return q.damage
+	}
 	if err := q.entry.Readable(q.Name); err != nil {
 		return err
 	}
@@ -154,20 +157,31 @@ func (c *Client) rulesOf(queue string) PushRules {
 	return c.rules[queue]
 }
 
-// saw takes in an entry that was just read.
-func (c *Client) saw(name string, entry Entry) {
+// saw takes in an entry that was just read, or why it could not be.
+func (c *Client) saw(name string, entry Entry, damage error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if q := c.queues[name]; q != nil {
+	q := c.queues[name]
+	switch {
+	case q == nil:
+	case damage != nil:
+		q.refuse(damage)
+	default:
 		q.learn(entry)
 	}
 }
 
+// refuse has the queue's pushes refused until its entry can be read again. The caller holds c.mu.
+func (q *Queue) refuse(damage error) {
+	q.damage = damage
+	q.obey(q.c.rules[q.Name])
+}
+
 // learn makes the queue's pushes go by an entry. The caller holds c.mu.
 func (q *Queue) learn(entry Entry) {
-	was := q.entry
-	q.entry = entry
-	if was.Codec != entry.Codec || was.Limits != entry.Limits || was.Removed != entry.Removed || was.Shards != entry.Shards || was.Layout != entry.Layout || !slices.Equal(was.Needs, entry.Needs) {
+	was, damaged := q.entry, q.damage != nil
+	q.entry, q.damage = entry, nil
+	if damaged || was.Codec != entry.Codec || was.Limits != entry.Limits || was.Removed != entry.Removed || was.Shards != entry.Shards || was.Layout != entry.Layout || !slices.Equal(was.Needs, entry.Needs) {
 		q.obey(q.c.rules[q.Name])
 	}
 }
@@ -198,12 +212,13 @@ func (q *Queue) read(ctx context.Context) error {
 	if err != nil {
 		return q.c.explain("read the queue registry", err)
 	}
-	entry, err := decodeEntry(q.Name, text)
-	if err != nil {
-		return err
-	}
+	entry, err := q.c.decodeEntry(q.Name, text)
 	q.c.mu.Lock()
 	defer q.c.mu.Unlock()
+	if err != nil {
+		q.refuse(err)
+		return err
+	}
 	q.learn(entry)
 	return nil
 }

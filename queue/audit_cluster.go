@@ -24,7 +24,7 @@ func (a *auditor) registry(ctx context.Context) (queues []*Queue, err error) {
 		return nil, a.c.explain("read the queue registry", err)
 	}
 	for name, text := range raw {
-		if entry, err := decodeEntry(name, text); err == nil && entry.Removed {
+		if entry, err := parseEntry(text); err == nil && entry.Removed {
 			delete(raw, name)
 		}
 	}
@@ -38,12 +38,9 @@ func (a *auditor) registry(ctx context.Context) (queues []*Queue, err error) {
 		if len(a.cfg.Queues) > 0 && !slices.Contains(a.cfg.Queues, name) {
 			continue
 		}
-		entry, err := decodeEntry(name, raw[name])
+		entry, err := a.c.decodeEntry(name, raw[name])
 		if err == nil {
-			err = CheckQueue(lowkiq.Queue{Name: name, Shards: entry.Shards})
-		}
-		if err == nil && entry.Layout < 1 {
-			err = fmt.Errorf("queue %q: layout %d, want 1 or more", name, entry.Layout)
+			err = CheckName("queue", name)
 		}
 		if err == nil {
 			err = entry.Readable(name)
@@ -189,7 +186,7 @@ func (c *Client) orphan(key string, registry map[string]string) string {
 	if !ok {
 		return fmt.Sprintf("queue %s is not registered", parts[1])
 	}
-	entry, err := decodeEntry(parts[1], text)
+	entry, err := parseEntry(text)
 	layout, _ := strconv.Atoi(parts[2])
 	index, _ := strconv.Atoi(parts[3])
 	switch {

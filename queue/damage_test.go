@@ -1,15 +1,18 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq"
 )
 
 var damageTests = []testCase{{"Damage_BlindsNobody", damageBlindsNobody}, {"Damage_StopsNoAction", damageStopsNoAction}, {"Damage_StrandsNobody", damageStrandsNobody},
-	{"Damage_FliesAside", damageFliesAside}, {"Damage_RefusesItsPush", damageRefusesItsPush}}
+	{"Damage_FliesAside", damageFliesAside}, {"Damage_RefusesItsPush", damageRefusesItsPush}, {"Damage_OfAnEntryIsItsQueues", damageOfAnEntry}}
 
 // damages are records that cannot be read.
 var damages = map[string]string{
@@ -190,5 +193,72 @@ func damageRefusesItsPush(t *testing.T, b *backend) {
 			}
 		}
 		eq(t, name+": handed out", jobIDs(r.pop(8)), []string{"first", "last", "ready-good"})
+	}
+}
+
+// damageOfAnEntry: a damaged entry of the registry concerns its own queue. Whoever touches that is told what is wrong, where, and what
+// would be right, and nothing is overwritten; once it is mended all goes on.
+func damageOfAnEntry(t *testing.T, b *backend) {
+	for name, c := range map[string]struct{ entry, says string }{
+		"cut off":         {`{"shards":1,"layout"`, "unexpected end of JSON input"},
+		"nonsense":        {"\x00\xff", "invalid character"},
+		"empty":           {"", "unexpected end of JSON input"},
+		"no shards":       {`{"layout":1}`, "0 shards, want 1 to 1000000"},
+		"too many shards": {`{"shards":1000001,"layout":1}`, "1000001 shards, want 1 to 1000000"},
+		"beyond an int":   {`{"shards":99999999999999999999,"layout":1}`, "cannot unmarshal number"},
+		"no layout":       {`{"shards":1}`, "layout 0, want 1 or more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, b)
+			whole, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "whole", Shards: 2})
+			r.no(err)
+			const right = `{"shards":1,"layout":1}`
+			r.no(r.c.rdb.HSet(r.ctx, r.c.queuesKey(), "q", c.entry).Err())
+			fresh := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.cfg.Cluster })
+			before := r.dump()
+			for _, client := range []*Client{fresh, r.c} { // the second one knew the queue
+				entries, damaged, err := client.ReadRegistry(r.ctx)
+				r.no(err)
+				eq(t, "read", entries, map[string]Entry{"whole": {Shards: 2, Layout: 1}})
+				_, err1 := client.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
+				_, err2 := client.Queue(r.ctx, "q")
+				_, err3 := client.Push(r.ctx, "q", job("a", "1"))
+				_, err4 := client.DeleteQueue(r.ctx, "q", Deletion{Force: true, Handled: func(context.Context) ([]string, error) { return nil, nil }})
+				for door, err := range map[string]error{"the registry": damaged["q"], "register": err1, "open": err2, "push": err3, "delete": err4,
+					"pause": client.Pause(r.ctx, "q"), "publish rules": client.PublishRules(r.ctx, "q")} {
+					if !errors.Is(err, ErrEntryDamaged) || Transient(err) {
+						t.Errorf("%s: got %v, want %v", door, err, ErrEntryDamaged)
+						continue
+					}
+					for _, part := range []string{c.says, `queue "q"`, client.queuesKey(), client.address, `write {"shards":N,"layout":L} there`} {
+						if !strings.Contains(err.Error(), part) {
+							t.Errorf("%s: got %q, want %q in it", door, err, part)
+						}
+					}
+				}
+				_, _, shards, err := client.Counted(r.ctx)
+				r.no(err)
+				eq(t, "shards counted", shards, 2)
+			}
+			if _, err := r.q.Push(r.ctx, job("a", "1")); !errors.Is(err, ErrEntryDamaged) {
+				t.Errorf("push to a queue known from before: got %v, want %v", err, ErrEntryDamaged)
+			}
+			audit, err := fresh.Audit(r.ctx, AuditConfig{Orphans: true})
+			r.no(err)
+			if len(audit.Faults) != 1 || audit.Faults[0].Kind != RegistryDamaged || audit.Faults[0].Repair != "" || audit.Shards != 2 || !strings.Contains(audit.Faults[0].What, c.says) {
+				t.Errorf("audit: got %+v, want the one fault, for a person, and the shards of the other queue", audit)
+			}
+			if done, err := fresh.Repair(r.ctx, audit.Faults[0]); done || err != nil {
+				t.Errorf("repair: got %v, %v, want nothing done", done, err)
+			}
+			eq(t, "redis", r.dump(), before)
+			_, err = whole.Push(r.ctx, job("a", "1"))
+			r.no(err)
+			r.no(r.c.rdb.HSet(r.ctx, r.c.queuesKey(), "q", right).Err())
+			_, err = r.c.Queue(r.ctx, "q")
+			r.no(err)
+			r.push(job("a", "1"))
+			eq(t, "jobs once it is mended", len(r.drain()), 1)
+		})
 	}
 }

@@ -20,7 +20,7 @@ func TestGolden(t *testing.T) {
 	t.Parallel()
 	entry := Entry{Shards: 16, Layout: 1, Paused: true, Codec: "aes-gcm", Limits: Limits{PayloadBytes: 1 << 18, Payloads: 500, IDPayload: 1 << 22}, Needs: []string{"fmt2"}}
 	golden.Check(t, "entry", inJSON(t, entry), func(t *testing.T, stored string) {
-		if got, err := decodeEntry("orders", stored); err != nil || !reflect.DeepEqual(got, entry) {
+		if got, err := parseEntry(stored); err != nil || !reflect.DeepEqual(got, entry) {
 			t.Errorf("got %+v %v, want %+v", got, err, entry)
 		}
 	})
@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 		"entry-removing": {Shards: 16, Layout: 2, Paused: true, Removing: "JBSWY3DPEHPK3PXPJBSWY3DPEH"}, "entry-removed": {Shards: 16, Layout: 2, Removed: true},
 	} {
 		golden.Check(t, name, inJSON(t, gone), func(t *testing.T, stored string) {
-			if got, err := decodeEntry("orders", stored); err != nil || !reflect.DeepEqual(got, gone) || !got.gone() {
+			if got, err := parseEntry(stored); err != nil || !reflect.DeepEqual(got, gone) || !got.gone() {
 				t.Errorf("got %+v %v, want %+v", got, err, gone)
 			}
 		})

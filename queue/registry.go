@@ -62,6 +62,7 @@ type Queue struct {
 	shards []*Shard
 	commit committer
 	entry  Entry        // as last read; guarded by c.mu
+	damage error        // why the entry could not be read last time, nil if it could; guarded by c.mu
 	looked atomic.Int64 // when a push has last asked for the entry, unix ns
 	rules  atomic.Pointer[PushRules]
 	push   atomic.Pointer[Pusher] // by the rules
@@ -153,14 +154,18 @@ func (c *Client) register(ctx context.Context, q lowkiq.Queue, layout int) (*Que
 func (c *Client) Queue(ctx context.Context, name string) (*Queue, error) {
 	c.mu.Lock()
 	q := c.queues[name]
+	known := q != nil && q.damage == nil
 	c.mu.Unlock()
-	if q != nil {
+	if known {
 		return q, nil
 	}
 	if err := CheckName("queue", name); err != nil {
 		return nil, err
 	}
-	entries, err := c.Registry(ctx)
+	entries, damaged, err := c.ReadRegistry(ctx)
+	if err == nil {
+		err = damaged[name]
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -178,27 +183,36 @@ func unknown(name string, entries map[string]Entry) error {
 	return fmt.Errorf("%w %q (known: %s)", lowkiq.ErrUnknownQueue, name, strings.Join(slices.Sorted(maps.Keys(entries)), ", "))
 }
 
-// Registry reads all entries, but for those of deleted queues, which it forgets; also has other clients of the process forget them.
-func (c *Client) Registry(ctx context.Context, also ...*Client) (map[string]Entry, error) {
+// Registry reads all entries, but for those of deleted queues, which it forgets, and those that are damaged; see [Client.ReadRegistry].
+func (c *Client) Registry(ctx context.Context) (map[string]Entry, error) {
+	entries, _, err := c.ReadRegistry(ctx)
+	return entries, err
+}
+
+// ReadRegistry is Registry that also says, by queue, which entries cannot be read, each an [ErrEntryDamaged]: one that is damaged
+// concerns its own queue only. Whoever opens, registers, changes or deletes that queue is refused with this error. also are other
+// clients of the process, which learn of the entries, too.
+func (c *Client) ReadRegistry(ctx context.Context, also ...*Client) (entries map[string]Entry, damaged map[string]error, err error) {
 	raw, err := c.rdb.HGetAll(ctx, c.queuesKey()).Result()
 	if err != nil {
-		return nil, c.explain("read the queue registry", err)
+		return nil, nil, c.explain("read the queue registry", err)
 	}
-	entries := make(map[string]Entry, len(raw))
+	entries, damaged = make(map[string]Entry, len(raw)), map[string]error{}
 	for name, text := range raw {
-		entry, err := decodeEntry(name, text)
+		entry, err := c.decodeEntry(name, text)
 		if err != nil {
-			return nil, err
-		}
-		if !entry.gone() {
+			damaged[name] = err
+		} else if !entry.gone() {
 			entries[name] = entry
 		}
 		for _, client := range append(also, c) {
-			client.saw(name, entry)
-			client.forget(name, entry)
+			client.saw(name, entry, err)
+			if err == nil {
+				client.forget(name, entry)
+			}
 		}
 	}
-	return entries, nil
+	return entries, damaged, nil
 }
 
 // forget drops what is remembered of a queue that was deleted since, or deleted and registered anew.
@@ -236,7 +250,7 @@ func (c *Client) rewrite(ctx context.Context, name string, change func(*Entry) e
 		if err != nil {
 			return c.explain("read the queue registry", err)
 		}
-		entry, err := decodeEntry(name, old)
+		entry, err := c.decodeEntry(name, old)
 		if err != nil {
 			return err
 		}
@@ -260,22 +274,40 @@ func (c *Client) rewrite(ctx context.Context, name string, change func(*Entry) e
 			return err
 		}
 		if reply == int64(1) {
-			c.saw(name, entry)
+			c.saw(name, entry, nil)
 			return nil
 		}
 	}
 }
 
-func decodeEntry(name, text string) (Entry, error) {
-	var entry Entry
-	if err := json.Unmarshal([]byte(text), &entry); err != nil || entry.Shards < 1 {
-		return entry, fmt.Errorf("queue registry: entry of %q is damaged: %q", name, text)
+// ErrEntryDamaged: what the registry says of a queue cannot be read. A person must write it anew: nothing else says for sure how many
+// shards the queue has.
+var ErrEntryDamaged = errors.New("the queue's entry in the registry is damaged")
+
+// decodeEntry reads an entry. Its errors say what is wrong with it, where it is, and what would be right.
+func (c *Client) decodeEntry(name, text string) (Entry, error) {
+	entry, err := parseEntry(text)
+	if err == nil {
+		return entry, nil
+	}
+	return Entry{}, fmt.Errorf(`queue %q: %w: %w: field %q of the hash %s in redis %s is %.100q; write {"shards":N,"layout":L} there, N as the nodes have it configured, `+
+		`L as in the names of the queue's keys, lk:{%s/%s/L/0}:*`, name, ErrEntryDamaged, err, name, c.queuesKey(), c.address, text, c.cfg.Cluster, name)
+}
+
+func parseEntry(text string) (entry Entry, err error) {
+	switch err = json.Unmarshal([]byte(text), &entry); {
+	case err != nil:
+		return entry, err
+	case entry.Shards < 1 || entry.Shards > lowkiq.MaxShards: // as CheckQueue has it: each shard costs memory
+		return entry, fmt.Errorf("%d shards, want 1 to %d", entry.Shards, lowkiq.MaxShards)
+	case entry.Layout < 1:
+		return entry, fmt.Errorf("layout %d, want 1 or more", entry.Layout)
 	}
 	return entry, nil
 }
 
 func (c *Client) adopt(name, text string) (*Queue, error) {
-	entry, err := decodeEntry(name, text)
+	entry, err := c.decodeEntry(name, text)
 	if err == nil {
 		err = entry.Readable(name)
 	}

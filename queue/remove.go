@@ -131,7 +131,7 @@ func (c *Client) entry(ctx context.Context, name string) (string, Entry, error) 
 	if err != nil {
 		return "", Entry{}, c.explain("read the queue registry", err)
 	}
-	entry, err := decodeEntry(name, text)
+	entry, err := c.decodeEntry(name, text)
 	return text, entry, err
 }
 
@@ -358,7 +358,7 @@ func (s *Shard) removed(ctx context.Context, refusal error) error {
 // first is the entry that it gets, but for the layout.
 func (c *Client) revive(ctx context.Context, name string, first Entry, text string) (string, error) {
 	for {
-		entry, err := decodeEntry(name, text)
+		entry, err := c.decodeEntry(name, text)
 		switch {
 		case err != nil:
 			return "", err

@@ -71,8 +71,8 @@ func Queues(ctx context.Context, client *queue.Client, handled Handled) ([]Queue
 	all := make([]QueueStatus, 0, len(entries))
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		stats, err := readStats(ctx, client, name)
-		if errors.Is(err, lowkiq.ErrUnknownQueue) {
-			continue // it was deleted meanwhile
+		if errors.Is(err, lowkiq.ErrUnknownQueue) || errors.Is(err, queue.ErrEntryDamaged) {
+			continue // it was deleted meanwhile, or its entry damaged
 		}
 		if err != nil {
 			return nil, err

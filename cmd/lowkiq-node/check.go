@@ -219,6 +219,7 @@ func reportTable(s *streams, found queue.Audit, repaired int) error {
 			}
 		})
 		repairText(s, found.Faults)
+		personText(s, found.Faults)
 		fmt.Fprintln(s.out)
 	}
 	if found.More > 0 {
@@ -272,6 +273,21 @@ func repairText(s *streams, faults []queue.Fault) {
 		}
 		said[f.Kind] = true
 		say(s.out, "  %s: %s\n", f.Kind, f.Repair)
+	}
+}
+
+// personText says in full what a person must mend: the table cuts long texts.
+func personText(s *streams, faults []queue.Fault) {
+	begun := false
+	for _, f := range faults {
+		if f.Kind != queue.RegistryDamaged {
+			continue
+		}
+		if !begun {
+			say(s.out, "\nA person must mend:\n")
+		}
+		begun = true
+		say(s.out, "  %s\n", f.What)
 	}
 }
 
