@@ -27,12 +27,36 @@ local function shrink(number, size)
   end
 end
 
+-- sweep is the rest of settle, from place i of ids on, with one look at the flight and one walk through the list: it blanks
+-- what it takes, which costs no walk, and then removes all blanks. No id is ''. Returns how many it took.
+local function sweep(flight_key, before, size, ids, i, taken)
+  local at = {}
+  for k, id in ipairs(redis.call('LRANGE', flight_key, before, before + size - 1)) do at[id] = before + k - 1 end
+  local n = 0
+  for k = i, #ids do
+    local place = at[ids[k]]
+    if place then
+      if n == 0 then redis.call('HDEL', KEYS[1], '') end -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+      redis.call('LSET', flight_key, place, '')
+      at[ids[k]] = nil
+      n = n + 1
+      taken[#taken + 1] = ids[k]
+    end
+  end
+  if n > 0 then redis.call('LREM', flight_key, n, '') end
+  return n
+end
+
+-- Entries that settle may walk over before it sweeps. Ids that come in the order of their flight are at its head; each other
+-- one is a walk, and Redis serves nobody else meanwhile.
+local most_walked = 4000
+
 -- settle removes those of ids that are in this flight from it and returns them (a late or
 -- repeated request finds none). Their records stay in jobs; the caller says what becomes of
 -- them. crashes_key is nil when no handler answered; an answer ends an id's probation.
 local function settle(flight_key, crashes_key, number, ids)
   local before, size = stretch(number)
-  local taken = {}
+  local taken, walked = {}, 0
   for i = 1, #ids do
     if size == 0 then break end
     local place = redis.call('LPOS', flight_key, ids[i])
@@ -40,6 +64,11 @@ local function settle(flight_key, crashes_key, number, ids)
       redis.call('LREM', flight_key, 1, ids[i])
       size = size - 1
       taken[#taken + 1] = ids[i]
+    end
+    walked = walked + (place or before + size)
+    if walked > most_walked then
+      size = size - sweep(flight_key, before, size, ids, i + 1, taken)
+      break
     end
   end
   if #taken > 0 then

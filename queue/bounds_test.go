@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -317,4 +318,139 @@ func TestPiecesKeepTheOrder(t *testing.T) {
 	rest, _ := r.popOne("a")
 	eq(t, "retry count of the rest", rest.RetryCount, -1)
 	eq(t, "the rest begins", string(rest.Payloads[0].Data), string(first.Payloads[1999].Data))
+}
+
+// Acks may come in any order, and in any number: what is acknowledged by name is found by one walk through the flights, not by one
+// for each id. Those that come in the order of their flight are at its head, and are not looked for.
+func TestAcksInAnyOrderAreBounded(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	b := &backend{url: server.URL()}
+	for name, c := range map[string]struct {
+		order func(ids []string) []string
+		calls int // most LPOS in all
+		sends int // scripts
+	}{
+		"as popped":     {func(ids []string) []string { return ids }, 4000, 3},
+		"last to first": {reversed, 400, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, b, func(cfg *Config) { cfg.Cluster = strings.ReplaceAll(name, " ", "-") })
+			flights := r.longFlights()
+			if name == "last to first" {
+				slices.Reverse(flights)
+			}
+			var acks []Acks
+			for _, f := range flights {
+				acks = append(acks, Acks{Flight: f.Flight, IDs: c.order(f.IDs)})
+			}
+			r.no(r.c.rdb.Do(r.ctx, "CONFIG", "RESETSTAT").Err())
+			n, err := r.claim.Ack(r.ctx, acks...)
+			r.no(err)
+			eq(t, "acked", n, 4000)
+			calls := r.calls()
+			if calls["lpos"] > c.calls || calls["lrem"] > c.calls || calls["evalsha"]+calls["eval"] > c.sends+1 {
+				t.Errorf("got %d LPOS, %d LREM and %d scripts, want at most %d of each and %d scripts", calls["lpos"], calls["lrem"], calls["evalsha"], c.calls, c.sends)
+			}
+			if name == "as popped" && calls["lset"]+calls["lrange"] > 0 {
+				t.Errorf("got %d LSET and %d LRANGE for acks in order, want none", calls["lset"], calls["lrange"])
+			}
+			n, err = r.claim.Ack(r.ctx, acks...)
+			r.no(err)
+			eq(t, "acked again", n, 0)
+			eq(t, "left in flight", r.c.rdb.LLen(r.ctx, r.s.keys.flight).Val(), 0)
+			eq(t, "open flights", r.pop(1).Open, nil)
+		})
+	}
+}
+
+// Half of each flight is acknowledged by name, from its end, with a pop, twice, and ids of no flight among them: exactly those are
+// done, and the others stay in their order.
+func TestAcksTakeWhatTheyName(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	flights := r.longFlights()
+	var acks []Acks
+	left := ""
+	for _, f := range flights {
+		var ids []string
+		for i, id := range f.IDs {
+			if i%2 == 0 {
+				ids = append(ids, id)
+			} else {
+				left += id + "\n"
+			}
+		}
+		acks = append(acks, Acks{Flight: f.Flight, IDs: slices.Concat([]string{"nobody", flights[0].IDs[1]}[:1+min(1, int(f.Flight)-1)], reversed(ids), ids[:3])})
+	}
+	slices.Reverse(acks)
+	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1 << 20, Acks: acks})
+	r.no(err)
+	eq(t, "open flights", len(p.Open), len(flights))
+	eq(t, "left in flight", strings.Join(r.c.rdb.LRange(r.ctx, r.s.keys.flight, 0, -1).Val(), "\n")+"\n", left)
+	n, err := r.claim.Ack(r.ctx, append(acks, Acks{Flight: 1, Rest: true}, Acks{Flight: 2, Rest: true}, Acks{Flight: 3, Rest: true}, Acks{Flight: 4, Rest: true})...)
+	r.no(err)
+	eq(t, "acked with the rest", n, 2000)
+}
+
+// Tens of thousands of ids in one call, as an importer's worker may name them, are more than one script takes.
+func TestAckOfVeryMany(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
+	p := r.pop(2)
+	many := append(idsOf("nobody", 20_000), "b", "a")
+	n, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, IDs: many})
+	r.no(err)
+	eq(t, "acked", n, 2)
+	_, flight := r.popOne("c")
+	p, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{{Flight: flight, IDs: append(idsOf("nobody", 20_000), "c")}}})
+	r.no(err)
+	eq(t, "open after acks that went with a pop", p.Open, nil)
+	var rests []Acks
+	for i := range int64(10_000) {
+		rests = append(rests, Acks{Flight: 100 + i, Rest: true})
+	}
+	n, err = r.claim.Ack(r.ctx, rests...)
+	r.no(err)
+	eq(t, "acked of flights that never were", n, 0)
+}
+
+// longFlights puts 4,000 ids of 500 bytes in flight, 1,000 in each of four flights.
+func (r *rig) longFlights() (flights []Acks) {
+	r.t.Helper()
+	var jobs []lowkiq.Push
+	for i := range 4000 {
+		jobs = append(jobs, job(strings.Repeat("i", 495)+fmt.Sprintf("%05d", i), "1"))
+	}
+	r.push(jobs...)
+	for range 4 {
+		p := r.pop(1000)
+		f := Acks{Flight: p.Flight}
+		for _, j := range p.Jobs {
+			f.IDs = append(f.IDs, j.ID)
+		}
+		eq(r.t, "ids of a flight", len(f.IDs), 1000)
+		flights = append(flights, f)
+	}
+	return flights
+}
+
+func reversed(ids []string) []string {
+	ids = slices.Clone(ids)
+	slices.Reverse(ids)
+	return ids
+}
+
+// calls counts the calls of each command, those of scripts included, since CONFIG RESETSTAT.
+func (r *rig) calls() map[string]int {
+	r.t.Helper()
+	calls := map[string]int{}
+	for line := range strings.Lines(r.c.rdb.Info(r.ctx, "commandstats").Val()) {
+		name, rest, found := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		if number, _, _ := strings.Cut(rest, ","); found {
+			calls[name], _ = strconv.Atoi(number)
+		}
+	}
+	return calls
 }

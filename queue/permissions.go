@@ -29,7 +29,7 @@ func tries(key string) [][]any {
 		on("SET", "1", "PX", time.Minute.Milliseconds()), on("GET"), on("MGET"), on("EXISTS"), on("PEXPIRE", time.Minute.Milliseconds()),
 		on("HGET", "f"), on("HMGET", "f"), on("HGETALL"), on("HEXISTS", "f"), on("HSTRLEN", "f"), on("HLEN"), on("HSCAN", "0"),
 		on("HSET", "f", "v"), on("HSETNX", "f", "v"), on("HINCRBY", "f", 1), on("HDEL", "f"),
-		on("LINDEX", 0), on("LLEN"), on("LPOS", "v"), on("LRANGE", 0, 0), on("LPOP"), on("LPUSH", "v"), on("RPUSH", "v"), on("LREM", 0, "v"), on("LTRIM", 0, 0),
+		on("LINDEX", 0), on("LLEN"), on("LPOS", "v"), on("LRANGE", 0, 0), on("LPOP"), on("LPUSH", "v"), on("RPUSH", "v"), on("LREM", 0, "v"), on("LSET", 0, "v"), on("LTRIM", 0, 0),
 		on("ZADD", 1, "v"), on("ZCARD"), on("ZCOUNT", 0, 0), on("ZLEXCOUNT", "-", "+"), on("ZRANGE", 0, 0), on("ZREVRANGE", 0, 0), on("ZRANGEBYLEX", "-", "+"),
 		on("ZRANGEBYSCORE", 0, 0), on("ZREM", "v"), on("ZREMRANGEBYLEX", "-", "+"), on("ZSCAN", "0"), on("ZSCORE", "v"),
 		on("TYPE"), on("UNLINK"), on("PTTL"), {"SCAN", "0"}, {"TIME"}, on("PUBLISH", ""), on("DEL"),

@@ -63,6 +63,12 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	if req.IDs < 1 || req.IDs > maxPop {
 		return Popped{}, fmt.Errorf("shard %s: pop %d jobs: want 1 to %d", c.Shard, req.IDs, maxPop)
 	}
+	for first, rest := cutAcks(req.Acks); len(rest) > 0; first, rest = cutAcks(rest) { // the last ones go along
+		if _, err := c.ack(ctx, first); err != nil {
+			return Popped{}, err
+		}
+		req.Acks = rest
+	}
 	number := c.popped + 1
 	slot := "0"
 	if req.Slot {

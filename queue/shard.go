@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -190,9 +191,47 @@ func appendAcks(args []any, acks []Acks) []any {
 	return args
 }
 
+// ackChunk is the most acks that one script gets: Redis serves nobody else meanwhile, and Lua has no room for more than
+// 8,000 ids at once. Each id is one, and each flight that is named some more: it must be found.
+const (
+	ackChunk  = 2000
+	ackFlight = 16
+)
+
+// cutAcks splits acks into what one script gets and what follows it.
+func cutAcks(acks []Acks) (first, rest []Acks) {
+	room := ackChunk
+	for i, a := range acks {
+		if room -= ackFlight; room < 1 {
+			return acks[:i], acks[i:]
+		}
+		if a.Rest {
+			continue
+		}
+		if len(a.IDs) > room {
+			begin, end := a, a
+			begin.IDs, end.IDs = a.IDs[:room], a.IDs[room:]
+			return append(slices.Clone(acks[:i]), begin), append([]Acks{end}, acks[i+1:]...)
+		}
+		room -= len(a.IDs)
+	}
+	return acks, nil
+}
+
 // Ack says that jobs are done. It returns how many were still in their flight; to
-// repeat it does nothing.
-func (c *Claim) Ack(ctx context.Context, acks ...Acks) (int, error) {
+// repeat it does nothing. Very many are sent in parts.
+func (c *Claim) Ack(ctx context.Context, acks ...Acks) (total int, err error) {
+	for {
+		first, rest := cutAcks(acks)
+		n, err := c.ack(ctx, first)
+		if total += n; err != nil || len(rest) == 0 {
+			return total, err
+		}
+		acks = rest
+	}
+}
+
+func (c *Claim) ack(ctx context.Context, acks []Acks) (int, error) {
 	reply, err := c.c.run(ctx, c.c.scripts.ack, c.pop[:8], appendAcks([]any{c.Instance, c.fence, c.keys.wake}, acks)...)
 	if err != nil {
 		return 0, fmt.Errorf("shard %s: %w", c.Shard, err)

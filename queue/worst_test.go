@@ -47,8 +47,13 @@ func TestWorstScript(t *testing.T) {
 		ids, what := randomFill(r, random)
 		worst.what = fmt.Sprintf("seed %d: %s", seed, what)
 		everything(r, ids, randomError(random))
+		worst.what = "4,000 long ids in flight, acked from the last to the first"
+		other := newRig(t, b, func(cfg *Config) { cfg.Cluster = "acks" })
+		other.c.rdb.AddHook(worst)
+		worst.acks(other)
 		r.no(r.c.rdb.FlushDB(r.ctx).Err())
 	}
+	t.Logf("acks of 4 x 999 ids by name, the last first:\n%s", worst.ackStats)
 	names := slices.SortedFunc(maps.Keys(worst.found), func(x, y string) int { return int(worst.found[y].cpu - worst.found[x].cpu) })
 	for _, name := range names {
 		w := worst.found[name]
@@ -71,6 +76,8 @@ type worstOf struct {
 	mu    sync.Mutex
 	found map[string]worstCase // guarded by mu
 	sha   map[string]string
+
+	ackStats string // what Redis says of the commands of acks by name
 }
 
 func (w *worstOf) names(c *Client) {
@@ -105,6 +112,23 @@ func (w *worstOf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (w *worstOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
+}
+
+// acks names each id of long flights, in the order that costs most, and keeps what each command of that has cost.
+func (w *worstOf) acks(r *rig) {
+	flights := r.longFlights()
+	r.no(w.info.ConfigResetStat(r.ctx).Err())
+	for _, f := range slices.Backward(flights) {
+		if n, err := r.claim.Ack(r.ctx, Acks{Flight: f.Flight, IDs: reversed(f.IDs)[1:]}); err != nil || n != len(f.IDs)-1 {
+			r.t.Fatalf("ack of all but one: got %d, %v", n, err)
+		}
+	}
+	if w.ackStats == "" {
+		w.ackStats = w.info.Info(r.ctx, "commandstats").Val()
+	}
+	for _, f := range flights {
+		r.ack(f.Flight, f.IDs[len(f.IDs)-1])
+	}
 }
 
 // cpu is what Redis' main thread has used, to receive and to answer included.
