@@ -258,6 +258,8 @@ func TestKindOf(t *testing.T) {
 		{"status code: 404", "status code: 404"},
 		{"404 jobs of code 4040", "# jobs of code #"},
 		{"\xff\xfe 1", "? #"},
+		{"\x1b[1mno account\u202e\u200b 17\x00", "?[#mno account?? #?"},
+		{"no\u00a0account\u2028of \\shop", "no account of \\shop"},
 	} {
 		if got := KindOf(c.message); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.message, got, c.want)

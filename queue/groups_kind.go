@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -17,9 +18,10 @@ const (
 const NoKind = " "
 
 // KindOf is what errors that differ in numbers, ids and quoted text have in common: their Gist
-// with a # for each of them. The status of an HTTP answer is kept.
+// with a # for each of them. The status of an HTTP answer is kept. A ? stands for what is not printed,
+// as people copy kinds.
 func KindOf(message string) string {
-	line := strings.ToValidUTF8(cutText(Gist(message), kindReads), "?")
+	line := strings.Map(printed, strings.ToValidUTF8(cutText(Gist(message), kindReads), "?"))
 	var kind strings.Builder
 	for i := 0; i < len(line); {
 		switch n := quoted(line, i); {
@@ -37,6 +39,14 @@ func KindOf(message string) string {
 		}
 	}
 	return cutText(strings.Join(strings.Fields(kind.String()), " "), kindBytes)
+}
+
+// printed is a character that is printed or white space as it is, a ? for any other.
+func printed(r rune) rune {
+	if unicode.IsPrint(r) || unicode.IsSpace(r) {
+		return r
+	}
+	return '?'
 }
 
 // quoted is the length of the quoted text that begins at i, 0 if none does. A ' inside of

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,6 +62,30 @@ func (p *ports) collided(err error) bool {
 	}
 	at := op.Addr.String()
 	return at == local(p.base+raftPort) || at == local(p.base+httpPort)
+}
+
+// listening says which setting names an address at which the node cannot listen.
+func listening(err error, cfg node.Config, http, bind string) error {
+	if err == nil || !slices.ContainsFunc(notListening, func(no syscall.Errno) bool { return strings.Contains(err.Error(), no.Error()) }) {
+		return err // gossip's library hands on the text only
+	}
+	setting := bind
+	var op *net.OpError
+	if errors.As(err, &op) && op.Addr != nil && portOf(op.Addr.String()) == portOf(cfg.HTTP) {
+		setting = http
+	}
+	return fail(exitUsage, "%w: choose another address with %s", err, setting)
+}
+
+var notListening = []syscall.Errno{syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, syscall.EACCES}
+
+// portOf is the port of an address, "" if it has none.
+func portOf(address string) string {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return ""
+	}
+	return port
 }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

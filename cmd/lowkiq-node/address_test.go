@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"testing"
@@ -78,4 +80,34 @@ func TestLookingForPortsIsInNobodysWay(t *testing.T) {
 	}
 	close(stop)
 	<-ended
+}
+
+// The setting is that of the port which is taken; gossip's library hands on a text only.
+func TestListeningNamesTheSetting(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, refused := net.Listen("tcp", taken.Addr().String())
+	other := errors.New("something else")
+	for _, c := range []struct {
+		err  error
+		http string
+		want string
+	}{
+		{fmt.Errorf("node: http: %w", refused), taken.Addr().String(), "node.http"},
+		{fmt.Errorf("node: raft: %w", refused), "127.0.0.1:0", "node.bind"},
+		{fmt.Errorf("node: raft: %w", refused), "", "node.bind"},
+		{errors.New(refused.Error()), "127.0.0.1:0", "node.bind"},
+	} {
+		err := listening(c.err, node.Config{HTTP: c.http}, "node.http", "node.bind")
+		if want := c.err.Error() + ": choose another address with " + c.want; err.Error() != want || codeOf(err) != exitUsage {
+			t.Errorf("got %v (code %d), want %s", err, codeOf(err), want)
+		}
+	}
+	if err := listening(other, node.Config{}, "a", "b"); err != other {
+		t.Errorf("got %v, want %v as it was", err, other)
+	}
 }

@@ -161,7 +161,7 @@ type whyCommand struct {
 }
 
 func (*whyCommand) Help() string {
-	return "Why is an id not being handled now?\n\nExamples:\n\n    lowkiq-node why 17\n    lowkiq-node why 17 --queue orders -o json\n\n" + exitHelp
+	return "Why is an id not being handled now? The exit code is 2 if there is no such job, as that of jobs show.\n\nExamples:\n\n    lowkiq-node why 17\n    lowkiq-node why 17 --queue orders -o json\n\n" + exitHelp
 }
 
 // whyAnswer is what a node says of one id.
@@ -194,14 +194,21 @@ func (c *whyCommand) Run(s *streams) error {
 		return fail(exitUsage, "id %q is in several queues: name one with --queue (%s)", c.ID, strings.Join(names, ", "))
 	}
 	one := answers[0]
-	return with.print(one, func(w io.Writer) {
+	err = with.print(one, func(w io.Writer) {
 		where := ""
 		if one.Queue != "" {
 			where = fmt.Sprintf(" (queue %s, shard %d)", one.Queue, one.Shard)
 		}
 		say(w, "%s%s: %s: %s\n", one.ID, where, one.State, one.Reason)
 	})
+	if err == nil && one.State == absent {
+		return &exitError{code: exitUsage} // as jobs show has it; the answer says the rest
+	}
+	return err
 }
+
+// absent is the state of an id that no job has.
+const absent = "absent"
 
 // find asks the queue that is named, or all: then it returns the answers of those that
 // have the id. There is at least one.
@@ -222,13 +229,13 @@ func (c *whyCommand) find(with *conversation) (found []whyAnswer, err error) {
 		if err := with.fetch("/api/v1/why?"+url.Values{"queue": {name}, "id": {c.ID}}.Encode(), &one); err != nil {
 			return nil, err
 		}
-		if one.State != "absent" || len(queues) == 1 {
+		if one.State != absent || len(queues) == 1 {
 			found = append(found, one)
 		}
 	}
 	if len(found) == 0 {
 		reason := fmt.Sprintf("no queue has a job %q: it is done, or was never pushed (queues: %s)", c.ID, strings.Join(queues, ", "))
-		found = append(found, whyAnswer{ID: c.ID, Shard: -1, State: "absent", Reason: reason})
+		found = append(found, whyAnswer{ID: c.ID, Shard: -1, State: absent, Reason: reason})
 	}
 	return found, nil
 }

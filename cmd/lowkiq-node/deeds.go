@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
 )
@@ -69,7 +70,7 @@ func (c *someJobs) act(s *streams, d deed) error {
 			return err
 		}
 		d.done = "would be " + d.done
-		return with.summary(sum, d)
+		return c.summary(with, sum, d)
 	}
 	if d.ask != "" && !c.Yes && terminal(s.in) {
 		found, err := with.steps(path, c.body(d, all, true))
@@ -77,7 +78,7 @@ func (c *someJobs) act(s *streams, d deed) error {
 			return err
 		}
 		if found.Changed == 0 {
-			return with.summary(found, d) // there is nothing to ask about
+			return c.summary(with, found, d) // there is nothing to ask about
 		}
 		if !confirm(s, fmt.Sprintf("%s %s of queue %s?", d.ask, count(found.Changed, "job"), plain(c.Queue))) {
 			return fail(exitFailed, "nothing was changed")
@@ -87,8 +88,64 @@ func (c *someJobs) act(s *streams, d deed) error {
 	if err != nil {
 		return brokenOff(with.ctx, sum, d, err)
 	}
-	return with.summary(sum, d)
+	return c.summary(with, sum, d)
 }
+
+// summary prints what was done. A kind that no job has is a slip of the pen more often than not.
+func (c *someJobs) summary(with *conversation, sum progress, d deed) error {
+	if c.Kind == "" || c.Cursor != "" || sum.Changed+sum.Skipped > 0 {
+		return with.summary(sum, d)
+	}
+	if with.asJSON {
+		if err := with.summary(sum, d); err != nil {
+			return err
+		}
+	}
+	return c.noKind(with, d)
+}
+
+// shownKinds is how many kinds an error names.
+const shownKinds = 5
+
+// noKind says that no job has an error of the kind, and which kinds there are.
+func (c *someJobs) noKind(with *conversation, d deed) error {
+	state := d.errorState()
+	noun := map[string]string{"failed": "failed job", "retry": "job between two attempts", "blocked": "blocked id", "morgue": "buried job"}[state]
+	answer, err := errorsOf(with, c.Queue, state)
+	if err != nil {
+		return err
+	}
+	list := fmt.Sprintf("lowkiq-node errors %s --state %s", c.Queue, state)
+	var kinds []string
+	for _, g := range answer.Groups {
+		if g.Kind != "" && len(kinds) < shownKinds {
+			kinds = append(kinds, shellQuoted(g.Kind))
+		}
+	}
+	if len(kinds) == 0 {
+		return fail(exitUsage, "queue %s has no %s with an error of the kind %s, nor of another (%s lists them)", c.Queue, noun, shellQuoted(c.Kind), list)
+	}
+	more := ""
+	if len(answer.Groups) > len(kinds) || !answer.All {
+		more = ", …"
+	}
+	return fail(exitUsage, "queue %s has no %s with an error of the kind %s; there are %s%s (%s lists them)",
+		c.Queue, noun, shellQuoted(c.Kind), strings.Join(kinds, ", "), more, list)
+}
+
+// errorState is the state of those jobs by whose errors a deed chooses, as the command errors has it.
+func (d deed) errorState() string {
+	switch place, _, _ := strings.Cut(strings.TrimPrefix(d.path, "/"), "/"); {
+	case place != "jobs":
+		return place // blocked or morgue
+	case d.state == "failed":
+		return d.state
+	}
+	return "retry" // what is due already is not made due
+}
+
+// shellQuoted is a text as it is given to a command.
+func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // body is what a node is sent.
 func (c *someJobs) body(d deed, all, dryRun bool) map[string]any {

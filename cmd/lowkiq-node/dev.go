@@ -61,7 +61,8 @@ func (c *devCommand) Run(s *streams) error {
 			cfg.HTTP = c.HTTP
 		}
 		group.Go(func() error {
-			return serveUnder(ctx, cfg, func(cfg node.Config) (*node.Node, error) { return devNode(cfg, s.out) }, func(n *node.Node) { send(ctx, up, n) })
+			err := serveUnder(ctx, cfg, func(cfg node.Config) (*node.Node, error) { return devNode(cfg, s.out) }, func(n *node.Node) { send(ctx, up, n) })
+			return listening(err, cfg, "--http", "--http")
 		})
 		select {
 		case <-ctx.Done():

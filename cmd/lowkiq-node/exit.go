@@ -28,7 +28,7 @@ const exitHelp = `Exit codes:
 
     0    ok
     1    partly refused, or failed while running
-    2    usage or configuration
+    2    usage or configuration, or no such queue, node, job or kind of error
     3    Redis or the node is unreachable
     4    check found faults
     75   a handler ignored its cancel until another node could get its shard

@@ -29,7 +29,7 @@ type errorsCommand struct {
 }
 
 func (*errorsCommand) Help() string {
-	return `Errors that differ in numbers, ids and quoted text only are one kind, in which a # stands for each of them. It looks at the newest 5,000 jobs.
+	return `Errors that differ in numbers, ids and quoted text only are one kind, in which a # stands for each of them, and a ? for each character that is not printed. --kind of other commands takes it as it is shown; -o json has those whole that a narrow terminal cuts off. It looks at the newest 5,000 jobs.
 
     lowkiq-node errors orders
     lowkiq-node errors orders --state morgue
@@ -46,27 +46,38 @@ func (c *errorsCommand) Run(s *streams) error {
 		return err
 	}
 	defer with.stop()
-	var answer struct {
-		Groups []struct {
-			Kind, Error    string
-			Jobs, Payloads int
-			Newest         float64
-			Example        any
-		}
-		Examined int
-		All      bool
-	}
-	path := queuePath(c.Queue, "/errors") + "?" + url.Values{"state": {c.State}}.Encode()
-	return with.show(path, &answer, func(w io.Writer) {
+	var answer errorsAnswer
+	return with.show(errorsPath(c.Queue, c.State), &answer, func(w io.Writer) {
 		with.table(w, "JOBS PAYLOADS NEWEST KIND", func(row func(string, ...any)) {
 			for _, g := range answer.Groups {
-				row("%d\t%d\t%s\t%s", g.Jobs, g.Payloads, moment(g.Newest), short(g.Kind, 200))
+				row("%d\t%d\t%s\t%s", g.Jobs, g.Payloads, moment(g.Newest), cmp.Or(g.Kind, "-")) // as it is: --kind takes it
 			}
 		})
 		if !answer.All {
 			fmt.Fprintf(w, "of the newest %d jobs; there are more\n", answer.Examined)
 		}
 	})
+}
+
+// errorsAnswer is what a node says of errors.
+type errorsAnswer struct {
+	Groups []struct {
+		Kind           string
+		Jobs, Payloads int
+		Newest         float64
+	}
+	Examined int
+	All      bool
+}
+
+func errorsPath(queue, state string) string {
+	return queuePath(queue, "/errors") + "?" + url.Values{"state": {state}}.Encode()
+}
+
+// errorsOf asks for the kinds of errors, most jobs first.
+func errorsOf(with *conversation, queue, state string) (answer errorsAnswer, err error) {
+	err = with.fetch(errorsPath(queue, state), &answer)
+	return answer, err
 }
 
 type statsCommand struct {

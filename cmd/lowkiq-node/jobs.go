@@ -30,7 +30,7 @@ func (*jobsCommand) Help() string {
 
 A queue that is called like a command is named after list: jobs list show.
 
-RETRIES is "-" for a job that never failed, and 0 for one that failed once and waits for its first retry.
+FAILURES is how often a job failed in a row. The retry_count of -o json is one less: -1 for a job that never failed, 0 for one that waits for its first retry. --by retries goes by it.
 
 What is in flight is left alone.
 
@@ -73,19 +73,11 @@ type listedJob struct {
 func (j *listedJob) name() string { return short(cmp.Or(j.ID, string(j.IDBase64)), 40) }
 
 func jobTable(with *conversation, w io.Writer, jobs []listedJob) {
-	with.table(w, "ID STATE SHARD DUE RETRIES PAYLOADS ERROR", func(row func(string, ...any)) {
+	with.table(w, "ID STATE SHARD DUE FAILURES PAYLOADS ERROR", func(row func(string, ...any)) {
 		for _, j := range jobs {
-			row("%s\t%s\t%d\t%s\t%s\t%d\t%s", j.name(), j.State, j.Shard, moment(or(j.PerformIn)), retries(j.RetryCount), j.Payloads, short(j.Error, 80))
+			row("%s\t%s\t%d\t%s\t%d\t%d\t%s", j.name(), j.State, j.Shard, moment(or(j.PerformIn)), j.RetryCount+1, j.Payloads, short(j.Error, 80))
 		}
 	})
-}
-
-// retries prints a retry count: a job that never failed has none, one that failed once has 0.
-func retries(n int) string {
-	if n < 0 {
-		return "-"
-	}
-	return strconv.Itoa(n)
 }
 
 // moment prints unix seconds in UTC.
@@ -119,7 +111,9 @@ type jobsShow struct {
 }
 
 // Help shows how.
-func (*jobsShow) Help() string { return example("jobs show orders 17") }
+func (*jobsShow) Help() string {
+	return "The exit code is 2 if there is no such job, as that of why.\n\n" + example("jobs show orders 17")
+}
 
 // Run prints one job as JSON: payloads do not fit into columns.
 func (c *jobsShow) Run(s *streams) error {
@@ -149,19 +143,30 @@ func (c *jobsRunNow) Run(s *streams) error {
 type jobsKill struct {
 	someJobs  `embed:""`
 	AllFailed bool `help:"Every job that failed and waits for its next attempt, or whose turn has come."`
+	All       bool `hidden:""` // there is none: it says so
 }
 
 // Help shows how.
 func (*jobsKill) Help() string { return example("jobs kill orders --all-failed --dry-run") }
 
+// noAll says what there is in place of --all, which would take jobs that never failed as well.
+func noAll(command, queue string) error {
+	return fail(exitUsage, "%s has no --all: --all-failed takes every job that failed; jobs that never failed are named by their ids. "+
+		"A retired queue goes as a whole: lowkiq-node queues delete %s --force", command, queue)
+}
+
 // Run sends jobs to the morgue.
 func (c *jobsKill) Run(s *streams) error {
+	if c.All {
+		return noAll("jobs kill", c.Queue)
+	}
 	return c.act(s, deed{path: "/jobs/kill", all: c.AllFailed, flag: "--all-failed", state: "failed", done: "sent to the morgue", ask: "Send to the morgue"})
 }
 
 type jobsDelete struct {
 	someJobs  `embed:""`
 	AllFailed bool `help:"Every job that failed and waits for its next attempt, or whose turn has come."`
+	All       bool `hidden:""` // there is none: it says so
 }
 
 // Help shows how.
@@ -169,5 +174,8 @@ func (*jobsDelete) Help() string { return example("jobs delete orders 17") }
 
 // Run forgets jobs.
 func (c *jobsDelete) Run(s *streams) error {
+	if c.All {
+		return noAll("jobs delete", c.Queue)
+	}
 	return c.act(s, deed{path: "/jobs/delete", all: c.AllFailed, flag: "--all-failed", state: "failed", done: "deleted", ask: "Delete for ever"})
 }

@@ -23,7 +23,7 @@ type rangeFlags struct {
 
 // kindFlag picks jobs by the kind of their last error.
 type kindFlag struct {
-	Kind string `placeholder:"KIND" help:"Only jobs whose last error is of this kind, as lowkiq-node errors names it."`
+	Kind string `placeholder:"KIND" help:"Only jobs whose last error is of this kind, as lowkiq-node errors names it. What changes jobs ends with 2 if none has it."`
 }
 
 func (r *rangeFlags) query(by, state string) url.Values {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -158,4 +159,36 @@ func TestPushCluster(t *testing.T) {
 		t.Fatalf("got exit code %d, %q and %q, want 0 and 5000 pushed", code, p.stdout.String(), p.stderr.String())
 	}
 	waiting(t, cluster.URL(), 5000)
+}
+
+// Redis is not there yet: the push says so, and waits for it.
+func TestPushWaitsForRedis(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	redis.Kill()
+	stderr := filepath.Join(t.TempDir(), "stderr")
+	file, err := os.Create(stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	cmd := exec.Command("lowkiq-node", "push", "--redis", redis.URL(), "--queue", "orders", "--shards", "4", "--patience", patience.String(), "--id", "a")
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.Stderr = file
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	said := func() string { text, _ := os.ReadFile(stderr); return string(text) }
+	if !eventually(func() bool { return strings.Contains(said(), "redis is away, trying for 1m30s: ") }) {
+		t.Fatalf("stderr: got %q, want it to say that Redis is away", said())
+	}
+	redis.Restart()
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("got %v and %q, want it to be pushed", err, said())
+	}
+	if n := strings.Count(said(), "\n"); n != 1 {
+		t.Errorf("got %d lines on stderr, want 1: %q", n, said())
+	}
+	waiting(t, redis.URL(), 1)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -28,7 +29,7 @@ type pushCommand struct {
 	Strict bool   `help:"Stop at the first line that is refused."`
 	Skip   int    `placeholder:"N" help:"Leave the first N lines out: they are stored already."`
 
-	Patience time.Duration `default:"30s" placeholder:"TIME" help:"How long to try while Redis is away (${default})."`
+	Patience time.Duration `default:"30s" placeholder:"TIME" help:"How long to try while Redis, or the node of --node, is away, at the start or later (${default})."`
 
 	Rate int `placeholder:"N" help:"At most N lines a second. Default: as many as Redis takes."`
 
@@ -37,7 +38,7 @@ type pushCommand struct {
 	ID        string   `group:"A single job:" placeholder:"ID" help:"Push this one job instead of lines."`
 	Payload   string   `group:"A single job:" placeholder:"JSON" help:"Its payload."`
 	Score     *float64 `group:"A single job:" placeholder:"X" help:"Its score: the payloads of an id are handled lowest score first."`
-	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time it may run: from now, as in 10s or 2h, RFC 3339, or unix seconds."`
+	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time it may run: from now, as in 10s or 2h, RFC 3339, or unix seconds. An id that waits already keeps its due time."`
 }
 
 func (*pushCommand) Help() string {
@@ -53,7 +54,9 @@ With --node the jobs go through the API of that node: for hosts that do not reac
 
 The shard count comes from the registry in Redis, else from --shards or the configuration's queues, which registers the queue.
 
-Bad lines are reported as "line N: reason" and do not stop the rest, unless --strict. While Redis is away the push is repeated for 30 s (--patience); then it says "resume with --skip N": every line up to N is stored, or was reported as refused. A push is at least once: equal payloads of one id waiting together are one, which is counted as merged.
+Bad lines are reported as "line N: reason" and do not stop the rest, unless --strict. While Redis is away, from the start or later, the push says so on stderr and is repeated for 30 s (--patience); then it ends with exit code 3 and, if it had begun, says "resume with --skip N": every line up to N is stored, or was reported as refused. A push is at least once: equal payloads of one id waiting together are one, which is counted as merged.
+
+All payloads of an id wait together, and an id has one due time. A push to an id that waits adds its payload and changes neither the due time nor the retries, whether its perform_in is earlier, later or missing: lowkiq-node jobs run-now makes it due. What is pushed while a handler has the id is due once the handler is done, at its perform_in at the earliest.
 
 The last line on stdout is {"pushed":n,"merged":k,"refused":m,"lines":l}: jobs stored, those of them that were merged, jobs refused, and lines taken, which is pushed + refused.
 
@@ -68,7 +71,12 @@ func (c *pushCommand) Run(s *streams) error {
 	ctx, stop := untilInterrupted(syscall.SIGTERM)
 	defer stop()
 	if c.Node != "" {
-		target, shards, err := c.throughNode(ctx, s)
+		var target nodeTarget
+		var shards int
+		err := c.patiently(ctx, s, mayPass, func() (err error) {
+			target, shards, err = c.throughNode(ctx, s)
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -83,11 +91,51 @@ func (c *pushCommand) Run(s *streams) error {
 		return err
 	}
 	defer client.Close()
-	q, err := c.queue(ctx, client, cfg)
+	var q *queue.Queue
+	err = c.patiently(ctx, s, queue.Transient, func() (err error) {
+		q, err = c.queue(ctx, client, cfg)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	return c.push(ctx, s, q, q.Shards)
+}
+
+// patiently takes a step before the first line, again and again while Redis or the node is away, until the
+// patience is over.
+func (c *pushCommand) patiently(ctx context.Context, s *streams, away func(error) bool, step func() error) error {
+	wait, since, told := 100*time.Millisecond, time.Now(), false
+	for {
+		err := step()
+		if err == nil || !away(err) || ctx.Err() != nil {
+			return err
+		}
+		if !told {
+			c.away(s, err)
+			told = true
+		}
+		switch {
+		case time.Since(since)+wait <= c.Patience:
+		case c.Node != "":
+			return fail(exitUnreachable, "gave up after %s: %w", c.Patience, err)
+		default:
+			return fail(exitUnreachable, "gave up after %s: %w; --redis, LOWKIQ_REDIS or redis in the file of --config says where Redis is", c.Patience, err)
+		}
+		if err := pause.For(ctx, wait); err != nil {
+			return err
+		}
+		wait = min(2*wait, 2*time.Second)
+	}
+}
+
+// away says that the push waits, and for what.
+func (c *pushCommand) away(s *streams, err error) {
+	who := "redis"
+	if c.Node != "" {
+		who = "the node"
+	}
+	say(s.err, "lowkiq-node: %s is away, trying for %s: %v\n", who, c.Patience, err)
 }
 
 func (c *pushCommand) check() error {
@@ -160,7 +208,7 @@ func (c *pushCommand) push(ctx context.Context, s *streams, to feed.Target, shar
 		},
 		Away: func(err error) {
 			bar.clear()
-			say(s.err, "lowkiq-node: redis is away, trying for %s: %v\n", c.Patience, err)
+			c.away(s, err)
 		},
 		Settled: func(sum feed.Summary) { bar.at(sum.Lines) },
 	}

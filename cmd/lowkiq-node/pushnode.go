@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,9 +66,7 @@ func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Resu
 // nodeTrouble is the answer to a request that was refused as a whole. One that may pass is
 // repeated; any other is each job's.
 func nodeTrouble(err error, jobs int) ([]queue.Result, error) {
-	var answer *remote.Error
-	refused := errors.As(err, &answer)
-	if errors.Is(err, remote.ErrUnreachable) || refused && (answer.Status == http.StatusServiceUnavailable || answer.Status == http.StatusTooManyRequests) {
+	if mayPass(err) {
 		return nil, err
 	}
 	results := make([]queue.Result, jobs)
@@ -75,6 +74,17 @@ func nodeTrouble(err error, jobs int) ([]queue.Result, error) {
 		results[i].Err = err
 	}
 	return results, err
+}
+
+// mayPass reports whether a node, or one in its place, may answer otherwise in a while.
+func mayPass(err error) bool {
+	var stranger *tls.CertificateVerificationError
+	if errors.As(err, &stranger) {
+		return false
+	}
+	var answer *remote.Error
+	refused := errors.As(err, &answer)
+	return errors.Is(err, remote.ErrUnreachable) || refused && (answer.Status == http.StatusServiceUnavailable || answer.Status == http.StatusTooManyRequests)
 }
 
 // pushBody writes jobs as lines.

@@ -66,20 +66,29 @@ type queuesPause struct {
 }
 
 // Help shows how.
-func (*queuesPause) Help() string { return example("queues pause orders") }
+func (*queuesPause) Help() string {
+	return "Nodes see it with the next renewal of their leases, every sixth of node.ttl: by default within a second. What handlers have goes on.\n\n" +
+		example("queues pause orders")
+}
 
 // Run pauses the queue.
-func (c *queuesPause) Run(s *streams) error { return c.set(s, "pause", "paused") }
+func (c *queuesPause) Run(s *streams) error {
+	return c.set(s, "pause", "paused; nodes stop taking its jobs")
+}
 
 type queuesResume struct {
 	oneQueue `embed:""`
 }
 
 // Help shows how.
-func (*queuesResume) Help() string { return example("queues resume orders") }
+func (*queuesResume) Help() string {
+	return "Nodes see it with the next renewal of their leases, every sixth of node.ttl: by default within a second.\n\n" + example("queues resume orders")
+}
 
 // Run lets the queue go on.
-func (c *queuesResume) Run(s *streams) error { return c.set(s, "resume", "running") }
+func (c *queuesResume) Run(s *streams) error {
+	return c.set(s, "resume", "resumed; nodes take its jobs again")
+}
 
 func (c *oneQueue) set(s *streams, action, state string) error {
 	with, err := c.ask(s)
@@ -88,7 +97,7 @@ func (c *oneQueue) set(s *streams, action, state string) error {
 	}
 	defer with.stop()
 	return with.change(queuePath(c.Queue, "/"+action), nil, func(map[string]any) string {
-		return fmt.Sprintf("queue %s is %s", c.Queue, state)
+		return fmt.Sprintf("queue %s is %s within a second (a sixth of node.ttl, 6s by default)", c.Queue, state)
 	})
 }
 

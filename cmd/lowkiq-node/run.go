@@ -89,8 +89,9 @@ func (c *runCommand) Run(s *streams) error {
 	if err != nil {
 		return err
 	}
-	return serve(nodeCfg, func(n node.Config) (*node.Node, error) { return buildNode(cfg, n) },
+	err = serve(nodeCfg, func(n node.Config) (*node.Node, error) { return buildNode(cfg, n) },
 		func(n *node.Node) { fmt.Fprintln(s.out, startLine(nodeCfg, cfg, n)+"\n"+joinLine(c.Config, n)) }, s.err)
+	return listening(err, nodeCfg, "node.http (or --http, LOWKIQ_NODE_HTTP)", "node.bind (or --bind, LOWKIQ_NODE_BIND)")
 }
 
 // startLine is what a person wants to see first.

@@ -14,7 +14,7 @@ import (
 // source are the flags that say where the configuration comes from and override it.
 type source struct {
 	Config  string `short:"c" env:"LOWKIQ_CONFIG" placeholder:"FILE" help:"Configuration file."`
-	Redis   string `placeholder:"URL" help:"Redis: redis://, rediss://, redis+sentinel:// or redis+cluster://. LOWKIQ_REDIS likewise."`
+	Redis   string `placeholder:"URL" help:"Redis: redis://, rediss://, redis+sentinel:// or redis+cluster://. LOWKIQ_REDIS likewise: give a password there or in the file, as ps shows flags to everybody."`
 	Cluster string `placeholder:"NAME" help:"Name of the cluster; those that share a Redis are kept apart by it. LOWKIQ_CLUSTER likewise."`
 }
 

@@ -1,18 +1,49 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/alecthomas/kong"
 )
 
-// suggested adds the nearest command to an error of parsing, where kong has none: below a
-// command that means its list when none is named, as in "queues paus orders".
+// suggested makes an error of parsing say what would be right.
 func suggested(app *kong.Application, args []string, err error) error {
-	if strings.Contains(err.Error(), "did you mean") {
+	var at *kong.ParseError
+	if missing, found := strings.CutPrefix(err.Error(), `expected "<`); found && errors.As(err, &at) && at.Context.Selected() != nil {
+		return lacking(at.Context.Selected(), "<"+strings.TrimSuffix(missing, `"`))
+	}
+	if text := strings.Replace(err.Error(), ` must be one of "",`, " must be one of ", 1); text != err.Error() { // "" stands for no flag
+		return errors.New(text)
+	}
+	if strings.Contains(err.Error(), "did you mean") || !strings.HasPrefix(err.Error(), "un") { // unexpected argument, unknown flag
 		return err
 	}
+	return nearby(app, args, err)
+}
+
+// lacking says which arguments a command lacks, what they are, and how it is called.
+func lacking(command *kong.Node, missing string) error {
+	var words []string
+	for _, arg := range command.Positional {
+		if strings.Contains(missing, arg.Summary()) {
+			words = append(words, fmt.Sprintf("%s (%s)", arg.Summary(), strings.ToLower(arg.Help[:1])+strings.TrimSuffix(arg.Help[1:], ".")))
+		}
+	}
+	path := strings.TrimSuffix(strings.TrimPrefix(command.Path(), "lowkiq-node "), " list")
+	text := fmt.Sprintf("%s needs %s", path, strings.Join(words, " and "))
+	for line := range strings.Lines(command.Detail) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "lowkiq-node "+path+" ") {
+			return fmt.Errorf("%s, for example: %s", text, line)
+		}
+	}
+	return errors.New(text)
+}
+
+// nearby adds the nearest command to an error where kong has none: below a
+// command that means its list when none is named, as in "queues paus orders".
+func nearby(app *kong.Application, args []string, err error) error {
 	node := app.Node
 	for _, word := range args {
 		next := childOf(node, word)
