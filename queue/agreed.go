@@ -64,6 +64,10 @@ func (l Limits) with(own Limits) Limits {
 	}
 }
 
+// Effective are the limits that hold for pushes of a client that has none of its own: those of the registry, and the
+// defaults of others.
+func (l Limits) Effective() Limits { return l.with(Limits{}) }
+
 // limits are those that rules name.
 func (r *PushRules) limits() Limits { return Limits{r.PayloadBytes, r.Payloads, r.IDPayload} }
 

@@ -25,7 +25,7 @@ type Attempt struct {
 	At         time.Time // by Redis's clock; of a crash, when the shard was seized
 	ID         string
 	Shard      int
-	RetryCount int // of the job after the attempt; -1 before its first retry
+	RetryCount int // of the job after the attempt: one less than its failures in a row, so -1 before the first one
 	Verdict    Verdict
 	Instance   string // whose attempt it was
 	Error      string // first line of the error, at most 200 bytes

@@ -72,7 +72,7 @@ var cases = map[string][]routeCase{
 		`{"total":{"length":8,"morgue_length":2,"lag":`, `"by_worker":{"mail":{"length":0,`, `"orders":{"length":8,`,
 		`"failed":4,"busy":1,"enqueued":8,"fresh":5,"retries":3,"dead":2}`}}},
 	"GET /api/v1/queues":     {{"all", "/api/v1/queues", "", 200, []string{`{"queues":[{"name":"mail","shards":3,"paused":false,"unhandled":true,`, `{"name":"orders"`}}},
-	"GET /api/v1/queues/{q}": {{"one", "/api/v1/queues/orders", "", 200, []string{`{"name":"orders","shards":1,"paused":false`, `"processed":0`}}},
+	"GET /api/v1/queues/{q}": {{"one", "/api/v1/queues/orders", "", 200, []string{`{"name":"orders","shards":1,"paused":false`, `"processed":0`, `"codec":"","limits":{"payload_bytes":1048576,"id_payloads":10000,"id_bytes":16777216}}`}}},
 	"POST /api/v1/queues/{q}/pause": {
 		{"pause", ordersPath + "pause", "", 200, []string{`{"paused":true,"queue":"orders"}`}},
 		{"field", ordersPath + "pause", `{"for":1}`, 400, []string{`"field":"for"`, `"line":1`}},

@@ -59,6 +59,15 @@ type QueueStatus struct {
 	Morgue    int          `json:"morgue"`    // payloads in the morgue
 	Processed int64        `json:"processed"` // ids acked, ever
 	Failed    int64        `json:"failed"`    // failures of ids, ever
+	Codec     string       `json:"codec"`     // in which payloads are stored; "" = as they are pushed
+	Limits    QueueLimits  `json:"limits"`    // of pushes, the defaults filled in
+}
+
+// QueueLimits are what a queue takes, whoever pushes.
+type QueueLimits struct {
+	PayloadBytes int `json:"payload_bytes"` // longest payload as stored, bytes
+	Payloads     int `json:"id_payloads"`   // most payloads waiting for one id
+	IDPayload    int `json:"id_bytes"`      // most bytes of payloads waiting for one id
 }
 
 // Queues reads the figures of all registered queues, in order of their names: what
@@ -94,5 +103,6 @@ func queueStatus(name string, entry queue.Entry, stats queue.Stats, handled Hand
 	return QueueStatus{
 		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
 		Jobs: stats.Jobs, Morgue: stats.Morgue, Processed: stats.Processed, Failed: stats.Failed,
+		Codec: entry.Codec, Limits: QueueLimits(entry.Limits.Effective()),
 	}
 }

@@ -58,7 +58,28 @@ func (c *queuesShow) Run(s *streams) error {
 	}
 	defer with.stop()
 	var one web.QueueStatus
-	return with.show(queuePath(c.Queue, ""), &one, func(w io.Writer) { queueTable(with, w, []web.QueueStatus{one}) })
+	return with.show(queuePath(c.Queue, ""), &one, func(w io.Writer) {
+		queueTable(with, w, []web.QueueStatus{one})
+		say(w, "payloads: stored %s, at most %s each; of one id %d, %s\n", codecText(one.Codec), sizeText(one.Limits.PayloadBytes), one.Limits.Payloads, sizeText(one.Limits.IDPayload))
+	})
+}
+
+func codecText(name string) string {
+	if name == "" {
+		return "as they are pushed"
+	}
+	return "in codec " + name
+}
+
+// sizeText writes bytes in the unit in which they are a whole number.
+func sizeText(n int) string {
+	switch {
+	case n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return count(n, "byte")
 }
 
 type queuesPause struct {

@@ -13,6 +13,7 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"count": count, "lag": lag, "ago": ago, "perSecond": perSecond, "plural": plural, "seconds": secondsText,
 		"clock": clock, "stamp": stamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "took": took, "asked": asked,
+		"failures": failures,
 	}
 }
 
@@ -28,6 +29,10 @@ func count(n int) string {
 	}
 	return sign + text
 }
+
+// failures is how often a job failed in a row, by its retry count: the first failure has cost no retry yet. A crash of
+// its process is an attempt that failed, and no failure of the job.
+func failures(retryCount int) int { return retryCount + 1 }
 
 // plural is "1 job", "2 jobs".
 func plural(n int, one, many string) string {

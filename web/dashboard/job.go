@@ -51,11 +51,8 @@ func (b jobBody) Forgotten() int {
 			remembered++
 		}
 	}
-	return max(0, b.Tries()-remembered)
+	return max(0, failures(b.Job.RetryCount)-remembered)
 }
-
-// Tries is how often the job failed.
-func (b jobBody) Tries() int { return b.Job.RetryCount + 1 }
 
 // askedID is the id that a request names, as it is or by its key.
 func askedID(values url.Values) (string, error) {

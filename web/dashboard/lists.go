@@ -121,9 +121,6 @@ func (d *Dashboard) holders(ctx context.Context, q *queue.Queue, rows []listRow)
 	return nil
 }
 
-// Tries is how often the job failed.
-func (r listRow) Tries() int { return r.RetryCount + 1 }
-
 func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 	return func(r *http.Request) (view, error) {
 		q, err := d.queue(r)
@@ -223,7 +220,7 @@ func (b *listBody) readRange(r *queue.Range) (err error) {
 	return err
 }
 
-// readTries reads how often a job failed, which is one more than its retry count.
+// readTries reads how often a job failed: see failures.
 func readTries(field, text string, into *int) error {
 	if text == "" {
 		return nil
