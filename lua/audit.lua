@@ -1,12 +1,13 @@
 -- audit: where some ids are, all at one instant. Reads only.
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead
+--       10 count  11 spill  12 spillx  13 stale  14 late  15 morgue  16 dead
 -- ARGV  1 '1': look into ready too, which takes as long as it is  then ids (few, records are copied)
--- Returns per id 14 values: the beginnings of its records in jobs, parked and morgue ('' = none);
+-- Returns per id 15 values: the beginnings of its records in jobs, parked and morgue ('' = none);
 --       its scores in due, retry, blocked and dead ('' = not there); how often it is in flight and
 --       among suspects; its crashes ('' = none); how often it is in ready (at most 2; -1 = not
---       looked); how many payloads of it are in the spill, of jobs and parked, and of the morgue; 1 if it is stale.
+--       looked); how many payloads of it are in the spill, of jobs and parked, and of the morgue; 1 if it is stale; 1 if
+--       it is late.
 local function count_of(list)
   local n = {}
   for _, id in ipairs(list) do n[id] = (n[id] or 0) + 1 end
@@ -24,10 +25,10 @@ local out = {}
 local function add(value) out[#out + 1] = value end
 for i = 2, #ARGV do
   local id = ARGV[i]
-  for _, key in ipairs({KEYS[1], KEYS[7], KEYS[14]}) do
+  for _, key in ipairs({KEYS[1], KEYS[7], KEYS[15]}) do
     add(string.sub(redis.call('HGET', key, id) or '', 1, 120))
   end
-  for _, key in ipairs({KEYS[3], KEYS[4], KEYS[5], KEYS[15]}) do
+  for _, key in ipairs({KEYS[3], KEYS[4], KEYS[5], KEYS[16]}) do
     add(redis.call('ZSCORE', key, id) or '')
   end
   add(flight[id] or 0)
@@ -37,5 +38,6 @@ for i = 2, #ARGV do
   add(spilled('w', id))
   add(spilled('m', id))
   add(redis.call('HEXISTS', KEYS[13], id))
+  add(redis.call('HEXISTS', KEYS[14], id))
 end
 return out

@@ -1,7 +1,7 @@
 -- bury: ids of flights ran out of retries.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
---       10 morgue  11 dead  12 count  13 due  14 attempts  15 blocked
+--       10 late  11 morgue  12 dead  13 count  14 due  15 attempts  16 blocked
 -- ARGV  1 instance  2 fence  then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
 --       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person)
@@ -23,7 +23,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
 local function inter(id, some, retry, err)
-  entomb(KEYS[10], KEYS[11], KEYS[12], KEYS[8], KEYS[9], id, some, retry, err, now)
+  entomb(KEYS[11], KEYS[12], KEYS[13], KEYS[8], KEYS[9], id, some, retry, err, now)
 end
 
 -- renew stores what is left of a job as a fresh one, due now. The error stays with it until it succeeds.
@@ -37,7 +37,7 @@ end
 local function gone(id)
   redis.call('HDEL', KEYS[2], id)
   local parked = redis.call('HGET', KEYS[5], id)
-  if parked and readable(parked) then unpark(KEYS[2], KEYS[3], KEYS[13], KEYS[5], id, parked, now) end
+  if parked and readable(parked) then unpark(KEYS[2], KEYS[3], KEYS[14], KEYS[5], id, parked, now) end
 end
 
 -- oldest takes the payload with the smallest score out of a job, the first of equals. Those with keys
@@ -69,7 +69,7 @@ end
 function verdict.block(id, job, retry, err)
   job.retry, job.err, job.at = retry, err, now
   redis.call('HSET', KEYS[2], id, reunite(id, job))
-  redis.call('ZADD', KEYS[15], string.format('%.0f', now), id)
+  redis.call('ZADD', KEYS[16], string.format('%.0f', now), id)
 end
 
 local count, looked = 0, 0
@@ -82,7 +82,7 @@ for p = 3, #ARGV, 6 do
       weigh_record(record)
       local retry, err = tonumber(ARGV[p + 3]), ARGV[p + 4]
       attempt(now, ids[1], retry, 'exhausted', ARGV[1], ARGV[p + 5])
-      local policy = readable(redis.call('HGET', KEYS[10], ids[1])) and ARGV[p + 2] or 'block'
+      local policy = readable(redis.call('HGET', KEYS[11], ids[1])) and ARGV[p + 2] or 'block'
       verdict[policy](ids[1], parse(record), retry, err)
     end
   end
@@ -90,6 +90,6 @@ for p = 3, #ARGV, 6 do
   weigh_id(redis.call('LLEN', KEYS[4]))
   if enough() then break end
 end
-if count > 0 then redis.call('HINCRBY', KEYS[12], 'failed', count) end
-note_attempts(KEYS[14])
+if count > 0 then redis.call('HINCRBY', KEYS[13], 'failed', count) end
+note_attempts(KEYS[15])
 return {count, looked}

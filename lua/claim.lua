@@ -1,7 +1,7 @@
 -- claim: become the owner of a shard.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
---       10 morgue  11 dead  12 count  13 due  14 attempts
+--       10 late  11 morgue  12 dead  13 count  14 due  15 attempts
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 fence as read before ('0' if none)
 --       4 holder as read before ('' if none)
 -- Returns {'OK', fence, jobs that were in flight, payloads buried as crashes, ids still to be taken out of
@@ -22,7 +22,7 @@ end
 local holder, fence = claim.instance or '', claim.fence or '0'
 if fence ~= ARGV[3] or holder ~= ARGV[4] then return {'STALE', holder, fence} end
 if holder ~= '' and ARGV[2] == 'fresh' then return {'HELD', holder, fence} end
-local mark = redis.call('HGET', KEYS[12], 'last') or 0
+local mark = redis.call('HGET', KEYS[13], 'last') or 0
 if not tonumber(mark) then return {'REMOVED', 'REMOVED ' .. mark, fence} end
 
 --#include judge

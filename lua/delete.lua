@@ -1,7 +1,7 @@
 -- delete: forget what waits for these ids; a flight goes on.
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 stale
+--       10 count  11 spill  12 spillx  13 stale  14 late
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready, scheduled,
 --       retry, blocked, failed  then ids (at most 1,000)
 -- Returns {the number of ids of which something was deleted, of how many this call was, '1' if it began with one more

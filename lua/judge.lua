@@ -21,15 +21,15 @@ local function judge(id, record)
     crashes = redis.call('HINCRBY', KEYS[6], id, 1)
     local retry = (string.byte(record, 1) == 106 or string.byte(record, 1) == 112) and head_of(record).retry or -1
     attempt(now, id, retry, 'crashed', died, 'its worker died while it ran alone')
-    if max_crashes > 0 and crashes >= max_crashes and readable(redis.call('HGET', KEYS[10], id)) then
+    if max_crashes > 0 and crashes >= max_crashes and readable(redis.call('HGET', KEYS[11], id)) then
       local dead = parse(record)
-      entomb(KEYS[10], KEYS[11], KEYS[12], KEYS[8], KEYS[9], id, dead, dead.retry,
+      entomb(KEYS[11], KEYS[12], KEYS[13], KEYS[8], KEYS[9], id, dead, dead.retry,
         'crash: its worker died ' .. crashes .. ' times while it ran alone', now)
       buried = buried + dead.n
       redis.call('HDEL', KEYS[6], id)
       redis.call('HDEL', KEYS[2], id)
       local parked = redis.call('HGET', KEYS[5], id)
-      if parked and readable(parked) then unpark(KEYS[2], KEYS[3], KEYS[13], KEYS[5], id, parked, now) end
+      if parked and readable(parked) then unpark(KEYS[2], KEYS[3], KEYS[14], KEYS[5], id, parked, now) end
       return true
     end
   elseif not crashes then
@@ -44,6 +44,6 @@ local function take_back(cause, from)
   if not cause then return 0, 0 end
   alone, died = n == 1, from
   local count, left = recover(cause == 'seize' and judge or nil)
-  note_attempts(KEYS[14])
+  note_attempts(KEYS[15])
   return count, left
 end

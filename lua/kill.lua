@@ -1,7 +1,7 @@
 -- kill: what waits for these ids goes to the morgue; a flight goes on.
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead
+--       10 count  11 spill  12 spillx  13 stale  14 late  15 morgue  16 dead
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready,
 --       scheduled, retry, blocked, failed  3 what: all, or oldest (the payload with the smallest score; the rest is fresh and
 --       due now; of ids that are scheduled, failed or blocked only, or a repeated request would bury the next one)
@@ -46,12 +46,12 @@ for i = 5, #ARGV do
   local id = ARGV[i]
   local record, busy = waiting(id)
   local meant = record and placed(ARGV[2], id, busy) and (ARGV[3] ~= 'oldest' or not busy and apart(id))
-  if meant and readable(record) and readable(redis.call('HGET', KEYS[14], id)) then
+  if meant and readable(record) and readable(redis.call('HGET', KEYS[15], id)) then
     if not begun(i, 5) then count = count + 1 end
     local job, crowded = parse(record), string.byte(record, 1) == 115
     local piece = some(id, job, crowded)
     weigh(piece.n, piece.bytes)
-    entomb(KEYS[14], KEYS[15], KEYS[10], KEYS[11], KEYS[12], id, piece, job.retry, job.err, now)
+    entomb(KEYS[15], KEYS[16], KEYS[10], KEYS[11], KEYS[12], id, piece, job.retry, job.err, now)
     if job.n == 0 then
       remove(id, busy)
     else

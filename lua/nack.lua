@@ -1,7 +1,7 @@
 -- nack: put ids of flights back: failed (a retry is spent), postponed or returned (none is).
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
---       10 due  11 retry  12 count  13 attempts
+--       10 late  11 due  12 retry  13 count  14 attempts
 -- ARGV  1 instance  2 fence  then per id: flight, id, kind, retry count, delay us, error, its line
 --       kind: retry (due after the delay, with this retry count and error), postpone (due after
 --       the delay, the rest stays), return (no handler saw it: to the head, nothing changes)
@@ -28,8 +28,7 @@ local function put_back(id, kind, retry, delay, err, line)
   weigh_record(record)
   if kind == 'return' then
     back(id, record)
-    local suspect = redis.call('HEXISTS', KEYS[6], id) == 1
-    redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], id)
+    to_head(id, record)
     return
   end
   local job = parse(record)
@@ -39,7 +38,8 @@ local function put_back(id, kind, retry, delay, err, line)
     attempt(now, id, retry, 'failed', ARGV[1], line)
   end
   redis.call('HSET', KEYS[2], id, reunite(id, job))
-  enqueue(KEYS[3], job.retry >= 0 and KEYS[11] or KEYS[10], id, job.at, now)
+  enqueue(KEYS[3], job.retry >= 0 and KEYS[12] or KEYS[11], id, job.at, now)
+  if job.retry >= 0 and job.at <= now then redis.call('HSET', KEYS[10], id, 1) end
 end
 
 for p = 3, #ARGV, 7 do
@@ -53,6 +53,6 @@ for p = 3, #ARGV, 7 do
   weigh_id(redis.call('LLEN', KEYS[4]))
   if enough() then break end
 end
-if failed > 0 then redis.call('HINCRBY', KEYS[12], 'failed', failed) end
-note_attempts(KEYS[13])
+if failed > 0 then redis.call('HINCRBY', KEYS[13], 'failed', failed) end
+note_attempts(KEYS[14])
 return {put, looked}

@@ -1,7 +1,7 @@
 -- pop: acknowledge what is done and take the next flight, in one round trip.
 --
 -- KEYS  1 claim  2 jobs  3 ready  4 due  5 flight  6 parked  7 crashes  8 count
---       9 retry  10 suspects  11 spill  12 spillx  13 stale
+--       9 retry  10 suspects  11 spill  12 spillx  13 stale  14 late
 -- ARGV  1 instance  2 fence  3 number of this pop  4 most ids  5 most bytes of records
 --       6 max_crashes  7 '1' if the node's probation slot is held  8 arguments of acks that follow
 --       then acks as in ack.lua
@@ -26,9 +26,9 @@ if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 --#include enqueue
 --#include finish
 
--- Most shards have nothing scheduled or parked, nobody on probation and no crowded job: one
--- question instead of nine.
-local quiet = redis.call('EXISTS', KEYS[4], KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11]) == 0
+-- Most shards have nothing scheduled, failed or parked, nobody on probation and no crowded job: one
+-- question instead of ten.
+local quiet = redis.call('EXISTS', KEYS[4], KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11], KEYS[14]) == 0
 if tonumber(ARGV[8]) > 0 then
   finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], not quiet and KEYS[6] or nil, not quiet and KEYS[7] or nil, KEYS[8],
     9, 8 + tonumber(ARGV[8]))
@@ -36,12 +36,13 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {0, '', '', 0, ''}
-local plain, crowded, stale = quiet, false, false
+local plain, crowded, stale, late = quiet, false, false, false
 if not plain then
   plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7]) == 0
-  local rare = redis.call('EXISTS', KEYS[11], KEYS[13])
-  crowded = rare > 0 and redis.call('EXISTS', KEYS[11]) == 1
-  stale = rare > (crowded and 1 or 0)
+  if redis.call('EXISTS', KEYS[11], KEYS[13], KEYS[14]) > 0 then
+    crowded, stale = redis.call('EXISTS', KEYS[11]) == 1, redis.call('EXISTS', KEYS[13]) == 1
+    late = redis.call('EXISTS', KEYS[14]) == 1
+  end
 end
 
 -- alone says that the id in flight is on probation: one that has no place among suspects.
@@ -108,6 +109,15 @@ local function promote()
   end
   for key, list in pairs(moved) do
     if #list > 0 then redis.call('ZREM', key, unpack(list)) end
+  end
+  local failed = {}
+  for _, id in ipairs(moved[KEYS[9]]) do
+    failed[#failed + 1] = id
+    failed[#failed + 1] = 1
+  end
+  if #failed > 0 then
+    late = true
+    redis.call('HSET', KEYS[14], unpack(failed))
   end
   if stale then
     local left, fresh = redis.call('HMGET', KEYS[13], unpack(all)), {}
@@ -223,6 +233,7 @@ local function take(few)
         local back = {}
         for k = #ids, i, -1 do back[#back + 1] = ids[k] end
         redis.call('LPUSH', KEYS[3], unpack(back))
+        if late and i > 1 then redis.call('HDEL', KEYS[14], unpack(ids, 1, i - 1)) end
         return false
       end
       if crowded and form == 115 then record = crowds().piece(ids[i], record) end
@@ -232,6 +243,7 @@ local function take(few)
     end
   end
   size, extra = bytes, more
+  if late then redis.call('HDEL', KEYS[14], unpack(ids)) end
   return true
 end
 
@@ -242,6 +254,7 @@ if not plain then
 end
 if id then
   local record = redis.call('HGET', KEYS[2], id)
+  redis.call('HDEL', KEYS[14], id)
   if record == 'x' then
     redis.call('HDEL', KEYS[2], id)
     redis.call('HDEL', KEYS[7], id)

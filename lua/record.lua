@@ -76,6 +76,13 @@ local function head_of(rec)
     shift = tonumber(shift or 0), err = string.sub(rec, stop, stop + errlen - 1), data = {}, score = {}}, stop + errlen
 end
 
+-- has_failed says of a record that can be read whether its retry count is at least 0: then it has a head, and that
+-- begins with no '-'.
+local function has_failed(rec)
+  local form, first = string.byte(rec, 1, 2)
+  return (form == 106 or form == 115 or form == 112) and first ~= nil and first ~= 45
+end
+
 local function parse(rec)
   local form = string.sub(rec, 1, 1)
   if form == 'a' then

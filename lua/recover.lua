@@ -1,6 +1,6 @@
 -- Included after spill.lua and measure.lua: put what is in flight back to the head (I2), a part of it per call.
 -- Expects `claim` (fields of the claim), KEYS[1] claim, KEYS[2] jobs, KEYS[3] ready, KEYS[4] flight,
--- KEYS[5] parked, KEYS[6] crashes, KEYS[7] suspects, KEYS[8] spill, KEYS[9] spillx.
+-- KEYS[5] parked, KEYS[6] crashes, KEYS[7] suspects, KEYS[8] spill, KEYS[9] spillx, KEYS[10] late.
 --
 -- Field recover of the claim says that this has begun, why, and how many ids were in flight then: "seize 36". While it
 -- is there no pop takes anything, so nobody sees a shard of which only a part is back (I3); whoever owns the shard by
@@ -22,6 +22,13 @@ local function back(id, record)
   local form = string.byte(record, 1)
   if (form == 97 or form == 101) and redis.call('HEXISTS', KEYS[5], id) == 0 then return end
   redis.call('HSET', KEYS[2], id, reunite(id, parse(record)))
+end
+
+-- to_head lets a job wait at the head: of suspects if it is on probation, else of the ready list.
+local function to_head(id, record)
+  local suspect = redis.call('HEXISTS', KEYS[6], id) == 1
+  redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], id)
+  if has_failed(record) then redis.call('HSET', KEYS[10], id, 1) end
 end
 
 -- recovery begins to take flights back, or goes on with what was begun. It returns the cause of the beginning, and how
@@ -85,8 +92,7 @@ local function recover(judge)
       weigh_id()
       if not judge or not pcall(parse, record) or not judge(id, record) then
         pcall(back, id, record)
-        local suspect = redis.call('HEXISTS', KEYS[6], id) == 1
-        redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], id)
+        to_head(id, record)
       end
     end
   end

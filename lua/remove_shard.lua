@@ -1,7 +1,7 @@
 -- remove_shard: one shard of a queue that is being deleted, step by step; see queue/remove.go.
 --
 -- KEYS  1 claim  2 count  3 jobs  4 ready  5 due  6 retry  7 blocked  8 stale  9 flight  10 parked  11 suspects  12 crashes
---       13 morgue  14 dead  15 spill  16 spillx  17 aside  18 attempts
+--       13 morgue  14 dead  15 spill  16 spillx  17 aside  18 attempts  19 late
 -- ARGV  1 step: mark, remove or restore  2 the deletion's token  3 mark: '1' whatever the shard holds
 -- Returns {'OK', ids that are not done, payloads in the morgue, records set aside}
 --         {'HELD', holder}   mark: somebody owns the shard; nothing was done

@@ -1,7 +1,7 @@
 -- repair: mend one fault of one id, if it is still there.
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead  16 aside
+--       10 count  11 spill  12 spillx  13 stale  14 late  15 morgue  16 dead  17 aside
 -- ARGV  1 channel that wakes the owner  2 kind of the fault, see audit.go  3 id
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
 -- Returns 1, or 0 if there is nothing to mend: the fault is gone, or a flight is in the way.
@@ -145,6 +145,18 @@ mend['parked-alone'] = function()
   return true
 end
 
+-- mark_late marks the id if its record has failed and its turn has come, else takes the mark away. It says whether that
+-- changed anything.
+local function mark_late()
+  local record = redis.call('HGET', KEYS[1], id)
+  local job = record and record ~= 'x' and head_if(record)
+  local turn = times(KEYS[2]) + times(KEYS[9]) - (passed() and 1 or 0) > 0
+  if job and job.retry >= 0 and turn and not flies then return redis.call('HSETNX', KEYS[14], id, 1) == 1 end
+  return redis.call('HDEL', KEYS[14], id) == 1
+end
+
+mend['late-mark'] = mark_late
+
 mend['suspect-uncounted'] = function()
   return redis.call('LPOS', KEYS[9], id) and redis.call('HSETNX', KEYS[8], id, 0) == 1
 end
@@ -154,28 +166,29 @@ mend['crash-left'] = function()
 end
 
 mend['dead-unlisted'] = function()
-  local dead = redis.call('HGET', KEYS[14], id)
+  local dead = redis.call('HGET', KEYS[15], id)
   local job = dead and head_if(dead)
-  return job and not redis.call('ZSCORE', KEYS[15], id) and redis.call('ZADD', KEYS[15], string.format('%.0f', job.at), id) == 1
+  return job and not redis.call('ZSCORE', KEYS[16], id) and redis.call('ZADD', KEYS[16], string.format('%.0f', job.at), id) == 1
 end
 
 mend['dead-unrecorded'] = function()
-  return redis.call('HEXISTS', KEYS[14], id) == 0 and redis.call('ZREM', KEYS[15], id) == 1
+  return redis.call('HEXISTS', KEYS[15], id) == 0 and redis.call('ZREM', KEYS[16], id) == 1
 end
 
 mend['damaged-record'] = function()
-  local key = ({jobs = KEYS[1], parked = KEYS[7], morgue = KEYS[14]})[ARGV[4]]
+  local key = ({jobs = KEYS[1], parked = KEYS[7], morgue = KEYS[15]})[ARGV[4]]
   if redis.call('HGET', key, id) ~= ARGV[5] or flies and key == KEYS[1] then return false end
   local field = ARGV[4] .. ':' .. id
-  while redis.call('HEXISTS', KEYS[16], field) == 1 do field = field .. '+' end
-  redis.call('HSET', KEYS[16], field, ARGV[5])
+  while redis.call('HEXISTS', KEYS[17], field) == 1 do field = field .. '+' end
+  redis.call('HSET', KEYS[17], field, ARGV[5])
   redis.call('HDEL', key, id)
-  if key == KEYS[14] then redis.call('ZREM', KEYS[15], id) end
+  if key == KEYS[15] then redis.call('ZREM', KEYS[16], id) end
   if key == KEYS[1] then leave_all() end
   return true
 end
 
 if not mend[ARGV[2]]() then return 0 end
+mark_late()
 -- Crashes that are counted of an id that is neither in flight nor on probation would stop the shard.
 if not flies and not redis.call('LPOS', KEYS[9], id) then redis.call('HDEL', KEYS[8], id) end
 redis.call('PUBLISH', ARGV[1], '0')

@@ -1,6 +1,6 @@
 -- repair_flight: a flight that nobody owns goes back to the head, as a release would do it.
 --
--- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx
+-- KEYS  1 claim  2 jobs  3 ready  4 flight  5 parked  6 crashes  7 suspects  8 spill  9 spillx  10 late
 -- ARGV  1 channel that wakes the next owner
 -- Returns 1, 2 if there is more to do: repeat it, or 0 if there is nothing to mend, or somebody owns the
 --         shard: flights of an owner are left alone (I1).

@@ -1,7 +1,7 @@
 -- requeue: payloads leave the morgue for the queue, or blocked ids wait no longer.
 --
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 stale  14 morgue  15 dead
+--       10 count  11 spill  12 spillx  13 stale  14 late  15 morgue  16 dead
 -- ARGV  1 '1' if the call before this one began with the first id  2 from: morgue or blocked  3 channel that wakes the
 --       owner  then ids (at most 1,000)
 -- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
@@ -23,6 +23,7 @@ local function revive(id, text, record, busy)
   local entombed = not busy and redis.call('HGET', KEYS[1], id) == 'x'
   redis.call('HSET', busy and KEYS[7] or KEYS[1], id, text)
   if busy then return end
+  redis.call('HDEL', KEYS[14], id) -- it is fresh, where it stands
   if entombed then
     redis.call('HINCRBY', KEYS[10], 'tombs', -1)
   elseif not record or displace(id) then
@@ -72,10 +73,10 @@ local function raise(id, text, record, busy)
     waits = spill_join(KEYS[11], KEYS[12], 'w', id, fresh(dead), record or nil, from)
   end
   if left == 1 then
-    redis.call('HSET', KEYS[14], id, head('s', dead))
+    redis.call('HSET', KEYS[15], id, head('s', dead))
   else
-    redis.call('HDEL', KEYS[14], id)
-    redis.call('ZREM', KEYS[15], id)
+    redis.call('HDEL', KEYS[15], id)
+    redis.call('ZREM', KEYS[16], id)
   end
   revive(id, waits, record, busy)
 end
@@ -90,7 +91,7 @@ for i = 4, #ARGV do
       unblock(id, record, busy)
     end
   else
-    local dead = redis.call('HGET', KEYS[14], id)
+    local dead = redis.call('HGET', KEYS[15], id)
     if dead and readable(dead) and readable(record) then
       if not begun(i, 4) then count = count + 1 end
       raise(id, dead, record, busy)

@@ -1,8 +1,9 @@
 -- stats: one shard in figures. Reads only.
 --
--- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 suspects  8 count  9 dead  10 claim  11 stale  12 parked
+-- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 suspects  8 count  9 dead  10 claim  11 stale  12 parked  13 late
 -- Returns {now us, ready, scheduled, retry, in flight, blocked, ids in the morgue, payloads in the
---         morgue, processed, failed, due time us of the oldest due job that waits or '', holder, fence}
+--         morgue, processed, failed, due time us of the oldest due job that waits or '', holder, fence, those of ready
+--         that have failed}
 -- The oldest due job is among the first of the ready line, those that became due since the last pop, and what was
 -- pushed to ids in flight. The line is in order of due times, but for what was pushed with a due time in the past and
 -- for an id that took the place of a deleted one: of the first 16 jobs it is the oldest.
@@ -72,4 +73,4 @@ return {string.format('%.0f', now),
   redis.call('LLEN', KEYS[2]) + redis.call('LLEN', KEYS[7]) - count[1] - left,
   redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]), redis.call('LLEN', KEYS[6]),
   redis.call('ZCARD', KEYS[5]), redis.call('ZCARD', KEYS[9]), count[2], count[3], count[4],
-  oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0'}
+  oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0', redis.call('HLEN', KEYS[13])}

@@ -2,7 +2,7 @@
 -- in flight, what was parked is what waits.
 -- Expects KEYS[1] jobs, KEYS[2] ready, KEYS[3] due, KEYS[4] retry, KEYS[5] blocked, KEYS[6] flight,
 -- KEYS[7] parked, KEYS[8] crashes, KEYS[9] suspects, KEYS[10] count, KEYS[11] spill, KEYS[12] spillx,
--- KEYS[13] stale.
+-- KEYS[13] stale, KEYS[14] late: failed jobs whose turn has come, in ready or on probation.
 
 -- waiting finds what waits for an id: its record (or false) and whether the id is in flight.
 local function waiting(id)
@@ -24,8 +24,7 @@ local function placed(place, id, busy)
   if place == 'failed' then
     if busy or redis.call('ZSCORE', KEYS[4], id) then return not busy end
     local record = redis.call('HGET', KEYS[1], id)
-    local form, first = string.byte(record or '', 1, 2)
-    return (form == 106 or form == 115) and first and first ~= 45 and not redis.call('ZSCORE', KEYS[5], id) -- no '-': see record.lua
+    return record and has_failed(record) and not redis.call('ZSCORE', KEYS[5], id)
   end
   local sets = {scheduled = KEYS[3], retry = KEYS[4], blocked = KEYS[5]}
   if sets[place] then return redis.call('ZSCORE', sets[place], id) end
@@ -54,6 +53,7 @@ local function remove(id, busy)
     redis.call('HDEL', KEYS[7], id)
     return
   end
+  redis.call('HDEL', KEYS[14], id)
   local out = displace(id) or redis.call('HDEL', KEYS[8], id) == 1 and redis.call('LREM', KEYS[9], 1, id) == 1
   if out and redis.call('HDEL', KEYS[13], id) == 0 then
     redis.call('HDEL', KEYS[1], id)

@@ -39,6 +39,7 @@ lowkiq_lease_remaining_seconds GAUGE
 lowkiq_morgue_payloads GAUGE queue
 lowkiq_process_wait_seconds HISTOGRAM queue
 lowkiq_queue_jobs GAUGE queue state
+lowkiq_queue_jobs_failed GAUGE queue
 lowkiq_queue_lag_seconds GAUGE queue
 lowkiq_queue_shards GAUGE queue
 lowkiq_queue_unhandled GAUGE queue
@@ -177,7 +178,7 @@ func TestFencedBeginsWithZero(t *testing.T) {
 
 func TestShards(t *testing.T) {
 	owned := map[string]Figures{
-		"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2, "retry": 1}, Morgue: 4},
+		"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2, "retry": 1}, Failed: 3, Morgue: 4},
 		"mail":   {Jobs: map[string]int{"ready": 0}},
 	}
 	s := &Shards{Timeout: time.Second, Read: func(ctx context.Context) (map[string]Figures, error) {
@@ -191,6 +192,10 @@ func TestShards(t *testing.T) {
 # TYPE lowkiq_morgue_payloads gauge
 lowkiq_morgue_payloads{queue="mail"} 0
 lowkiq_morgue_payloads{queue="orders"} 4
+# HELP lowkiq_queue_jobs_failed Failed jobs of this node's shards that wait for an attempt: those of state retry, and those of state ready that have failed. The leader adds the shards that nobody owns.
+# TYPE lowkiq_queue_jobs_failed gauge
+lowkiq_queue_jobs_failed{queue="mail"} 0
+lowkiq_queue_jobs_failed{queue="orders"} 3
 # HELP lowkiq_queue_jobs Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked. The leader adds the shards that nobody owns.
 # TYPE lowkiq_queue_jobs gauge
 lowkiq_queue_jobs{queue="mail",state="ready"} 0

@@ -11,6 +11,7 @@ import (
 type Figures struct {
 	Lag    time.Duration  // age of the oldest due job; 0 if none
 	Jobs   map[string]int // by state: ready, scheduled, retry, in_flight, blocked
+	Failed int            // of ready and retry: with a retry count
 	Morgue int            // payloads in the morgue
 }
 
@@ -25,6 +26,7 @@ type Shards struct {
 var (
 	lagDesc    = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job that waits in this node's shards; 0 if none. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 	jobsDesc   = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked. The leader adds the shards that nobody owns.", []string{"queue", "state"}, nil)
+	failedDesc = prometheus.NewDesc("lowkiq_queue_jobs_failed", "Failed jobs of this node's shards that wait for an attempt: those of state retry, and those of state ready that have failed. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 	morgueDesc = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads of this node's shards that ran out of retries. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 )
 
@@ -32,6 +34,7 @@ var (
 func (s *Shards) Describe(ch chan<- *prometheus.Desc) {
 	ch <- lagDesc
 	ch <- jobsDesc
+	ch <- failedDesc
 	ch <- morgueDesc
 }
 
@@ -49,6 +52,7 @@ func (s *Shards) Collect(ch chan<- prometheus.Metric) {
 	}
 	for name, f := range queues {
 		gauge(lagDesc, f.Lag.Seconds(), name)
+		gauge(failedDesc, float64(f.Failed), name)
 		gauge(morgueDesc, float64(f.Morgue), name)
 		for state, n := range f.Jobs {
 			gauge(jobsDesc, float64(n), name, state)

@@ -24,6 +24,7 @@ const (
 	TwoPlaces        FaultKind = "two-places"        // it is listed twice
 	LoneTomb         FaultKind = "lone-tomb"         // the mark of a deleted job is left over
 	StaleMark        FaultKind = "stale-mark"        // a mark lets its entry in ready be passed over, wrongly
+	LateMark         FaultKind = "late-mark"         // it is counted as failed and due, wrongly, or is not and should be
 	WrongTime        FaultKind = "wrong-time"        // it is listed for another time than its record says
 	ParkedAlone      FaultKind = "parked-alone"      // what was pushed during its flight was left behind
 	SuspectUncounted FaultKind = "suspect-uncounted" // it is on probation, its crashes are not known
@@ -60,6 +61,7 @@ var repairs = map[FaultKind]string{
 	TwoPlaces:        "keep one place: flight, probation, blocked, else what the record says",
 	LoneTomb:         "remove the mark",
 	StaleMark:        "remove the mark",
+	LateMark:         "count it as its record says",
 	WrongTime:        "list it for the time its record says",
 	ParkedAlone:      "let the payloads wait, merged with what waits already",
 	SuspectUncounted: "count no crash",

@@ -51,6 +51,7 @@ type trace struct {
 	ready, suspects, flight        int // entries; ready is -1 if it was not looked at
 	crashes                        bool
 	stale                          bool // one of its entries in ready is to be passed over
+	late                           bool // counted as failed and due
 	spilled, spilledDead           int  // payloads in the spill; not known to a sweep
 	broken                         []broken
 }
@@ -111,10 +112,22 @@ func (t *trace) judge() (found []finding) {
 	if t.stale && (!t.due.in || t.ready == 0) {
 		add(StaleMark, "an entry of it in ready is to be passed over, because it is scheduled; it has %d entries there, scheduled: %t", max(0, t.ready), t.due.in)
 	}
+	if len(found) == 0 {
+		t.judgeLate(places, add)
+	}
 	t.judgeTimes(add)
 	t.judgeSides(add)
 	t.judgeSpill(add)
 	return found
+}
+
+// judgeLate looks at an id that is in one place, or nowhere. What a damaged record would say nobody knows.
+func (t *trace) judgeLate(places []string, add func(FaultKind, string, ...any)) {
+	turn := slices.Contains(places, "ready") || slices.Contains(places, "suspects")
+	want := turn && t.record.job() && t.record.retry >= 0
+	if t.late != want && t.record.form != '?' {
+		add(LateMark, "counted as failed and due: %t; its turn has come: %t, retry count %d", t.late, turn, t.record.retry)
+	}
 }
 
 func (t *trace) judgeTimes(add func(FaultKind, string, ...any)) {

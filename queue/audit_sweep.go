@@ -77,6 +77,7 @@ func (a *auditor) sweepSides(ctx context.Context, s *Shard, v *sight) error {
 		{"morgue", s.keys.morgue, func(t *trace, h headline) { t.dead = h; v.dead += h.n }, true},
 		{"crashes", s.keys.crashes, func(t *trace, h headline) { t.crashes = true }, false},
 		{"stale", s.keys.stale, func(t *trace, h headline) { t.stale = true }, false},
+		{"late", s.keys.late, func(t *trace, h headline) { t.late = true }, false},
 	} {
 		err := s.walk(ctx, s.c.rdb, side.key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {

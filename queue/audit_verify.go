@@ -112,6 +112,9 @@ func (a *auditor) judged(ctx context.Context, found []Fault, s *Shard, t, swept 
 	return found
 }
 
+// traceValues is how many values lua/audit.lua answers per id.
+const traceValues = 15
+
 // traces asks where ids are, all at one instant.
 func (s *Shard) traces(ctx context.Context, ids []string, ready bool) ([]*trace, error) {
 	look := "0"
@@ -123,12 +126,12 @@ func (s *Shard) traces(ctx context.Context, ids []string, ready bool) ([]*trace,
 		return nil, err
 	}
 	flat, ok := reply.([]any)
-	if !ok || len(flat) != 14*len(ids) {
+	if !ok || len(flat) != traceValues*len(ids) {
 		return nil, fmt.Errorf("audit answered %d values for %d ids", len(flat), len(ids))
 	}
 	traces := make([]*trace, len(ids))
 	for i, id := range ids {
-		traces[i] = traceOf(id, flat[14*i:14*i+14])
+		traces[i] = traceOf(id, flat[traceValues*i:traceValues*(i+1)])
 	}
 	return traces, nil
 }
@@ -141,7 +144,7 @@ func traceOf(id string, r []any) *trace {
 		id: id, record: headlineOf(text(0)), parked: headlineOf(text(1)), dead: headlineOf(text(2)),
 		due: placeOf(text(3)), retry: placeOf(text(4)), blocked: placeOf(text(5)), deadPlace: placeOf(text(6)),
 		flight: count(7), suspects: count(8), crashes: text(9) != "", ready: count(10),
-		spilled: count(11), spilledDead: count(12), stale: count(13) > 0,
+		spilled: count(11), spilledDead: count(12), stale: count(13) > 0, late: count(14) > 0,
 	}
 }
 

@@ -33,7 +33,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, pushAgainTests, deletedTests, staleTests, repeatTests, namedTests, leaseTests, damageTests, lagTests, removeTests)
+	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, lagTests, removeTests)
 }
 
 // runCases runs tests side by side on one Redis.

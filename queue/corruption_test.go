@@ -94,6 +94,24 @@ func corruptions() []corruption {
 		{name: "to be passed over, twice ready", want: TwoPlaces, id: "l", do: func(ctx context.Context, db rdb, k *shardKeys) error {
 			return db.LPush(ctx, k.ready, "l").Err()
 		}},
+		{name: "fresh, marked late", want: LateMark, id: "r", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.late, "r", 1).Err()
+		}},
+		{name: "scheduled, marked late", want: LateMark, id: "d", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.late, "d", 1).Err()
+		}},
+		{name: "failed, not due, marked late", want: LateMark, id: "t", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.late, "t", 1).Err()
+		}},
+		{name: "flying, marked late", want: LateMark, id: "f", fly: true, do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.late, "f", 1).Err()
+		}},
+		{name: "nobody, marked late", want: LateMark, id: "new", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return db.HSet(ctx, k.late, "new", 1).Err()
+		}},
+		{name: "failed and due, not marked", want: LateMark, id: "t", do: func(ctx context.Context, db rdb, k *shardKeys) error {
+			return redo(db.ZRem(ctx, k.retry, "t").Err(), db.RPush(ctx, k.ready, "t").Err())
+		}},
 		{name: "due at another time", want: WrongTime, id: "d", do: func(ctx context.Context, db rdb, k *shardKeys) error {
 			return db.ZIncrBy(ctx, k.due, 1e9, "d").Err()
 		}},

@@ -51,7 +51,7 @@ func damageBlindsNobody(t *testing.T, b *backend) {
 		r := damaged(t, b, record)
 		stats, err := r.q.Stats(r.ctx)
 		r.no(err)
-		eq(t, name+": jobs", stats.Jobs, Counts{Ready: 2, Scheduled: 2, Retry: 2, InFlight: 2, Blocked: 2})
+		eq(t, name+": jobs", stats.Jobs, Counts{Ready: 2, Scheduled: 2, Retry: 2, InFlight: 2, Blocked: 2, Failed: 2})
 		for state, id := range map[State]string{Ready: "ready", Scheduled: "later", Retrying: "retry", InFlight: "fly", Waiting: "blocked", Dead: "morgue"} {
 			page, err := r.q.Page(r.ctx, Query{State: state})
 			if err != nil || len(page.Jobs) != 2 {

@@ -33,6 +33,7 @@ func CheckName(what, name string) error {
 type shardKeys struct {
 	jobs, ready, due, retry, blocked string // where ids wait, and their records
 	stale                            string // scheduled ids whose entries in ready are of deleted jobs
+	late                             string // failed ids whose turn has come: in ready, or on probation
 	claim, flight, parked            string // who owns the shard, what is being handled
 	suspects, crashes                string // probation
 	morgue, dead                     string // payloads out of retries
@@ -46,6 +47,7 @@ func newShardKeys(cluster, queue string, layout, index int) shardKeys {
 	tag := "lk:{" + cluster + "/" + queue + "/" + strconv.Itoa(layout) + "/" + strconv.Itoa(index) + "}:"
 	return shardKeys{
 		jobs: tag + "jobs", ready: tag + "ready", due: tag + "due", retry: tag + "retry", blocked: tag + "blocked", stale: tag + "stale",
+		late:  tag + "late",
 		claim: tag + "claim", flight: tag + "flight", parked: tag + "parked",
 		suspects: tag + "suspects", crashes: tag + "crashes",
 		morgue: tag + "morgue", dead: tag + "dead",
@@ -62,7 +64,7 @@ func (k *shardKeys) forPush() []string {
 }
 
 func (k *shardKeys) forPop() []string {
-	return []string{k.claim, k.jobs, k.ready, k.due, k.flight, k.parked, k.crashes, k.count, k.retry, k.suspects, k.spill, k.spillx, k.stale}
+	return []string{k.claim, k.jobs, k.ready, k.due, k.flight, k.parked, k.crashes, k.count, k.retry, k.suspects, k.spill, k.spillx, k.stale, k.late}
 }
 
 func (k *shardKeys) forAside() []string {
@@ -70,7 +72,7 @@ func (k *shardKeys) forAside() []string {
 }
 
 func (k *shardKeys) forRelease() []string {
-	return []string{k.claim, k.jobs, k.ready, k.flight, k.parked, k.crashes, k.suspects, k.spill, k.spillx}
+	return []string{k.claim, k.jobs, k.ready, k.flight, k.parked, k.crashes, k.suspects, k.spill, k.spillx, k.late}
 }
 
 func (k *shardKeys) forClaim() []string {
@@ -82,7 +84,7 @@ func (k *shardKeys) forNack() []string {
 func (k *shardKeys) forBury() []string { return append(k.forClaim(), k.blocked) }
 
 func (k *shardKeys) forWaiting() []string {
-	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.parked, k.crashes, k.suspects, k.count, k.spill, k.spillx, k.stale}
+	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.parked, k.crashes, k.suspects, k.count, k.spill, k.spillx, k.stale, k.late}
 }
 
 func (k *shardKeys) forMorgue() []string { return append(k.forWaiting(), k.morgue, k.dead) }
@@ -92,7 +94,7 @@ func (k *shardKeys) forForget() []string {
 }
 
 func (k *shardKeys) forStats() []string {
-	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.suspects, k.count, k.dead, k.claim, k.stale, k.parked}
+	return []string{k.jobs, k.ready, k.due, k.retry, k.blocked, k.flight, k.suspects, k.count, k.dead, k.claim, k.stale, k.parked, k.late}
 }
 
 func (k *shardKeys) forShow() []string {
@@ -101,7 +103,7 @@ func (k *shardKeys) forShow() []string {
 
 func (k *shardKeys) forRemove() []string {
 	return []string{k.claim, k.count, k.jobs, k.ready, k.due, k.retry, k.blocked, k.stale, k.flight, k.parked, k.suspects, k.crashes,
-		k.morgue, k.dead, k.spill, k.spillx, k.aside, k.attempts}
+		k.morgue, k.dead, k.spill, k.spillx, k.aside, k.attempts, k.late}
 }
 
 func clusterKey(cluster, name string) string { return "lk:{" + cluster + "}:" + name }
@@ -126,7 +128,7 @@ var probeKeyRule = regexp.MustCompile(`^lk:\{[^/{}]+/\d+\}:probe$`)
 func (k *shardKeys) types() map[string]string {
 	types := map[string]string{}
 	for kind, keys := range map[string][]string{
-		"hash": {k.jobs, k.claim, k.parked, k.crashes, k.morgue, k.count, k.spillx, k.aside, k.stale},
+		"hash": {k.jobs, k.claim, k.parked, k.crashes, k.morgue, k.count, k.spillx, k.aside, k.stale, k.late},
 		"list": {k.ready, k.flight, k.suspects, k.attempts},
 		"zset": {k.due, k.retry, k.blocked, k.dead, k.spill},
 	} {

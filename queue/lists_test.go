@@ -100,7 +100,7 @@ func figures(t *testing.T, b *backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eq(t, "jobs", got.Jobs, Counts{Ready: 2, Scheduled: 1, Retry: 3, InFlight: 3, Blocked: 1})
+	eq(t, "jobs", got.Jobs, Counts{Ready: 2, Scheduled: 1, Retry: 3, InFlight: 3, Blocked: 1, Failed: 3})
 	eq(t, "total", got.Jobs.Total(), 10)
 	eq(t, "morgue", fmt.Sprint(got.Morgue, got.MorgueIDs), "2 2")
 	eq(t, "processed, failed", fmt.Sprint(got.Processed, got.Failed), "0 6")

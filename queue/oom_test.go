@@ -25,7 +25,7 @@ func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL()}
 	for _, c := range []testCase{
-		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"probation", oomProbation}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople},
+		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"probation", oomProbation}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
 	}
@@ -110,6 +110,28 @@ func oomWorker(t *testing.T, b *backend) {
 	for range 2 { // nothing is there
 		eq(t, "empty pop", show(r.pop(5).Jobs...), "")
 	}
+}
+
+// Jobs that have failed are marked when their turn comes, which takes memory; that must refuse no pop.
+func oomFailed(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
+	p := r.pop(3)
+	r.nack(p.Flight, "b", Retry, 0, time.Hour)
+	r.nack(p.Flight, "c", Retry, 0, 3*time.Hour)
+	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	defer r.fill()()
+	r.nack(p.Flight, "a", Retry, 0, 0)
+	n, err := r.q.RunNow(r.ctx, "c")
+	eq(t, "run now", fmt.Sprint(n, err), "1 <nil>")
+	p = r.pop(2)
+	eq(t, "popped", show(p.Jobs...), "a[1] c[1]")
+	r.nack(p.Flight, "c", Return, 0, 0)
+	r.own(Self)
+	n, err = r.q.Delete(r.ctx, Failures, "c")
+	eq(t, "deleted", fmt.Sprint(n, err), "1 <nil>")
+	r.wantFailed("with a full Redis", 2, 2)
+	eq(t, "drained", show(r.drain()...), "a[1] b[1]")
 }
 
 func oomProbation(t *testing.T, b *backend) {

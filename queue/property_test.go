@@ -170,6 +170,7 @@ func (m *machine) compare(t *rapid.T) {
 		total.Retry += c.Retry
 		total.InFlight += c.InFlight
 		total.Blocked += c.Blocked
+		total.Failed += c.Failed
 	}
 	stats, err := m.q.Stats(m.ctx)
 	if err != nil {
@@ -223,6 +224,7 @@ func (m *model) counts() Counts {
 		}
 	}
 	c.Ready = len(m.waiting) - c.Blocked - c.Scheduled - c.Retry
+	c.Failed = len(m.failures())
 	return c
 }
 

@@ -302,6 +302,8 @@ func (m *machine) smash(t *rapid.T) {
 		"suspect": func() error { return s.c.rdb.RPush(m.ctx, s.keys.suspects, id).Err() },
 		"mark":    func() error { return s.c.rdb.HSet(m.ctx, s.keys.stale, id, 1).Err() },
 		"unmark":  func() error { return s.c.rdb.HDel(m.ctx, s.keys.stale, id).Err() },
+		"late":    func() error { return s.c.rdb.HSet(m.ctx, s.keys.late, id, 1).Err() },
+		"unlate":  func() error { return s.c.rdb.HDel(m.ctx, s.keys.late, id).Err() },
 		"counts":  func() error { return s.c.rdb.HSet(m.ctx, s.keys.count, "tombs", 9, "morgue", 9).Err() },
 		"park": func() error {
 			if record := s.c.rdb.HGet(m.ctx, s.keys.jobs, id).Val(); busy || strings.HasPrefix(record, "s") {

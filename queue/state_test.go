@@ -18,7 +18,7 @@ import (
 type state struct {
 	jobs, parked, morgue map[string]*modelJob
 	crowded              map[string]bool // "w"/"m" + id whose payloads are in the spill
-	tombs, stale         map[string]bool
+	tombs, stale, late   map[string]bool
 	ready, suspects      []string
 	due, retry, blocked  map[string]int64
 	dead                 map[string]int64
@@ -30,9 +30,9 @@ type state struct {
 
 // raw is the shard's keys as Redis returned them.
 type raw struct {
-	jobs, parked, morgue, crashes, count, claim, spillx, stale *redis.MapStringStringCmd
-	ready, suspects, spill, flight, attempts                   *redis.StringSliceCmd
-	due, retry, blocked, dead                                  *redis.ZSliceCmd
+	jobs, parked, morgue, crashes, count, claim, spillx, stale, late *redis.MapStringStringCmd
+	ready, suspects, spill, flight, attempts                         *redis.StringSliceCmd
+	due, retry, blocked, dead                                        *redis.ZSliceCmd
 }
 
 func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
@@ -41,7 +41,7 @@ func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
 	r := &raw{
 		jobs: pipe.HGetAll(ctx, k.jobs), parked: pipe.HGetAll(ctx, k.parked), morgue: pipe.HGetAll(ctx, k.morgue),
 		flight: pipe.LRange(ctx, k.flight, 0, -1), crashes: pipe.HGetAll(ctx, k.crashes), count: pipe.HGetAll(ctx, k.count),
-		claim: pipe.HGetAll(ctx, k.claim), spillx: pipe.HGetAll(ctx, k.spillx), stale: pipe.HGetAll(ctx, k.stale),
+		claim: pipe.HGetAll(ctx, k.claim), spillx: pipe.HGetAll(ctx, k.spillx), stale: pipe.HGetAll(ctx, k.stale), late: pipe.HGetAll(ctx, k.late),
 		ready: pipe.LRange(ctx, k.ready, 0, -1), suspects: pipe.LRange(ctx, k.suspects, 0, -1), spill: pipe.ZRange(ctx, k.spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.retry, 0, -1),
 		attempts: pipe.LRange(ctx, k.attempts, 0, -1),
@@ -62,7 +62,7 @@ func (s *Shard) readState(ctx context.Context) (*state, error) {
 
 func (r *raw) state() (*state, error) {
 	st := &state{
-		crowded: map[string]bool{}, tombs: map[string]bool{}, stale: map[string]bool{},
+		crowded: map[string]bool{}, tombs: map[string]bool{}, stale: map[string]bool{}, late: map[string]bool{},
 		ready: r.ready.Val(), suspects: r.suspects.Val(),
 		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
 		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
@@ -101,6 +101,9 @@ func (r *raw) state() (*state, error) {
 	}
 	for id := range r.stale.Val() {
 		st.stale[id] = true
+	}
+	for id := range r.late.Val() {
+		st.late[id] = true
 	}
 	for id, n := range r.crashes.Val() {
 		st.crashes[id], _ = strconv.Atoi(n)
@@ -237,7 +240,16 @@ func (st *state) check() error {
 			fault("job %q: got places %v, want one (I2)", id, places[id])
 		}
 	}
+	for id := range st.late {
+		if st.jobs[id] == nil {
+			fault("late %q has no record", id)
+		}
+	}
 	for id, job := range st.jobs {
+		at := fmt.Sprint(places[id])
+		if want := job.retry >= 0 && (at == "[ready]" || at == "[suspects]"); st.late[id] != want {
+			fault("job %q in %s with retry count %d: late %t, want %t", id, at, job.retry, st.late[id], want)
+		}
 		_, flies := st.flight[id]
 		if n := len(job.payloads); !flies && (n > 32 || n > 1 && job.size() > 4096) && !st.crowded["w"+id] {
 			fault("job %q: %d payloads of %d bytes are in its record: each push copies them", id, n, job.size())

@@ -10,13 +10,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Counts are the jobs of a shard or a queue by state, each id in one of them.
+// Counts are the jobs of a shard or a queue by state, each id in one of them but for Failed.
 type Counts struct {
-	Ready     int `json:"ready"`     // due, waiting for a handler
+	Ready     int `json:"ready"`     // due, waiting for a handler, whether it has failed before or not
 	Scheduled int `json:"scheduled"` // never failed, not due yet
 	Retry     int `json:"retry"`     // failed, not due yet
 	InFlight  int `json:"in_flight"` // with a handler
 	Blocked   int `json:"blocked"`   // out of retries, waiting for a person
+
+	// Failed are the jobs of Retry, and those of Ready that have failed: as many as a list of [Failed] has. They are
+	// counted there already.
+	Failed int `json:"failed"`
 }
 
 // Total is the number of ids that are not done.
@@ -119,6 +123,7 @@ func Sum(all []Stats) Stats {
 		sum.Jobs.Retry += s.Jobs.Retry
 		sum.Jobs.InFlight += s.Jobs.InFlight
 		sum.Jobs.Blocked += s.Jobs.Blocked
+		sum.Jobs.Failed += s.Jobs.Failed
 		sum.Morgue += s.Morgue
 		sum.MorgueIDs += s.MorgueIDs
 		sum.Processed += s.Processed
@@ -133,7 +138,7 @@ func Sum(all []Stats) Stats {
 
 func decodeStats(reply any) (Stats, error) {
 	r, ok := reply.([]any)
-	if !ok || len(r) != 13 {
+	if !ok || len(r) != 14 {
 		return Stats{}, fmt.Errorf("stats answered %v", reply)
 	}
 	n := func(i int) int {
@@ -145,6 +150,7 @@ func decodeStats(reply any) (Stats, error) {
 		Jobs:   Counts{Ready: n(1), Scheduled: n(2), Retry: n(3), InFlight: n(4), Blocked: n(5)},
 		Morgue: n(7), MorgueIDs: n(6), Processed: int64(n(8)), Failed: int64(n(9)),
 	}
+	s.Jobs.Failed = s.Jobs.Retry + n(13)
 	if oldest := microTime(r[10]); !oldest.IsZero() {
 		s.Lag = max(0, s.Now.Sub(oldest))
 	}

@@ -124,6 +124,12 @@ func TestStateCheckObjects(t *testing.T) {
 		"retry among due":     func(r *rig) error { return r.c.rdb.Rename(r.ctx, r.s.keys.due, r.s.keys.retry).Err() },
 		"stale, not later":    func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.stale, "ready", 1).Err() },
 		"stale, not ready":    func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.stale, "later", 1).Err() },
+		"fresh, marked late":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.late, "ready", 1).Err() },
+		"flying, marked late": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.late, "fly", 1).Err() },
+		"nobody marked late":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.late, "new", 1).Err() },
+		"failed, not marked": func(r *rig) error {
+			return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "ready", "j0 5 1 1 0 2\n7 1:x").Err()
+		},
 		"crash of a stranger": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.crashes, "ready", 1).Err() },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -78,12 +78,13 @@ type lowkiqFigures struct {
 	Busy         int   `json:"busy"`     // ids in flight
 	Enqueued     int   `json:"enqueued"` // fresh + retries = length
 	Fresh        int   `json:"fresh"`
-	Retries      int   `json:"retries"` // waiting for the next attempt, or blocked
+	Retries      int   `json:"retries"` // failed: waiting for the next attempt, due or not, or blocked
 	Dead         int   `json:"dead"`    // = morgue_length
 }
 
 func lowkiqFiguresOf(s queue.Stats) lowkiqFigures {
-	fresh, retries := s.Jobs.Ready+s.Jobs.Scheduled, s.Jobs.Retry+s.Jobs.Blocked
+	fresh := s.Jobs.Ready + s.Jobs.Scheduled + s.Jobs.Retry - s.Jobs.Failed
+	retries := s.Jobs.Failed + s.Jobs.Blocked
 	return lowkiqFigures{
 		Length: fresh + retries, Enqueued: fresh + retries, Fresh: fresh, Retries: retries,
 		MorgueLength: s.MorgueIDs, Dead: s.MorgueIDs, Lag: int(s.Lag.Seconds()),

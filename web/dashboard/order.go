@@ -168,7 +168,6 @@ func (d *Dashboard) count(ctx context.Context, b *confirmBody) (err error) {
 	}
 	stats, err := b.Queue.Stats(ctx)
 	b.Jobs = inStates(stats, b.states)
-	b.AtLeast = slices.Contains(b.states, queue.Failed) && stats.Jobs.Ready > 0 // some of them may have failed
 	if b.paused != nil {
 		b.Jobs = stats.Jobs.Total() - stats.Jobs.InFlight
 	}
@@ -203,7 +202,7 @@ func ofKind(ctx context.Context, o order) (n int, atLeast bool, err error) {
 
 func inStates(s queue.Stats, states []queue.State) (n int) {
 	by := map[queue.State]int{
-		queue.Ready: s.Jobs.Ready, queue.Scheduled: s.Jobs.Scheduled, queue.Retrying: s.Jobs.Retry, queue.Failed: s.Jobs.Retry,
+		queue.Ready: s.Jobs.Ready, queue.Scheduled: s.Jobs.Scheduled, queue.Retrying: s.Jobs.Retry, queue.Failed: s.Jobs.Failed,
 		queue.Waiting: s.Jobs.Blocked, queue.Dead: s.MorgueIDs,
 	}
 	for _, state := range states {

@@ -56,7 +56,7 @@ func sortings() []sorting {
 		{"name", "name", func(x, y *figures) int { return 0 }},
 		{"lag", "lag", largest(func(f *figures) int64 { return int64(f.Sum.Lag) })},
 		{"waiting", "waiting", largest(func(f *figures) int64 { return int64(f.Sum.Jobs.Total() - f.Sum.Jobs.InFlight) })},
-		{"failed", "failed", largest(func(f *figures) int64 { return int64(f.Sum.Jobs.Retry + f.Sum.Jobs.Blocked) })},
+		{"failed", "failed", largest(func(f *figures) int64 { return int64(f.Sum.Jobs.Failed + f.Sum.Jobs.Blocked) })},
 		{"morgue", "morgue", largest(func(f *figures) int64 { return int64(f.Sum.Morgue) })},
 	}
 }
