@@ -108,11 +108,39 @@ func lateInEveryLine(t *testing.T, b *backend) {
 	r.wantFailed("one on trial", 4, 3)
 	r.own(Self)
 	r.wantFailed("and back", 5, 3)
+	lateOnTrial(r)
 	for _, one := range whole(t, r.q, Query{State: Failed}) {
 		n, err := r.q.Delete(r.ctx, Failures, one.ID)
 		eq(t, "deleted", fmt.Sprint(n, err), "1 <nil>")
 	}
-	r.wantFailed("deleted", 2, 0)
+	r.wantFailed("deleted", 0, 0)
+	r.drain()
+	fail(0, "g")
+	n, err = r.q.Kill(r.ctx, Failures, "g")
+	eq(t, "killed", fmt.Sprint(n, err), "1 <nil>")
+	fail(0, "g")
+	r.wantFailed("in the morgue, and failed", 1, 1)
+	n, err = r.q.Requeue(r.ctx, "g")
+	eq(t, "requeued", fmt.Sprint(n, err), "1 <nil>")
+	r.wantFailed("merged into a fresh one", 1, 0)
+}
+
+// lateOnTrial takes those on probation one after the other, and lets go of the first that has failed.
+func lateOnTrial(r *rig) {
+	r.t.Helper()
+	for {
+		p := r.pop(1)
+		if len(p.Jobs) != 1 || p.Probation != ProbationTaken {
+			r.t.Fatalf("pop: got %s, %q, want one on probation", show(p.Jobs...), p.Probation)
+		}
+		if p.Jobs[0].RetryCount >= 0 {
+			r.wantFailed("on trial", 2, 2)
+			r.nack(p.Flight, p.Jobs[0].ID, Return, 0, 0)
+			r.wantFailed("back on probation", 3, 3)
+			return
+		}
+		r.ack(p.Flight, p.Jobs[0].ID)
+	}
 }
 
 // popAll takes all that is due in one flight.
