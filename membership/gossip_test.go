@@ -3,6 +3,8 @@ package membership
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -145,5 +147,55 @@ func TestPortTaken(t *testing.T) {
 	}
 	if err := g.Run(context.Background()); err == nil || !strings.Contains(err.Error(), first.Address()) {
 		t.Errorf("got %v, want an error that names %s", err, first.Address())
+	}
+}
+
+// TestBytesOfGossip: an idle second costs each node the same packets in a small and in a large cluster, and what one node has to say
+// anew costs each of the others a few copies of it, one more each time the cluster is some times as large.
+func TestBytesOfGossip(t *testing.T) {
+	t.Parallel()
+	const seconds = 20
+	idle, news := map[int]float64{}, map[int]float64{} // bytes of packets per node, by nodes: a second, a change
+	for _, count := range []int{8, 32} {
+		inBubble(t, func(t *testing.T, n *network) {
+			var all []*process
+			for i := range count {
+				cfg := Config{TTL: ttl, Node: fmt.Sprintf("node-%04d", i)}
+				if i > 0 {
+					cfg.Join = []string{all[0].Address()}
+				}
+				all = append(all, start(t, n, cfg))
+			}
+			until := func(told func() bool) { // of the bubble's time: what no packet has told is in the next exchange of states
+				for range 20 {
+					time.Sleep(30 * time.Second)
+					if told() {
+						return
+					}
+				}
+				t.Fatal("not all were told of it in 10 minutes")
+			}
+			until(func() bool { return agree(all, Alive, all...) })
+			before := n.packets()
+			time.Sleep(seconds * time.Second)
+			quiet := n.packets() - before
+			idle[count] = float64(quiet) / seconds / float64(count)
+			before = n.packets()
+			if err := all[1].Update(func(m *Meta) { m.N, m.Seat = 2, strings.Repeat("s", 200) }); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(seconds * time.Second)
+			news[count] = float64(n.packets()-before-quiet) / float64(count)
+			until(func() bool {
+				return !slices.ContainsFunc(all, func(p *process) bool { return !p.Succeeded(all[1].instance()) })
+			})
+		})
+	}
+	t.Logf("bytes per node, by nodes: in an idle second %v, of a change %v", idle, news)
+	if idle[32] > 1.25*idle[8] || idle[32] > 1000 {
+		t.Errorf("an idle second costs each of 32 nodes %.0f bytes, each of 8 %.0f; want as much, and at most 1,000", idle[32], idle[8])
+	}
+	if news[32] > 3*news[8] || news[32] > 20*MaxMeta {
+		t.Errorf("a change costs each of 32 nodes %.0f bytes, each of 8 %.0f; want at most thrice as much, and %d", news[32], news[8], 20*MaxMeta)
 	}
 }

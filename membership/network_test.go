@@ -36,6 +36,14 @@ type network struct {
 	ends map[string]*transport // by address
 	cut  map[string]int        // the island an address is on
 	port int                   // last one given
+	sent int                   // bytes of packets, whoever sent them
+}
+
+// packets is how many bytes of packets have been sent so far.
+func (n *network) packets() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.sent
 }
 
 // island puts the addresses on an island; only those on the same one (0 at first)
@@ -91,6 +99,9 @@ func (t *transport) StreamCh() <-chan net.Conn           { return t.streams }
 // WriteTo loses what does not arrive, as packets are.
 func (t *transport) WriteTo(b []byte, to string) (time.Time, error) {
 	now := time.Now()
+	t.network.mu.Lock()
+	t.network.sent += len(b)
+	t.network.mu.Unlock()
 	if end, err := t.network.other(t.address, to); err == nil {
 		select {
 		case end.packets <- &memberlist.Packet{Buf: slices.Clone(b), From: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: t.port}, Timestamp: now}:
