@@ -44,6 +44,7 @@ type settings struct {
 	Argv        []string      // exec
 	Processes   int           // exec
 	URL         string        // http
+	Broken      string        // a queue whose handler is Argv as an exec handler, whatever the others' is
 
 	Cluster   string
 	TTL       time.Duration // default ttl
@@ -104,11 +105,18 @@ func (s *settings) node(writer *history.Writer) (*node.Node, error) {
 		queues = []string{queueName}
 	}
 	for _, name := range queues {
-		inner, err := s.handler(log)
+		own := *s
+		if name == s.Broken {
+			own.Handler = "exec"
+		}
+		inner, err := own.handler(log)
 		if err != nil {
 			return nil, err
 		}
 		rules := node.QueueConfig{Name: name, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: middlewares}
+		if name == s.Broken {
+			rules.Middlewares = rules.Middlewares[:1]
+		}
 		if err := n.Handle(rules, inner); err != nil {
 			return nil, err
 		}
