@@ -1,0 +1,206 @@
+package node
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/membership"
+	"github.com/lowkiq/lowkiq/rebalance"
+)
+
+// What a node costs others in a cluster of a thousand, counted where it leaves the node: a thousand processes are more than a
+// machine that tests has room for.
+
+// TestGossipOfANodeIsBounded: what a node gossips of itself fits into memberlist's limit, whatever it has to say, holds nothing of
+// other nodes, and is the same after each change of the plan: a plan is no news for gossip.
+func TestGossipOfANodeIsBounded(t *testing.T) {
+	t.Parallel()
+	boot := newBoot()
+	server := fmt.Sprintf("%s#%d.%d", boot, uint64(math.MaxUint64), math.MaxInt)
+	encoded := func(index uint64) string {
+		seat := rebalance.Seat{Server: server, Leader: server, Applied: rebalance.Generation{Record: math.MaxUint64, Index: index}, Able: true}
+		text, err := json.Marshal(membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, Seat: gossipedSeat(seat)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	first := encoded(1)
+	t.Logf("%d bytes at most: %s", len(first), first)
+	if len(first) >= membership.MaxMeta {
+		t.Errorf("%d bytes, want fewer than %d", len(first), membership.MaxMeta)
+	}
+	if next := encoded(2); next != first {
+		t.Errorf("after a change of the plan: got %s, want the same as before, %s", next, first)
+	}
+}
+
+// meter stands between a node and its Redis and counts what the node asks.
+type meter struct {
+	address string
+	asked   atomic.Int64 // commands
+	renewed atomic.Int64 // of these, renewals of the lease
+	bytes   atomic.Int64 // both ways
+}
+
+func newMeter(t *testing.T, redis string) *meter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	m := &meter{address: l.Addr().String()}
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go m.serve(client, redis)
+		}
+	}()
+	return m
+}
+
+func (m *meter) serve(client net.Conn, redis string) {
+	defer client.Close()
+	server, err := net.Dial("tcp", redis)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		defer client.Close()
+		io.Copy(countedWriter{client, &m.bytes}, server) //nolint:errcheck // a closed connection is the end
+	}()
+	requests := bufio.NewReader(io.TeeReader(client, countedWriter{server, &m.bytes}))
+	for {
+		words, err := request(requests)
+		if err != nil {
+			return
+		}
+		m.asked.Add(1)
+		if strings.EqualFold(words[0], "SET") && strings.Contains(words[1], ":lease:") {
+			m.renewed.Add(1)
+		}
+	}
+}
+
+// request reads one command.
+func request(r *bufio.Reader) (words []string, err error) {
+	number := func(mark byte) (n int) {
+		var line string
+		if line, err = r.ReadString('\n'); err == nil && line[0] != mark {
+			err = fmt.Errorf("got %q, want %c", line, mark)
+		}
+		if err == nil {
+			_, err = fmt.Sscan(line[1:], &n)
+		}
+		return n
+	}
+	for n := number('*'); n > 0 && err == nil; n-- {
+		word := make([]byte, number('$')+2)
+		if err == nil {
+			_, err = io.ReadFull(r, word)
+		}
+		words = append(words, strings.TrimSuffix(string(word), "\r\n"))
+	}
+	return append(words, "", ""), err
+}
+
+type countedWriter struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (w countedWriter) Write(p []byte) (int, error) {
+	w.n.Add(int64(len(p)))
+	return w.Writer.Write(p)
+}
+
+// cost is what a node asks per renewal of its lease: a second at the default ttl.
+type cost struct{ commands, bytes float64 }
+
+// over measures the next renewals; what it returns waits for them.
+func (m *meter) over(t *testing.T, renewals int64) func() cost {
+	begun, asked, bytes := m.renewed.Load(), m.asked.Load(), m.bytes.Load()
+	return func() cost {
+		t.Helper()
+		await(t, fmt.Sprintf("%d renewals", renewals), func() bool { return m.renewed.Load() >= begun+renewals })
+		n := float64(m.renewed.Load() - begun)
+		return cost{float64(m.asked.Load()-asked) / n, float64(m.bytes.Load()-bytes) / n}
+	}
+}
+
+// TestIdleSecondAmongAThousand: beside a thousand leases a follower that does not vote asks Redis for as much in an idle second as
+// beside ten. The leader reads all leases: as many commands, and bytes that grow with the leases and no faster.
+func TestIdleSecondAmongAThousand(t *testing.T) {
+	t.Parallel()
+	const few, many, renewals = 10, 1000, 12 // two looks at the index of instances at least
+	begun := time.Now()
+	srv := redistest.Start(t)
+	join := func(name string) (*running, *meter) {
+		m := newMeter(t, srv.Addr())
+		return start(t, Config{Name: name, Redis: "redis://" + m.address + "/0", Bind: "127.0.0.1:0", TTL: shortTTL, fewNodes: -1}, QueueConfig{Shards: 8}, nothing), m
+	}
+	first, leader := join("n1")
+	await(t, "the first node leads", func() bool { return first.serving().joined.Load().agent.Status().Leading })
+	second, follower := join("n2")
+	await(t, "the second looks away", func() bool { return second.serving().joined.Load().sight.away.Load() })
+	p := open(t, srv.URL(), 8)
+	lease := 0
+	grow := func(to, n int) {
+		for ; n < to; n++ {
+			boot := newBoot()
+			name := fmt.Sprintf("node-%04d.example", n)
+			info := LeaseInfo{Node: name, Boot: boot, Instance: instanceName(name, boot, 1), Start: time.Now(), Weight: 1, Gossip: "192.0.2.1:7946", Raft: "192.0.2.1:7947",
+				HTTP: "http://192.0.2.1:7948", Queues: map[string]int{"orders": 0}, TTL: shortTTL.Milliseconds(), Process: process{Host: "elsewhere", PID: n, Start: "1"}}
+			value, err := json.Marshal(info)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := p.client.TakeLease(t.Context(), info.Instance, []byte("{}"), value, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			lease = len(value)
+		}
+	}
+	measure := func(leases, have int) (lead, follow cost) {
+		grow(leases, have)
+		await(t, "the leader sees them", func() bool {
+			recent := first.joined.Load().sight.recent.Load()
+			return recent != nil && len(recent.live) >= leases
+		})
+		for quiet := false; !quiet; { // an election, as on a busy machine, has the follower look at all leases
+			await(t, "the second looks away", second.joined.Load().sight.away.Load)
+			looked := second.joined.Load().sight.recent.Load()
+			of, ol := follower.over(t, renewals), leader.over(t, renewals)
+			follow, lead = of(), ol()
+			quiet = second.joined.Load().sight.recent.Load() == looked
+			if !quiet && time.Since(begun) > 2*patience {
+				t.Fatal("the second does not look away for long")
+			}
+		}
+		t.Logf("%d leases of %d bytes: per renewal the leader asks %.1f commands, %.0f bytes; the follower %.1f, %.0f", leases, lease, lead.commands, lead.bytes, follow.commands, follow.bytes)
+		return lead, follow
+	}
+	leadFew, followFew := measure(few, 0)
+	leadMany, followMany := measure(many, few)
+	if followMany.commands > 1.25*followFew.commands+1 || followMany.bytes > 1.25*followFew.bytes+500 {
+		t.Errorf("the follower: %+v beside %d leases, %+v beside %d; want the same", followMany, many, followFew, few)
+	}
+	// A look reads each lease once, and its entry in the index once in three looks; the watch over unowned shards has what the look has read.
+	if leadMany.commands > 1.25*leadFew.commands+2 || leadMany.bytes > leadFew.bytes+2*float64((many-few)*(lease+200)) {
+		t.Errorf("the leader: %+v beside %d leases of %d bytes, %+v beside %d; want as many commands, and each lease twice at most", leadMany, many, lease, leadFew, few)
+	}
+}
