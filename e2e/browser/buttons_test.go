@@ -239,7 +239,7 @@ func (b *tab) pressGroups(w *world) {
 	if got, want := w.state("b-fails"), fmt.Sprintf("%d ready 0 scheduled %d retry 0 blocked 0 dead", n, 16-n); got != want {
 		b.t.Errorf("one kind run: got %s, want %s", got, want)
 	}
-	// Those that are due again have failed as well; only the others are counted when it asks.
+	// Those that are due again have failed as well.
 	b.press(w, "b-fails", press{"all deleted", "", 0, "Delete all failed", "16 jobs", "16 jobs deleted",
 		"0 ready 0 scheduled 0 retry 0 blocked 0 dead"})
 }
