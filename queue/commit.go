@@ -10,9 +10,10 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// committer makes concurrent small pushes share scripts (group commit): while one
-// commit is under way, callers queue up, and one of them sends what has gathered. A lone
-// push goes out at once. What a caller sends goes on when its context ends: others share it.
+// committer makes concurrent small pushes share scripts (group commit): while commits are
+// under way, callers queue up, and the next commit sends what has gathered. A lone push goes
+// out at once. Commits run beside the callers: what one of them sends goes on when its context
+// ends, as others share it.
 type committer struct {
 	queue *Queue
 
@@ -29,9 +30,10 @@ const (
 
 // pending is one caller's push.
 type pending struct {
+	ctx     context.Context
 	jobs    []lowkiq.Push
 	results []Result
-	turn    chan bool // true: lead the next commit; false: answered
+	done    chan struct{} // gets a value when results are there
 }
 
 // push stores jobs together with those of other callers.
@@ -39,29 +41,23 @@ func (c *committer) push(ctx context.Context, jobs []lowkiq.Push) ([]Result, err
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p := &pending{jobs: jobs, results: make([]Result, len(jobs)), turn: make(chan bool, 1)}
+	p := &pending{ctx: ctx, jobs: jobs, results: make([]Result, len(jobs)), done: make(chan struct{}, 1)}
 	if c.join(p) {
-		c.leadBeside(ctx, p)
+		go c.run(p)
 	}
-	ended := ctx.Done()
-	var patience <-chan time.Time
-	for {
-		select {
-		case leads := <-p.turn:
-			if leads {
-				c.leadBeside(ctx, p)
-				continue
-			}
-			return p.results, firstError(p.results)
-		case <-ended:
-			if c.withdraw(p) {
-				return nil, ctx.Err()
-			}
-			ended, patience = nil, time.After(lastAnswer)
-		case <-patience:
-			c.leave(ctx, p)
-			return unanswered(ctx, jobs)
-		}
+	select {
+	case <-p.done:
+		return p.results, firstError(p.results)
+	case <-ctx.Done():
+	}
+	if c.withdraw(p) {
+		return nil, ctx.Err()
+	}
+	select { // what is stored is worth a moment
+	case <-p.done:
+		return p.results, firstError(p.results)
+	case <-time.After(lastAnswer):
+		return unanswered(ctx, jobs)
 	}
 }
 
@@ -83,16 +79,7 @@ func unknownOutcome(err error) error {
 	return fmt.Errorf("%w: it is unknown whether the job is stored, pushing it again is safe", err)
 }
 
-// leadBeside leads a commit; where the caller may give up, beside it.
-func (c *committer) leadBeside(ctx context.Context, p *pending) {
-	if ctx.Done() == nil {
-		c.lead(ctx, p)
-	} else {
-		go c.lead(ctx, p)
-	}
-}
-
-// join says whether p's caller leads a commit at once; if not, p waits.
+// join says whether p begins a commit at once; if not, p waits for the next one.
 func (c *committer) join(p *pending) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +91,7 @@ func (c *committer) join(p *pending) bool {
 	return false
 }
 
-// withdraw takes p back if it is in no commit yet. It may be told to lead one.
+// withdraw takes p back if it is in no commit yet.
 func (c *committer) withdraw(p *pending) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,61 +102,48 @@ func (c *committer) withdraw(p *pending) bool {
 	return i >= 0
 }
 
-// leave is the end of p's caller. If p was just told to lead, others may wait for that.
-func (c *committer) leave(ctx context.Context, p *pending) {
-	select {
-	case leads := <-p.turn:
-		if leads {
-			c.leadBeside(ctx, p)
-		}
-	default: // its jobs are on their way; the answer comes too late for this caller
+// run makes commits, one after the other, while somebody waits. The first one has these pushes,
+// too.
+func (c *committer) run(first ...*pending) {
+	for group := c.take(first...); len(group) > 0; group = c.take() {
+		c.commit(group)
 	}
 }
 
-// lead commits p and what waits, then hands the lead on.
-func (c *committer) lead(ctx context.Context, p *pending) {
-	group := c.take(p)
+// take forms the next group: these and others that wait. If there is nobody, a commit less is
+// under way.
+func (c *committer) take(group ...*pending) []*pending {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, jobs := 0, 0
+	for _, p := range group {
+		jobs += len(p.jobs)
+	}
+	for n < len(c.waiting) && jobs < commitJobs {
+		jobs += len(c.waiting[n].jobs)
+		n++
+	}
+	group = append(group, c.waiting[:n]...)
+	c.waiting = slices.Delete(c.waiting, 0, n)
+	if len(group) == 0 {
+		c.active--
+	}
+	return group
+}
+
+// commit pushes a group and answers its members.
+func (c *committer) commit(group []*pending) {
 	jobs, results := gather(group)
-	// The group must not fail because its leader's caller gave up.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.queue.c.cfg.Timeout)
+	// The group must not fail because one of its callers gave up.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), c.queue.c.cfg.Timeout)
 	defer cancel()
 	c.queue.write(ctx, jobs, results)
 	if len(group) > 1 {
 		scatter(group, results)
 	}
-	for _, member := range group {
-		member.turn <- false
+	for _, p := range group {
+		p.done <- struct{}{}
 	}
-	c.pass()
-}
-
-// take forms the next group: its leader and others that wait.
-func (c *committer) take(leader *pending) []*pending {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n, jobs := 0, len(leader.jobs)
-	for n < len(c.waiting) && jobs < commitJobs {
-		jobs += len(c.waiting[n].jobs)
-		n++
-	}
-	group := append(make([]*pending, 0, n+1), leader)
-	group = append(group, c.waiting[:n]...)
-	c.waiting = slices.Delete(c.waiting, 0, n)
-	return group
-}
-
-// pass makes the next waiting caller a leader, if there is one. It leaves the queue
-// here, so that it is told once.
-func (c *committer) pass() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.waiting) == 0 {
-		c.active--
-		return
-	}
-	next := c.waiting[0]
-	c.waiting = slices.Delete(c.waiting, 0, 1)
-	next.turn <- true
 }
 
 func gather(group []*pending) ([]lowkiq.Push, []Result) {

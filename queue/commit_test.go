@@ -81,15 +81,14 @@ func commitMany(t *testing.T, b *backend) {
 	}
 }
 
-// hold takes both turns of the committer, so that whoever pushes now waits.
+// hold takes the places of all commits, so that whoever pushes now waits.
 func (c *committer) hold() (release func()) {
-	leaders := []*pending{{turn: make(chan bool, 1)}, {turn: make(chan bool, 1)}}
-	for _, p := range leaders {
-		c.join(p)
+	for range maxCommits {
+		c.join(nil)
 	}
 	return func() {
-		for range leaders {
-			c.pass()
+		for range maxCommits {
+			c.run()
 		}
 	}
 }
@@ -137,7 +136,7 @@ func commitCancelledLeader(t *testing.T, b *backend) {
 		})
 		until(t, id+" waits", func() bool { return r.q.commit.queued() == queued+1 })
 	}
-	// Whether the first one withdraws or was just made the leader, the others succeed.
+	// Whether the first one withdraws or is in a commit already, the others succeed.
 	push(first, "first", context.Canceled)
 	for i := range 10 {
 		push(r.ctx, fmt.Sprint("other", i), nil)
