@@ -239,9 +239,12 @@ func (in *instance) renewed(ctx context.Context) {
 	}
 	for name, on := range in.node.queues {
 		entry, there := registry.all[name]
-		damage := registry.damaged[name]
+		unfit := registry.damaged[name]
+		if unfit == nil && there {
+			unfit = in.node.unfit(on, entry)
+		}
 		switch {
-		case damage != nil: // known or not, it is handled by nobody
+		case unfit != nil: // known or not, it is not handled here, and the next instance would not find it, either
 		case !there && on.queue != nil:
 			in.node.registerAgain(ctx, on) // Redis lost it
 			continue
@@ -249,7 +252,7 @@ func (in *instance) renewed(ctx context.Context) {
 			in.keeper.end(fmt.Errorf("%w: %w: %q", lowkiq.ErrLeaseLost, errAnew, name))
 			return
 		}
-		paused := in.cannotRead(name, cmp.Or(damage, entry.Readable(name), entry.Stores(name, on.rules.Push.Codec.Name))) || entry.Paused
+		paused := in.cannotRead(name, cmp.Or(unfit, entry.Stores(name, on.rules.Push.Codec.Name))) || entry.Paused
 		if was := on.paused.Swap(paused); was != paused {
 			in.log.Info("queue paused or resumed", "queue", name, "paused", paused)
 			for _, r := range in.all() {
@@ -266,7 +269,7 @@ func (in *instance) renewed(ctx context.Context) {
 }
 
 // cannotRead reports whether a queue's jobs have become something that this node does not read: a form of a later
-// release, another codec than it has, or a queue whose entry is damaged. Then it handles none of them; what handlers have is finished, as in a pause.
+// release, another codec than it has, a queue of another number of shards than is configured, or one whose entry is damaged. Then it handles none of them; what handlers have is finished, as in a pause.
 // The log and every node's status say so.
 func (in *instance) cannotRead(name string, err error) bool {
 	const op = "read the jobs of a queue"

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"time"
 
@@ -142,6 +143,19 @@ func (n *Node) registerAgain(ctx context.Context, on *handled) {
 	}
 }
 
+// unfit says why this node cannot handle a queue as the registry has it, whatever layout its shards have; nil if it can, or can
+// once it has registered the queue: by that a queue without a codec gets one.
+func (n *Node) unfit(on *handled, entry queue.Entry) error {
+	name, codec := on.rules.Name, on.rules.Push.Codec.Name
+	if !on.asRegistered && entry.Shards != on.rules.Shards {
+		return fmt.Errorf("queue %q has %d shards in redis %s, not %d: %w; configure %d", name, entry.Shards, n.client.Redis(), on.rules.Shards, lowkiq.ErrShardCount, entry.Shards)
+	}
+	if entry.Codec == "" {
+		codec = ""
+	}
+	return cmp.Or(entry.Readable(name), entry.Stores(name, codec))
+}
+
 // registerAnew finds the shards of queues that were deleted and registered anew. It is called between two instances: nobody else
 // looks at the queues then.
 func (n *Node) registerAnew(ctx context.Context) error {
@@ -154,7 +168,12 @@ func (n *Node) registerAnew(ctx context.Context) error {
 			continue
 		}
 		if err := n.register(ctx, on); err != nil {
-			return err
+			if queue.Transient(err) || ctx.Err() != nil {
+				return err
+			}
+			// It has changed again. The first renewal of the lease tells; the other queues go on.
+			n.log.Error("a queue that was registered anew is not handled", "queue", name, "err", err)
+			on.queue = nil
 		}
 		n.mu.Lock()
 		maps.DeleteFunc(n.last, func(s lowkiq.Shard, _ bool) bool { return s.Queue == name })

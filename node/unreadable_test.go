@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +25,11 @@ func TestQueueThatANodeCannotRead(t *testing.T) {
 		"another codec":   {`{"shards":2,"layout":1,"codec":"aes-gcm"}`, `codec "aes-gcm"`},
 		"damaged":         {`{"shards":2,"layout":1`, "the queue's entry in the registry is damaged"},
 		"too many shards": {`{"shards":2000000,"layout":1}`, "2000000 shards, want 1 to 1000000"},
+		// What no new instance of the node could find, either: it must not end the node.
+		"another number of shards":       {`{"shards":3,"layout":1}`, "3 shards"},
+		"anew, another number of shards": {`{"shards":3,"layout":2}`, "3 shards"},
+		"anew, a later release":          {`{"shards":2,"layout":2,"needs":["fmt2"]}`, "needs fmt2"},
+		"anew, another codec":            {`{"shards":2,"layout":2,"codec":"aes-gcm"}`, `codec "aes-gcm"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -164,4 +170,44 @@ func TestNodeWithoutTheCodec(t *testing.T) {
 			t.Errorf("got %v, want %v that says where the codec belongs", err, queue.ErrCodec)
 		}
 	}
+}
+
+// A queue is registered anew with another number of shards in the moment in which the node looks for its shards: that
+// ends neither the node nor its other queues.
+func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 2)
+	others := make(chan string, 1)
+	run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
+		return errors.Join(
+			n.Handle(QueueConfig{Name: "orders", Shards: 2}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })),
+			n.Handle(QueueConfig{Name: "others", Shards: 1}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+				others <- b.Jobs[0].ID
+				return nil
+			})))
+	}).serving()
+	write := func(entry string) {
+		raw(t, srv.Addr(), "HSET", "lk:{default}:queues", "orders", `"`+strings.ReplaceAll(entry, `"`, `\"`)+`"`)
+	}
+	write(`{"shards":3,"layout":2}`)
+	seen := *run.registry.Load()
+	seen.all = maps.Clone(seen.all)
+	seen.all["orders"] = queue.Entry{Shards: 2, Layout: 2}
+	run.registry.Store(&seen) // as it was just read
+	first := run.instance()
+	first.keeper.end(errAnew)
+	run.next(first)
+	if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, "a job of the other queue", others)
+	write(`{"shards":2,"layout":1}`)
+	second := run.instance()
+	second.keeper.poke()
+	run.next(second)
+	if _, err := p.client.Push(t.Context(), "orders", numbered("a", 0, 3)...); err != nil {
+		t.Fatal(err)
+	}
+	p.drained()
 }
