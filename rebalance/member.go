@@ -1,6 +1,7 @@
 package rebalance
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -16,8 +17,8 @@ func (a *Agent) adopt(ctx context.Context, view View) error {
 		return fmt.Errorf("load record: %w", err)
 	}
 	rec, err := decodeRecord(raw)
-	if err != nil {
-		return err
+	if err != nil && !bytes.Equal(raw, a.raw) {
+		a.log.Error("the cluster record cannot be read, somebody has written to it: it is taken for lost, and replaced", "err", err)
 	}
 	mark, err := a.cfg.Mark.Load(ctx)
 	if err != nil {
@@ -147,7 +148,7 @@ func (a *Agent) writeBack(ctx context.Context, now time.Time) error {
 		return err
 	}
 	rec := (&record{ID: recordOf(a.server.id)}).with(voters, voters)
-	swapped, err := a.cfg.Record.CompareAndSet(ctx, nil, rec.encode())
+	swapped, err := a.cfg.Record.CompareAndSet(ctx, a.raw, rec.encode())
 	if err != nil {
 		return fmt.Errorf("write back record %d: %w", rec.ID, err)
 	}

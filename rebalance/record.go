@@ -50,7 +50,8 @@ func (r *record) encode() []byte {
 	return data
 }
 
-// decodeRecord returns nil for no data.
+// decodeRecord returns nil for no data, and for data that make no sense: a later release adds fields to a record, and no
+// more than that.
 func decodeRecord(data []byte) (*record, error) {
 	if data == nil {
 		return nil, nil

@@ -27,6 +27,40 @@ func TestRecordLost(t *testing.T) {
 	})
 }
 
+// TestRecordDamaged: somebody has overwritten the record. It is as good as lost: the leader writes it back, and without
+// one a new group is founded.
+func TestRecordDamaged(t *testing.T) {
+	t.Parallel()
+	for _, damage := range []string{`{"id":`, `{"voters":["B1#7.1"]}`, `"x"`, ``} {
+		inBubble(t, 5, func(t *testing.T, w *world) {
+			readable := func() bool {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				rec, err := decodeRecord(w.raw)
+				return rec != nil && err == nil
+			}
+			id, before := w.record().ID, w.alive()[0].agent.Assignment()
+			w.with(func() { w.raw = []byte(damage) })
+			w.eventually(5*time.Second, "the leader writes the record back", readable)
+			time.Sleep(3 * ttl)
+			if got := w.record().ID; got != id {
+				t.Errorf("damage %q: got record %d, want %d back", damage, got, id)
+			}
+			if after := w.alive()[0].agent.Assignment(); after != before {
+				t.Errorf("damage %q: got generation %s, want nothing to move after %s", damage, after.Generation, before.Generation)
+			}
+			for _, p := range w.alive() {
+				p.kill()
+			}
+			w.with(func() { w.raw = []byte(damage) })
+			for i := range 3 {
+				w.start(fmt.Sprintf("m%d", i))
+			}
+			w.eventually(30*time.Second, "a new group", func() bool { return readable() && w.agreed() })
+		})
+	}
+}
+
 // TestRecordAndLeasesLost: Redis came back empty. Nothing moves while the leases
 // come back one by one.
 func TestRecordAndLeasesLost(t *testing.T) {
