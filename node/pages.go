@@ -59,9 +59,14 @@ func (n *Node) peers(ctx context.Context) (web.Status, error) {
 		status.Nodes = append(status.Nodes, n.nodeStatus(other, left[i]))
 		status.Warnings = append(append(status.Warnings, refusalsOf(other)...), unreadyOf(other)...)
 	}
-	_, damaged, err := n.client.ReadRegistry(ctx)
+	entries, damaged, err := n.client.ReadRegistry(ctx)
 	if err != nil {
 		return status, fmt.Errorf("status: %w", err)
+	}
+	for name, entry := range entries {
+		if err := entry.Readable(name); err != nil {
+			damaged[name] = fmt.Errorf("%w; this node shows nothing of it", err)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(damaged)) {
 		status.Warnings = append(status.Warnings, damaged[name].Error())

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -210,4 +211,34 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.drained()
+}
+
+// A queue of a later release does not stop what is said and planned of the others: the first plan of a group starts from
+// the claims of those that can be read, and status and the list of shards show these, with a warning.
+func TestLaterQueueStopsNoPlan(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	raw(t, srv.Addr(), "HSET", "lk:{default}:queues", "later", `"{\"shards\":2,\"layout\":1,\"needs\":[\"fmt2\"]}"`)
+	run := start(t, Config{Redis: srv.URL(), Bind: "127.0.0.1:0", TTL: 3 * time.Second}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error { return nil })
+	await(t, "a plan", func() bool {
+		c := run.joined.Load()
+		return c != nil && len(c.agent.Assignment().Owned("n1")) == 2
+	})
+	list, err := run.shardList(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 2 || list[0].Queue != "orders" {
+		t.Errorf("got shards %v, want the two of orders", list)
+	}
+	if _, _, shards, err := run.client.Counted(t.Context()); err != nil || shards != 2 {
+		t.Errorf("got the counters of %d shards, %v, want those of orders", shards, err)
+	}
+	status, err := run.status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(status.Queues) != 1 || status.Queues[0].Name != "orders" || !strings.Contains(strings.Join(status.Warnings, "\n"), "needs fmt2") {
+		t.Errorf("got queues %v and warnings %q, want orders, and a warning of the other", status.Queues, status.Warnings)
+	}
 }

@@ -183,13 +183,15 @@ func unknown(name string, entries map[string]Entry) error {
 	return fmt.Errorf("%w %q (known: %s)", lowkiq.ErrUnknownQueue, name, strings.Join(slices.Sorted(maps.Keys(entries)), ", "))
 }
 
-// Registry reads all entries, but for those of deleted queues, which it forgets, and those that are damaged; see [Client.ReadRegistry].
+// Registry reads the entries of all queues that this release can read: not those of deleted queues, which it forgets, those that are
+// damaged, and those stored in a form of a later release. [Client.ReadRegistry] tells of these.
 func (c *Client) Registry(ctx context.Context) (map[string]Entry, error) {
 	entries, _, err := c.ReadRegistry(ctx)
+	maps.DeleteFunc(entries, func(name string, e Entry) bool { return e.Readable(name) != nil })
 	return entries, err
 }
 
-// ReadRegistry is Registry that also says, by queue, which entries cannot be read, each an [ErrEntryDamaged]: one that is damaged
+// ReadRegistry is Registry with the entries that are not [Entry.Readable], as their queues have to be planned for, and it says, by queue, which are damaged, each an [ErrEntryDamaged]: one that is damaged
 // concerns its own queue only. Whoever opens, registers, changes or deletes that queue is refused with this error. also are other
 // clients of the process, which learn of the entries, too.
 func (c *Client) ReadRegistry(ctx context.Context, also ...*Client) (entries map[string]Entry, damaged map[string]error, err error) {
