@@ -27,6 +27,7 @@ type cluster struct {
 	agent     *rebalance.Agent
 	done      chan struct{} // closed when the agent has left the Raft group
 	sight     sight
+	read      readClaims
 	disputes  disputes
 	unreached unreached
 	// taken is the boot of a newer process that works under this node's name.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/membership"
@@ -199,11 +200,28 @@ func (c *cluster) addresses(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
+// Claims are read for the first plan of a group, by its leader, and without a plan nobody works: so it must come to an end
+// however many shards there are and however slow Redis is. A turn of the agent may be too short for all of them. What was
+// read stays for the next turn, for keptClaimsTTLs; a shard that has moved meanwhile moves once more at worst.
+const (
+	claimsOfSeed   = 2000 // a round trip
+	keptClaimsTTLs = 10
+)
+
+// readClaims are the node names behind claims, read so far. They belong to the agent's goroutine.
+type readClaims struct {
+	of map[*queue.Queue][]string // by shard index
+	at time.Duration             // sinceBoot of the last ones
+}
+
 // Claims implements rebalance.Source.
 func (c *cluster) Claims(ctx context.Context) (*rebalance.Assignment, error) {
 	entries, err := c.node.leases.Registry(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if c.read.of == nil || sinceBoot()-c.read.at > keptClaimsTTLs*c.node.cfg.TTL {
+		c.read.of = map[*queue.Queue][]string{}
 	}
 	owners := map[string][]string{} // node names by queue and shard index
 	for name := range entries {
@@ -211,21 +229,35 @@ func (c *cluster) Claims(ctx context.Context) (*rebalance.Assignment, error) {
 		if err != nil {
 			return nil, err
 		}
-		for from := 0; from < q.Queue.Shards; from += claimPage {
-			page := make([]*queue.Shard, 0, claimPage)
-			for i := from; i < min(from+claimPage, q.Queue.Shards); i++ {
-				page = append(page, q.Shard(i))
-			}
-			held, err := c.node.leases.Owners(ctx, page)
-			if err != nil {
-				return nil, err
-			}
-			for _, owner := range held {
-				owners[name] = append(owners[name], nodeOf(owner.Instance))
-			}
+		if err := c.readClaimsOf(ctx, q); err != nil {
+			return nil, err
 		}
+		owners[name] = c.read.of[q]
 	}
+	c.read.of = nil
 	return assignmentOf(owners), nil
+}
+
+// readClaimsOf reads those of a queue that were not read yet.
+func (c *cluster) readClaimsOf(ctx context.Context, q *queue.Queue) error {
+	for {
+		from := len(c.read.of[q])
+		if from == q.Queue.Shards {
+			return nil
+		}
+		page := make([]*queue.Shard, 0, claimsOfSeed)
+		for i := from; i < min(from+claimsOfSeed, q.Queue.Shards); i++ {
+			page = append(page, q.Shard(i))
+		}
+		held, err := c.node.leases.Owners(ctx, page)
+		if err != nil {
+			return err
+		}
+		for _, owner := range held {
+			c.read.of[q] = append(c.read.of[q], nodeOf(owner.Instance))
+		}
+		c.read.at = sinceBoot()
+	}
 }
 
 // assignmentOf turns node names into an assignment; "" is no owner.
