@@ -39,7 +39,7 @@ type Batch struct {
 // A handler may have methods besides, which the node looks for: Run(context.Context) error is
 // called for as long as the node runs. Ready() error says why the handler could not work, nil
 // while it can: such as that what it calls is out of reach. It is asked about once a second and
-// must answer at once from what is known. While it says so the node is not ready, and in a cluster
+// must answer at once from what is known; one that does not return for a lease's ttl is not ready, either. While it says so the node is not ready, and in a cluster
 // the queue's shards go to nodes whose handler is ready, if there are any. As no batches come then,
 // the handler must find out by itself that it can work again. Who may ask a node for its
 // readiness, and that is anybody, reads the error's text.

@@ -22,6 +22,7 @@ type handled struct {
 	// children says how many processes the handler runs, and how many have a batch; or nil
 	children  func() (running, busy int)
 	ready     func() error // why the handler cannot work; or nil
+	asking    *question    // of ready, without an answer; or nil
 	processes int          // most that it runs, 0 = it needs none
 	metrics   *metrics.Queue
 	// processWait counts how long batches wait for reserve; nil without it

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +24,10 @@ const (
 	readyMostTTLs  = 64          // of one that relapsed again and again
 	relapseTTLs    = 10          // after the end of a mark: another one is a relapse
 	panickingReady = "its Ready method panics: %v"
+	hangingReady   = "its Ready method has not returned for %s"
 )
+
+var errNoAnswer = errors.New("its Ready method ends its goroutine")
 
 // mark is what is known of a handler that was once not ready.
 type mark struct {
@@ -147,7 +151,11 @@ func (in *instance) askHandlers() (some bool) {
 			continue
 		}
 		some = true
-		m, news := in.node.unready.observe(name, sinceBoot(), in.node.cfg.TTL, on.asked())
+		says, known := on.asked(min(readyEvery, in.node.cfg.TTL/6), in.node.cfg.TTL)
+		if !known {
+			continue
+		}
+		m, news := in.node.unready.observe(name, sinceBoot(), in.node.cfg.TTL, says)
 		if !news {
 			continue
 		}
@@ -163,14 +171,43 @@ func (in *instance) askHandlers() (some bool) {
 	return some
 }
 
-// asked is what the handler says, or why it does not.
-func (on *handled) asked() (err error) {
+// question is a call of a handler's Ready that has not returned.
+type question struct {
+	answer chan error
+	since  time.Duration // sinceBoot when it was asked
+}
+
+// asked is what the handler says, or why it does not. It waits for a moment only, and nothing is known while the answer is due:
+// an instance must not wait for a Ready that hangs, and when it has not returned for the patience, that is an answer, too.
+func (on *handled) asked(moment, patience time.Duration) (err error, known bool) {
+	if on.asking == nil {
+		on.asking = &question{make(chan error, 1), sinceBoot()}
+		go on.ask(on.asking.answer)
+	}
+	timer := time.NewTimer(moment)
+	defer timer.Stop()
+	select {
+	case err := <-on.asking.answer:
+		on.asking = nil
+		return err, true
+	case <-timer.C:
+	}
+	if sinceBoot()-on.asking.since < patience {
+		return nil, false
+	}
+	return fmt.Errorf(hangingReady, patience), true
+}
+
+// ask calls Ready.
+func (on *handled) ask(answer chan<- error) {
+	err := errNoAnswer
 	defer func() {
 		if value := recover(); value != nil {
 			err = fmt.Errorf(panickingReady, value)
 		}
+		answer <- err
 	}()
-	return on.ready()
+	err = on.ready()
 }
 
 // unreadyFor is why the process's handler of a queue cannot work, "" if it can.

@@ -172,6 +172,45 @@ func TestUnready(t *testing.T) {
 	}
 }
 
+// hanging is a handler whose Ready does not return until it gets something of release.
+type hanging struct {
+	lowkiq.HandlerFunc
+	hangs   atomic.Bool
+	release chan struct{}
+}
+
+func (h *hanging) Ready() error {
+	if h.hangs.Load() {
+		<-h.release
+	}
+	return nil
+}
+
+// TestReadyHangs: a handler whose Ready does not return is not ready. Its node takes its next lease all the same, ends when it is
+// told to, and the handler is ready again once Ready answers.
+func TestReadyHangs(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	sick := &hanging{HandlerFunc: nothing, release: make(chan struct{})}
+	t.Cleanup(func() { close(sick.release) })
+	n1 := memberOf(t, srv.URL(), "n1", func(n *Node) error { return n.Handle(QueueConfig{Name: "orders", Shards: 4}, sick) })
+	await(t, "it is ready", func() bool { return n1.Ready() == nil })
+	sick.hangs.Store(true)
+	await(t, "it is not ready, and says why", func() bool {
+		err := n1.Ready()
+		return err != nil && strings.Contains(err.Error(), "its Ready method has not returned for "+shortTTL.String())
+	})
+	first := n1.instance()
+	first.keeper.end(lowkiq.ErrLeaseLost)
+	n1.next(first)
+	sick.hangs.Store(false)
+	sick.release <- struct{}{}
+	await(t, "it is ready again", func() bool { return n1.Ready() == nil })
+	sick.hangs.Store(true)
+	await(t, "it hangs again", func() bool { return n1.Ready() != nil })
+	n1.stop()
+}
+
 // TestUnreadyAlone: where nobody else could take the shards, they stay, and jobs go on being tried.
 func TestUnreadyAlone(t *testing.T) {
 	t.Parallel()
