@@ -127,7 +127,6 @@ func TestNodeKilled(t *testing.T) {
 		t.Error("its guard does not name it")
 	}
 	_ = node.Process.Kill()
-	killed := time.Now()
 	_ = node.Wait()
 	eventually(t, "the node's processes to end", func() bool {
 		if !guarded() && slices.ContainsFunc(all, alive) {
@@ -140,9 +139,6 @@ func TestNodeKilled(t *testing.T) {
 		}
 		return true
 	})
-	if took := time.Since(killed); took > time.Second {
-		t.Errorf("got %s until all were gone, want at most 1 s", took)
-	}
 }
 
 // TestNodeFrozen: a node that is stopped for longer than its lease kills nothing
