@@ -87,10 +87,7 @@ func (n *Node) shardList(ctx context.Context) ([]web.ShardStatus, error) {
 		if err != nil {
 			return nil, err
 		}
-		shards := make([]*queue.Shard, q.Queue.Shards)
-		for i := range shards {
-			shards[i] = q.Shard(i)
-		}
+		shards := q.All()
 		stats, err := n.client.Stats(ctx, shards...)
 		if err != nil {
 			return nil, err

@@ -240,15 +240,7 @@ func (c *cluster) Claims(ctx context.Context) (*rebalance.Assignment, error) {
 
 // readClaimsOf reads those of a queue that were not read yet.
 func (c *cluster) readClaimsOf(ctx context.Context, q *queue.Queue) error {
-	for {
-		from := len(c.read.of[q])
-		if from == q.Queue.Shards {
-			return nil
-		}
-		page := make([]*queue.Shard, 0, claimsOfSeed)
-		for i := from; i < min(from+claimsOfSeed, q.Queue.Shards); i++ {
-			page = append(page, q.Shard(i))
-		}
+	for page := range slices.Chunk(q.All()[len(c.read.of[q]):], claimsOfSeed) {
 		held, err := c.node.leases.Owners(ctx, page)
 		if err != nil {
 			return err
@@ -258,6 +250,7 @@ func (c *cluster) readClaimsOf(ctx context.Context, q *queue.Queue) error {
 		}
 		c.read.at = sinceBoot()
 	}
+	return nil
 }
 
 // assignmentOf turns node names into an assignment; "" is no owner.

@@ -201,11 +201,7 @@ func (w *watcher) read(ctx context.Context, name string, handled bool) error {
 	}
 	var unowned []*queue.Shard
 	holders := map[string]holderState{}
-	for from := 0; from < q.Queue.Shards; from += claimPage {
-		page := make([]*queue.Shard, 0, claimPage)
-		for i := from; i < min(from+claimPage, q.Queue.Shards); i++ {
-			page = append(page, q.Shard(i))
-		}
+	for page := range slices.Chunk(q.All(), claimPage) {
 		owners, err := w.node.leases.Owners(ctx, page)
 		if err != nil {
 			return err

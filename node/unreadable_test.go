@@ -17,6 +17,30 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
+// startOrdersBeside starts a node that handles orders, of two shards, and others, whose ids it tells.
+func startOrdersBeside(t *testing.T, url string, order func()) (*running, <-chan string) {
+	t.Helper()
+	others := make(chan string, 1)
+	run := startQueues(t, Config{Redis: url}, func(n *Node) error {
+		return errors.Join(
+			n.Handle(QueueConfig{Name: "orders", Shards: 2}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error {
+				order()
+				return nil
+			})),
+			n.Handle(QueueConfig{Name: "others", Shards: 1}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+				others <- b.Jobs[0].ID
+				return nil
+			})))
+	})
+	return run.serving(), others
+}
+
+// register writes a queue's entry into the registry, whatever it says.
+func register(t *testing.T, addr, name, entry string) {
+	t.Helper()
+	raw(t, addr, "HSET", "lk:{default}:queues", name, `"`+strings.ReplaceAll(entry, `"`, `\"`)+`"`)
+}
+
 // A queue's jobs become something that a running node does not read: it pops none of them and says so, until they
 // are what it reads. Its other queues go on.
 func TestQueueThatANodeCannotRead(t *testing.T) {
@@ -37,22 +61,13 @@ func TestQueueThatANodeCannotRead(t *testing.T) {
 			srv := redistest.Start(t)
 			p := open(t, srv.URL(), 2)
 			var unreadable atomic.Bool
-			others := make(chan string, 1)
-			run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
-				return errors.Join(
-					n.Handle(QueueConfig{Name: "orders", Shards: 2}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error {
-						if unreadable.Load() {
-							t.Error("a job was handled that the node cannot read")
-						}
-						return nil
-					})),
-					n.Handle(QueueConfig{Name: "others", Shards: 1}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
-						others <- b.Jobs[0].ID
-						return nil
-					})))
-			}).serving()
+			run, others := startOrdersBeside(t, srv.URL(), func() {
+				if unreadable.Load() {
+					t.Error("a job was handled that the node cannot read")
+				}
+			})
 			write := func(entry string) {
-				raw(t, srv.Addr(), "HSET", "lk:{default}:queues", "orders", `"`+strings.ReplaceAll(entry, `"`, `\"`)+`"`)
+				register(t, srv.Addr(), "orders", entry)
 				run.renew()
 			}
 			told := func() string {
@@ -179,19 +194,8 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 2)
-	others := make(chan string, 1)
-	run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
-		return errors.Join(
-			n.Handle(QueueConfig{Name: "orders", Shards: 2}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })),
-			n.Handle(QueueConfig{Name: "others", Shards: 1}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
-				others <- b.Jobs[0].ID
-				return nil
-			})))
-	}).serving()
-	write := func(entry string) {
-		raw(t, srv.Addr(), "HSET", "lk:{default}:queues", "orders", `"`+strings.ReplaceAll(entry, `"`, `\"`)+`"`)
-	}
-	write(`{"shards":3,"layout":2}`)
+	run, others := startOrdersBeside(t, srv.URL(), func() {})
+	register(t, srv.Addr(), "orders", `{"shards":3,"layout":2}`)
 	seen := *run.registry.Load()
 	seen.all = maps.Clone(seen.all)
 	seen.all["orders"] = queue.Entry{Shards: 2, Layout: 2}
@@ -203,7 +207,7 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	receive(t, "a job of the other queue", others)
-	write(`{"shards":2,"layout":1}`)
+	register(t, srv.Addr(), "orders", `{"shards":2,"layout":1}`)
 	second := run.instance()
 	second.keeper.poke()
 	run.next(second)
@@ -218,7 +222,7 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 func TestLaterQueueStopsNoPlan(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	raw(t, srv.Addr(), "HSET", "lk:{default}:queues", "later", `"{\"shards\":2,\"layout\":1,\"needs\":[\"fmt2\"]}"`)
+	register(t, srv.Addr(), "later", `{"shards":2,"layout":1,"needs":["fmt2"]}`)
 	run := start(t, Config{Redis: srv.URL(), Bind: "127.0.0.1:0", TTL: 3 * time.Second}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error { return nil })
 	await(t, "a plan", func() bool {
 		c := run.joined.Load()

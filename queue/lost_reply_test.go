@@ -24,24 +24,40 @@ func TestLostReplies(t *testing.T) {
 	if calls < 15 {
 		t.Fatalf("script calls of the scenario: got %d, want more", calls)
 	}
-	for n := 1; n <= calls; n++ {
+	// SET renews a lease; everything else is a script.
+	counts := func(words []string) bool {
+		word := strings.ToLower(words[0])
+		return strings.HasPrefix(word, "eval") || word == "set"
+	}
+	eachLost(t, server, calls, counts, func(t *testing.T, proxy *redistest.Proxy, _ string, lose func()) {
+		lose()
+		scenario(t, &backend{url: proxy.URL()}, proxy, new(int))
+	})
+}
+
+// eachLost has a subtest for each of the first n requests that count, and for each of their replies. Once lose is called, that
+// one is lost on its way through the proxy. The name is another one for each.
+func eachLost(t *testing.T, server *redistest.Server, n int, counts func(words []string) bool, run func(t *testing.T, proxy *redistest.Proxy, name string, lose func())) {
+	t.Helper()
+	for i := 1; i <= n; i++ {
 		for _, what := range []string{"reply", "request"} {
-			t.Run(fmt.Sprintf("%s %d", what, n), func(t *testing.T) {
+			name := fmt.Sprintf("%s-%d", what, i)
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				proxy := redistest.NewProxy(t, server.Addr())
 				cut := proxy.CutReplyOf
 				if what == "request" {
 					cut = proxy.CutRequestOf
 				}
-				count := 0
-				cut(func(words []string) bool {
-					// SET renews a lease; everything else is a script.
-					if word := strings.ToLower(words[0]); strings.HasPrefix(word, "eval") || word == "set" {
-						count++
-					}
-					return count == n
+				run(t, proxy, name, func() {
+					seen := 0
+					cut(func(words []string) bool {
+						if counts(words) {
+							seen++
+						}
+						return seen == i
+					})
 				})
-				scenario(t, &backend{url: proxy.URL()}, proxy, new(int))
 			})
 		}
 	}

@@ -93,6 +93,9 @@ func (c *Client) newQueue(name string, entry Entry) *Queue {
 // Shard returns the shard with this index. It panics if the queue has none.
 func (q *Queue) Shard(index int) *Shard { return q.shards[index] }
 
+// All returns the queue's shards, by index.
+func (q *Queue) All() []*Shard { return slices.Clone(q.shards) }
+
 // Of returns the shard that holds id.
 func (q *Queue) Of(id string) *Shard { return q.shards[lowkiq.ShardOf(id, q.Shards)] }
 

@@ -498,25 +498,12 @@ func TestRemoveLostReplies(t *testing.T) {
 	if commands < 8 {
 		t.Fatalf("got %d commands of a deletion, want more", commands)
 	}
-	for n := 1; n <= commands; n++ {
-		for _, what := range []string{"reply", "request"} {
-			t.Run(fmt.Sprintf("%s %d", what, n), func(t *testing.T) {
-				t.Parallel()
-				proxy := redistest.NewProxy(t, server.Addr())
-				cut := proxy.CutReplyOf
-				if what == "request" {
-					cut = proxy.CutRequestOf
-				}
-				remove(t, &backend{url: proxy.URL()}, fmt.Sprintf("lost-%s-%d", what, n), func() {
-					seen := 0
-					cut(func([]string) bool { seen++; return seen == n })
-				})
-				if proxy.Cuts() != 1 {
-					t.Errorf("got %d cuts, want one", proxy.Cuts())
-				}
-			})
+	eachLost(t, server, commands, func([]string) bool { return true }, func(t *testing.T, proxy *redistest.Proxy, name string, lose func()) {
+		remove(t, &backend{url: proxy.URL()}, name, lose)
+		if proxy.Cuts() != 1 {
+			t.Errorf("got %d cuts, want one", proxy.Cuts())
 		}
-	}
+	})
 }
 
 // TestRemoveAmongPushes deletes and registers a queue again and again while producers push: what a push has acknowledged was
