@@ -243,6 +243,9 @@ func (in *instance) renewed(ctx context.Context) {
 		if unfit == nil && there {
 			unfit = in.node.unfit(on, entry)
 		}
+		if unfit == nil && on.queue == nil {
+			unfit = on.refused.holds(entry, in.node.cfg.TTL)
+		}
 		switch {
 		case unfit != nil: // known or not, it is not handled here, and the next instance would not find it, either
 		case !there && on.queue != nil:
@@ -268,9 +271,8 @@ func (in *instance) renewed(ctx context.Context) {
 	}
 }
 
-// cannotRead reports whether a queue's jobs have become something that this node does not read: a form of a later
-// release, another codec than it has, a queue of another number of shards than is configured, or one whose entry is damaged. Then it handles none of them; what handlers have is finished, as in a pause.
-// The log and every node's status say so.
+// cannotRead notes why a queue is not handled here, in the log and in every node's status, or that it is again; nil
+// is no reason. It reports whether there is one. What handlers have is finished, as in a pause.
 func (in *instance) cannotRead(name string, err error) bool {
 	const op = "read the jobs of a queue"
 	whole := lowkiq.Shard{Queue: name, Index: -1} // none of its own: all of them

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -156,6 +157,25 @@ func (n *Node) unfit(on *handled, entry queue.Entry) error {
 	return cmp.Or(entry.Readable(name), entry.Stores(name, codec))
 }
 
+// refusal is why a queue could not be registered, what its entry was then, and when that was.
+type refusal struct {
+	err   error
+	entry queue.Entry
+	at    time.Duration // sinceBoot
+}
+
+// refusedTTLs is how long a refusal is believed while the entry stays as it was: another try costs an instance, and with that
+// the handler calls of all queues.
+const refusedTTLs = 10
+
+// holds returns the refusal's error, nil if a registration is worth another try.
+func (r *refusal) holds(entry queue.Entry, ttl time.Duration) error {
+	if r == nil || sinceBoot()-r.at > refusedTTLs*ttl || !reflect.DeepEqual(r.entry, entry) {
+		return nil
+	}
+	return r.err
+}
+
 // registerAnew finds the shards of queues that were deleted and registered anew. It is called between two instances: nobody else
 // looks at the queues then.
 func (n *Node) registerAnew(ctx context.Context) error {
@@ -171,9 +191,9 @@ func (n *Node) registerAnew(ctx context.Context) error {
 			if queue.Transient(err) || ctx.Err() != nil {
 				return err
 			}
-			// It has changed again. The first renewal of the lease tells; the other queues go on.
+			// It has changed again, or Redis refuses it for another reason. The other queues go on.
 			n.log.Error("a queue that was registered anew is not handled", "queue", name, "err", err)
-			on.queue = nil
+			on.queue, on.refused = nil, &refusal{err, registry.all[name], sinceBoot()}
 		}
 		n.mu.Lock()
 		maps.DeleteFunc(n.last, func(s lowkiq.Shard, _ bool) bool { return s.Queue == name })

@@ -27,7 +27,8 @@ type handled struct {
 	metrics   *metrics.Queue
 	// processWait counts how long batches wait for reserve; nil without it
 	processWait *metrics.Histogram
-	queue       *queue.Queue // set by Run; nil while its entry in the registry is damaged since before
+	queue       *queue.Queue // set by Run; nil while its entry was damaged before, or its registration is refused
+	refused     *refusal     // of its registration between two instances; or nil
 	paused      atomic.Bool
 }
 

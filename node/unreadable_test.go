@@ -188,33 +188,47 @@ func TestNodeWithoutTheCodec(t *testing.T) {
 	}
 }
 
-// A queue is registered anew with another number of shards in the moment in which the node looks for its shards: that
-// ends neither the node nor its other queues.
+// A queue is registered anew with another number of shards, or deleted, in the moment in which the node looks for its shards:
+// that ends neither the node nor its other queues, and no instance after another.
 func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t)
-	p := open(t, srv.URL(), 2)
-	run, others := startOrdersBeside(t, srv.URL(), func() {})
-	register(t, srv.Addr(), "orders", `{"shards":3,"layout":2}`)
-	seen := *run.registry.Load()
-	seen.all = maps.Clone(seen.all)
-	seen.all["orders"] = queue.Entry{Shards: 2, Layout: 2}
-	run.registry.Store(&seen) // as it was just read
-	first := run.instance()
-	first.keeper.end(errAnew)
-	run.next(first)
-	if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
-		t.Fatal(err)
+	for name, entry := range map[string]string{
+		"another number of shards": `{"shards":3,"layout":2}`,
+		"a deletion that goes on":  `{"shards":2,"layout":2,"removing":"token"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			p := open(t, srv.URL(), 2)
+			run, others := startOrdersBeside(t, srv.URL(), func() {})
+			register(t, srv.Addr(), "orders", entry)
+			seen := *run.registry.Load()
+			seen.all = maps.Clone(seen.all)
+			seen.all["orders"] = queue.Entry{Shards: 2, Layout: 2}
+			run.registry.Store(&seen) // as it was just read
+			first := run.instance()
+			first.keeper.end(errAnew)
+			second := run.next(first)
+			if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
+				t.Fatal(err)
+			}
+			receive(t, "a job of the other queue", others)
+			for range 3 {
+				run.renew() // what the registry says is refused once, not by one instance after another
+			}
+			if run.instance().number > second.number+1 {
+				t.Errorf("got instance %d after %d, want one more at most", run.instance().number, second.number)
+			}
+			register(t, srv.Addr(), "orders", `{"shards":2,"layout":1}`)
+			second = run.instance()
+			second.keeper.poke()
+			run.next(second)
+			if _, err := p.client.Push(t.Context(), "orders", numbered("a", 0, 3)...); err != nil {
+				t.Fatal(err)
+			}
+			p.drained()
+		})
 	}
-	receive(t, "a job of the other queue", others)
-	register(t, srv.Addr(), "orders", `{"shards":2,"layout":1}`)
-	second := run.instance()
-	second.keeper.poke()
-	run.next(second)
-	if _, err := p.client.Push(t.Context(), "orders", numbered("a", 0, 3)...); err != nil {
-		t.Fatal(err)
-	}
-	p.drained()
 }
 
 // A queue of a later release does not stop what is said and planned of the others: the first plan of a group starts from
