@@ -69,8 +69,7 @@ func TestFlood(t *testing.T) {
 			repeat(4, func() { _ = ask(ctx, http.MethodPost, url+"/api/v1/queues/"+queueName+"/jobs", "", body) })
 			unfinished := fmt.Sprintf("POST /api/v1/queues/%s/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{", queueName)
 			repeat(200, func() { occupy(ctx, api, []byte(unfinished), nil) })
-			stream := append([]byte{244, byte(len(r.cluster))}, r.cluster...) // as memberlist begins one that is encrypted
-			stream = binary.BigEndian.AppendUint32(append(stream, 10), 20<<20)
+			stream := binary.BigEndian.AppendUint32(labelled(r.cluster, gossipSealed), 20<<20)
 			repeat(60, func() { occupy(ctx, bind, stream, make([]byte, 19<<20)) })
 			repeat(100, func() { occupy(ctx, nextPort(bind), []byte{4, 0}, nil) })
 

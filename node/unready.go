@@ -177,20 +177,37 @@ type question struct {
 	since  time.Duration // sinceBoot when it was asked
 }
 
-// asked is what the handler says, or why it does not. It waits for a moment only, and nothing is known while the answer is due:
-// an instance must not wait for a Ready that hangs, and when it has not returned for the patience, that is an answer, too.
+// within waits for the answer for a moment, which may be 0.
+func (q *question) within(moment time.Duration) (err error, known bool) {
+	select {
+	case err := <-q.answer:
+		return err, true
+	default:
+	}
+	if moment == 0 {
+		return nil, false
+	}
+	select {
+	case err := <-q.answer:
+		return err, true
+	case <-time.After(moment):
+		return nil, false
+	}
+}
+
+// asked is what the handler says, or why it does not. It waits for a moment only, and once, and nothing is known while the answer
+// is due: neither an instance nor other handlers wait for a Ready that hangs. When it has not returned for the patience, that is
+// an answer, too.
 func (on *handled) asked(moment, patience time.Duration) (err error, known bool) {
 	if on.asking == nil {
 		on.asking = &question{make(chan error, 1), sinceBoot()}
 		go on.ask(on.asking.answer)
+	} else {
+		moment = 0
 	}
-	timer := time.NewTimer(moment)
-	defer timer.Stop()
-	select {
-	case err := <-on.asking.answer:
+	if err, known := on.asking.within(moment); known {
 		on.asking = nil
 		return err, true
-	case <-timer.C:
 	}
 	if sinceBoot()-on.asking.since < patience {
 		return nil, false

@@ -66,7 +66,7 @@ func (p *ports) collided(err error) bool {
 
 // listening says which setting names an address at which the node cannot listen.
 func listening(err error, cfg node.Config, http, bind string) error {
-	if err == nil || !slices.ContainsFunc(notListening, func(no syscall.Errno) bool { return strings.Contains(err.Error(), no.Error()) }) {
+	if err == nil || !slices.ContainsFunc(notListening, func(no syscall.Errno) bool { return strings.Contains(err.Error(), "bind: "+no.Error()) }) {
 		return err // gossip's library hands on the text only
 	}
 	setting := bind

@@ -47,7 +47,7 @@ func (*blockedSkip) Help() string { return example("blocked skip orders 17 18") 
 
 // Run buries the oldest payload of each id.
 func (c *blockedSkip) Run(s *streams) error {
-	return c.act(s, "/blocked/skip", "go on", "Bury the oldest payload")
+	return c.act(s, "/blocked/skip", "let go on", "Bury the oldest payload")
 }
 
 type blockedBury struct {

@@ -301,8 +301,9 @@ func TestExecStderrIsLogged(t *testing.T) {
 func TestExecPostponesWhileItCannotStart(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), "bad")
-	if err := os.WriteFile(bad, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
-		t.Fatal(err)
+	// Written by another process: a child that is forked meanwhile would keep the file open, and such a file cannot be started.
+	if out, err := exec.Command("sh", "-c", `echo '#!/no/such/interpreter' >"$0" && chmod +x "$0"`, bad).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	e := running(t, ExecConfig{Argv: []string{bad}})
 	var got lowkiq.Postpone
