@@ -6,7 +6,7 @@ import (
 	"io"
 	"net/url"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/certs"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/demo"
+	"github.com/lowkiq/lowkiq/internal/demo"
 )
 
 // README and docs show commands and configurations; those must work.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/queue"
 )
 

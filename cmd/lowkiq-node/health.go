@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/remote"
 )
 
 // healthCommand is what containers without a shell and curl ask their node with.

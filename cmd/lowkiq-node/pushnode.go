@@ -12,7 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/wire"
 )

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/remote"
 )
 
 // doors are the APIs of the nodes that live, to be knocked at in turn: each of them

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/demo"
+	"github.com/lowkiq/lowkiq/internal/demo"
 )
 
 type demoCommand struct {
