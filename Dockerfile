@@ -1,5 +1,5 @@
-# lowkiq-node and nothing else: a static binary, the CA certificates it trusts, and the
-# sample stream that deploy/compose feeds. For handlers that are programs (exec), build
+# lowkiq-node, a static binary, the CA certificates it trusts, and the stream and the service of
+# the sample deployment, deploy/compose. For handlers that are programs (exec), build
 # an image of your own from the one that runs them, with COPY --from=lowkiq-node.
 #
 #     docker build -t lowkiq-node .
@@ -12,6 +12,7 @@ RUN go mod download
 COPY . .
 RUN CGO_ENABLED=0 go build -trimpath -o /out/lowkiq-node ./cmd/lowkiq-node
 RUN mkdir -p /out/etc/ssl/certs /out/sample
+RUN CGO_ENABLED=0 go build -trimpath -o /out/sample/worker ./deploy/compose/worker
 RUN cp /etc/ssl/certs/ca-certificates.crt /out/etc/ssl/certs/
 RUN gunzip -c internal/stream/rqlite-history.jsonl.gz > /out/sample/events.ndjson
 

@@ -1,7 +1,7 @@
 # The targets that people and CI use; "make" alone lists them.
 
 GO      ?= go
-BINARY  := bin/lowkiq-node
+BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -o bin/
 # The nested modules are apart so that what they need is no dependency of lowkiq.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod))
 
@@ -12,17 +12,17 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/lowkiq-node
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BINARY) ./cmd/lowkiq-node
+	$(BUILD) ./cmd/lowkiq-node
 
 # The nested modules read files of this one, which go test does not look at when it reuses a result.
 # The timeout is per package, for two cores that all packages share with their Redis servers. Clusters whose
 # leases last seconds are tested after the others, one package at a time.
-CLUSTERS := ./node ./cmd/lowkiq-node ./e2e
+CLUSTERS := ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo ./e2e
 test: redis chromium cgo ## run all tests with the race detector; needs redis-server >= 6.2 and Chromium, installs them as root with apt-get
 	@set -e; for module in $(MODULES); do \
 		echo "test $$module"; fresh=; \
 		[ "$$module" = . ] || fresh=-count=1; \
-		(cd $$module && CGO_ENABLED=1 $(GO) test -race $$fresh -timeout 40m $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/e2e$$' -e '/e2e/compose$$')); \
+		(cd $$module && CGO_ENABLED=1 $(GO) test -race $$fresh -timeout 40m $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')); \
 	done
 	@CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 30m $(CLUSTERS)
 	@$(MAKE) --no-print-directory compose
@@ -66,12 +66,14 @@ fuzz: redis ## look for inputs that break parsers, cursors and the API: FUZZTIME
 		done; \
 	done
 
-demo: build ## run the main job end to end on an embedded Redis, three nodes, one killed, one added, one drained
-	@$(BINARY) demo
+demo: ## run the main job end to end on an embedded Redis, three nodes, one killed, one added, one drained
+	@$(BUILD) ./cmd/lowkiq-demo
+	@bin/lowkiq-demo
 
 WORST ?= 60s
-bench: build redis ## measure speed on a private redis-server, and look for the script that costs Redis most
-	@$(BINARY) bench
+bench: redis ## measure speed on a private redis-server, and look for the script that costs Redis most
+	@$(BUILD) ./cmd/lowkiq-bench
+	@bin/lowkiq-bench
 	LOWKIQ_WORST=$(WORST) $(GO) test ./queue ./node -run 'TestWorstScript|TestCrowdsDrain' -v -count=1 -timeout 30m
 
 bench-cluster: redis ## measure how fast a cluster follows kills, drains, joins and restarts

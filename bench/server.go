@@ -34,12 +34,18 @@ func open(ctx context.Context, url string) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	redis.SetLogger(silence{}) // what matters comes back as an error
 	s.rdb = redis.NewClient(opts)
 	if err := s.rdb.Ping(ctx).Err(); err != nil {
 		return nil, errors.Join(fmt.Errorf("redis %s: %w", opts.Addr, err), s.close())
 	}
 	return s, nil
 }
+
+// silence is go-redis's logger, which would write lines of its own to stderr.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
 
 func (s *Server) close() (err error) {
 	if s.rdb != nil {

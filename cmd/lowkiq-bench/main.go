@@ -1,3 +1,7 @@
+// Command lowkiq-bench measures speed on a private redis-server, and the floor beside it: package bench
+// measures, this command reads flags and prints.
+//
+// Exit codes: 0 ok, 1 failed while running, 2 usage, 3 Redis is unreachable, 130 interrupted.
 package main
 
 import (
@@ -6,13 +10,27 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime/pprof"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
 
 	"github.com/lowkiq/lowkiq/bench"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-type benchCommand struct {
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitInterrupted = 130
+)
+
+type flags struct {
 	Jobs   []int `default:"100000" placeholder:"N,…" help:"Unique ids (${default}). Every number is measured with every number of shards."`
 	Shards []int `default:"5" placeholder:"N,…" help:"Shards of the queue (${default})."`
 	Rounds int   `default:"3" placeholder:"N" help:"Rounds; the figures are their medians (${default})."`
@@ -24,44 +42,64 @@ type benchCommand struct {
 	CPUProfile string `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of this process."`
 }
 
-func (*benchCommand) Help() string {
-	return "Measures pushes, drains, latency, memory and allocations, and the floor: two minimal scripts without checks. Machines drift: compare ratios to the floor.\n\nExamples:\n\n" +
-		"    lowkiq-node bench --jobs 100000,1000000 --shards 5,50\n    lowkiq-node bench --redis redis://10.0.0.1:6379/0 --flush -o json\n\n" + exitHelp
+const description = `Measures pushes, drains, latency, memory and allocations, and the floor: two minimal scripts without checks. Machines drift: compare ratios to the floor.
+
+Examples:
+
+    lowkiq-bench --jobs 100000,1000000 --shards 5,50
+    lowkiq-bench --redis redis://10.0.0.1:6379/0 --flush -o json
+
+Exit codes: 0 ok, 1 failed while running, 2 usage, 3 Redis is unreachable, 130 interrupted.`
+
+func main() {
+	var f flags
+	parser := kong.Must(&f, kong.Name("lowkiq-bench"), kong.Description(description))
+	if _, err := parser.Parse(os.Args[1:]); err != nil {
+		exit(exitUsage, err)
+	}
+	combinations, err := f.configs()
+	if err != nil {
+		exit(exitUsage, err)
+	}
+	stopProfile, err := profileTo(f.CPUProfile)
+	if err != nil {
+		exit(exitUsage, err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	err = errors.Join(f.measure(ctx, combinations), stopProfile())
+	switch {
+	case ctx.Err() != nil:
+		exit(exitInterrupted, errors.New("interrupted"))
+	case errors.Is(err, bench.ErrNoServer), queue.Unreachable(err):
+		exit(exitUnreachable, err)
+	case err != nil:
+		exit(exitFailed, err)
+	}
 }
 
-// Run measures every combination and prints each as it ends.
-func (c *benchCommand) Run(s *streams) error {
-	combinations, err := c.configs()
-	if err != nil {
-		return &exitError{exitUsage, err}
-	}
-	stopProfile, err := profileTo(c.CPUProfile)
-	if err != nil {
-		return fail(exitUsage, "bench: %w", err)
-	}
-	ctx, stop := underSignals(s.err)
-	defer stop()
-	err = c.measure(ctx, s, combinations)
-	return errors.Join(err, stopProfile())
+func exit(code int, err error) {
+	fmt.Fprintln(os.Stderr, "lowkiq-bench:", err)
+	os.Exit(code)
 }
 
 // configs are all combinations of jobs and shards.
-func (c *benchCommand) configs() ([]bench.Config, error) {
+func (f *flags) configs() ([]bench.Config, error) {
 	switch {
-	case c.Redis != "" && !c.Flush:
-		return nil, fmt.Errorf("bench: it empties redis %s: say --flush if nothing in it is needed", queue.MaskURL(c.Redis))
-	case c.Redis == "" && c.Flush:
-		return nil, errors.New("bench: --flush is for the Redis of --redis, and none is named")
+	case f.Redis != "" && !f.Flush:
+		return nil, fmt.Errorf("it empties redis %s: say --flush if nothing in it is needed", queue.MaskURL(f.Redis))
+	case f.Redis == "" && f.Flush:
+		return nil, errors.New("--flush is for the Redis of --redis, and none is named")
 	}
 	var all []bench.Config
-	for _, jobs := range c.Jobs {
-		for _, shards := range c.Shards {
-			if jobs == 0 || shards == 0 || c.Rounds == 0 {
-				return nil, errors.New("bench: jobs, shards and rounds must not be 0")
+	for _, jobs := range f.Jobs {
+		for _, shards := range f.Shards {
+			if jobs == 0 || shards == 0 || f.Rounds == 0 {
+				return nil, errors.New("jobs, shards and rounds must not be 0")
 			}
-			cfg := bench.Config{Redis: c.Redis, Jobs: jobs, Shards: shards, Rounds: c.Rounds, Idle: c.Idle && len(all) == 0}
+			cfg := bench.Config{Redis: f.Redis, Jobs: jobs, Shards: shards, Rounds: f.Rounds, Idle: f.Idle && len(all) == 0}
 			if err := cfg.Validate(); err != nil {
-				return nil, fmt.Errorf("bench: %w", err)
+				return nil, err
 			}
 			all = append(all, cfg)
 		}
@@ -69,36 +107,42 @@ func (c *benchCommand) configs() ([]bench.Config, error) {
 	return all, nil
 }
 
-func (c *benchCommand) measure(ctx context.Context, s *streams, combinations []bench.Config) error {
-	shown := newBar(s.err, 100, "")
-	defer shown.clear()
+// measure measures every combination and prints each as it ends.
+func (f *flags) measure(ctx context.Context, combinations []bench.Config) error {
+	progress := func(string, float64) {}
+	clear := func() {}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		bar := progressbar.NewOptions(100, progressbar.OptionSetWriter(os.Stderr), progressbar.OptionThrottle(100*time.Millisecond),
+			progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish())
+		progress = func(what string, done float64) {
+			bar.Describe(what)
+			bar.Set(int(100 * done)) //nolint:errcheck // a picture
+		}
+		clear = func() { bar.Clear() } //nolint:errcheck // a picture
+	}
+	defer clear()
 	for i, cfg := range combinations {
-		cfg.Progress = func(what string, done float64) { shown.describe(what, (float64(i)+done)/float64(len(combinations))) }
+		cfg.Progress = func(what string, done float64) { progress(what, (float64(i)+done)/float64(len(combinations))) }
 		report, err := bench.Run(ctx, cfg)
-		switch {
-		case ctx.Err() != nil:
-			return fail(exitInterrupted, "bench: interrupted")
-		case errors.Is(err, bench.ErrNoServer):
-			return &exitError{exitUnreachable, err}
-		case err != nil:
+		if err != nil {
 			return err
 		}
-		shown.clear()
-		if err := c.print(s, &report, i); err != nil {
+		clear()
+		if err := f.print(&report, i > 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *benchCommand) print(s *streams, report *bench.Report, before int) error {
-	if c.Output == "json" {
-		return json.NewEncoder(s.out).Encode(report)
+func (f *flags) print(report *bench.Report, more bool) error {
+	if f.Output == "json" {
+		return json.NewEncoder(os.Stdout).Encode(report)
 	}
-	if before > 0 {
-		fmt.Fprintln(s.out)
+	if more {
+		fmt.Println()
 	}
-	return report.Table(s.out)
+	return report.Table(os.Stdout)
 }
 
 // profileTo starts a CPU profile, if a file is named. stop ends and closes it.

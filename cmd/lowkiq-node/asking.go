@@ -6,8 +6,8 @@ import (
 	"io"
 	"net/url"
 
-	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/certs"
+	"github.com/lowkiq/lowkiq/internal/remote"
 )
 
 // asking are the flags of commands that ask a node.

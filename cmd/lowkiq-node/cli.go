@@ -13,7 +13,6 @@ type cli struct {
 	Run    runCommand    `cmd:"" help:"Run a node: handle the queues of a configuration."`
 	Push   pushCommand   `cmd:"" help:"Push jobs into a queue, one or a stream of NDJSON."`
 	Dev    devCommand    `cmd:"" help:"Try it: a node with an embedded Redis and a sample queue."`
-	Demo   demoCommand   `cmd:"" help:"Show it: a real stream of events, a cluster that loses, gains and drains nodes, a verdict."`
 	Status statusCommand `cmd:"" help:"Show the cluster: nodes and queues."`
 
 	Shards  shardsCommand  `cmd:"" help:"Show who owns which shard."`
@@ -33,15 +32,11 @@ type cli struct {
 
 	Blocked blockedCommand `cmd:"" help:"Let ids go on that wait for a person (queues with exhausted: block)."`
 	Check   checkCommand   `cmd:"" help:"Audit what Redis holds, and repair it."`
-	Bench   benchCommand   `cmd:"" help:"Measure speed on a private redis-server."`
 	Health  healthCommand  `cmd:"" help:"Ask whether a node is alive, or ready: for containers' health checks."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
 	Completion completionCommand `cmd:"" help:"Print the completion of a shell: bash, zsh or fish."`
 	Man        manCommand        `cmd:"" help:"Print the manual page."`
-
-	DemoWorker   demoWorkerCommand   `cmd:"" hidden:""`
-	SampleWorker sampleWorkerCommand `cmd:"" hidden:""`
 }
 
 // Help is printed below the list of commands.

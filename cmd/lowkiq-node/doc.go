@@ -4,7 +4,7 @@
 // Each command is a struct with a Run method, in a file of its name; the grammar is in
 // cli.go, the exit codes in exit.go, both rely on package kong. What is more than
 // reading flags and printing is below internal: config reads the file, feed pushes a
-// stream, remote asks a node over HTTP, manual describes the commands, demo is the demonstration.
+// stream, manual describes the commands. Package internal/remote asks a node over HTTP.
 //
 // run, dev, push and check talk to Redis; the other commands ask a node over HTTP. Goroutines:
 // one that waits for signals, and one that waits for a started node's address.

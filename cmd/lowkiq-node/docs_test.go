@@ -14,7 +14,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
-	"github.com/lowkiq/lowkiq/internal/demo"
 )
 
 // README and docs show commands and configurations; those must work.
@@ -91,24 +90,6 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	if seen < 10 {
 		t.Errorf("got %d commands, want at least 10: the test looks in the wrong place", seen)
-	}
-}
-
-// README shows a verdict of the demo: with every line that one has.
-func TestREADMEShowsTheVerdict(t *testing.T) {
-	t.Parallel()
-	readme, seen := documents(t)["README.md"], 0
-	words, _, _ := strings.Cut(demo.Outcome{}.Words(), "\n\n")
-	for line := range strings.Lines(words) {
-		if label, _, found := strings.Cut(line, ":"); found {
-			seen++
-			if !strings.Contains(readme, "\n"+label+":") {
-				t.Errorf("the verdict that README shows lacks the line %q", label)
-			}
-		}
-	}
-	if seen < 8 {
-		t.Errorf("got %d lines of a verdict, want 8 at least: the test looks in the wrong place", seen)
 	}
 }
 

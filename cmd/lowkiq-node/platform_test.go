@@ -13,8 +13,6 @@ func TestRefusal(t *testing.T) {
 	}{
 		{"windows", "run", true},
 		{"windows", "dev", true},
-		{"windows", "demo", true},
-		{"windows", "bench", true},
 		{"windows", "push <files>", false},
 		{"windows", "drain <name>", false},
 		{"windows", "version", false},

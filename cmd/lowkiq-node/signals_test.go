@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/remote"
 )
 
 const stuckNode = `

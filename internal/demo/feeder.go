@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/pause"
+	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/stream"
 )
 

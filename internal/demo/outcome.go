@@ -48,7 +48,7 @@ Verdict: %s
 	}
 	text += fmt.Sprintf(`  shards moved, of %d:           %s
   pushes repeated:               %d (a node was gone or going)
-  pace:                          %.0f jobs/s for %s, slow on purpose: "bench" measures speed
+  pace:                          %.0f jobs/s for %s, slow on purpose: lowkiq-bench measures speed
 `, queueShards, strings.Join(changes, ", "), o.Repeated, o.PerSecond, tenths(o.Wall))
 	if !o.OK() {
 		text += "\n" + o.Verdict.Words()

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -109,5 +110,27 @@ func TestBalanced(t *testing.T) {
 	}
 	if got := viewOf("", times(8, 8, 0)...).moved(viewOf("", times(6, 8, 2)...)); got != 4 {
 		t.Errorf("got %d shards moved, want 4", got)
+	}
+}
+
+// README shows a verdict of the demo: with every line that one has.
+func TestREADMEShowsTheVerdict(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	words, _, _ := strings.Cut(Outcome{}.Words(), "\n\n")
+	for line := range strings.Lines(words) {
+		if label, _, found := strings.Cut(line, ":"); found {
+			seen++
+			if !strings.Contains(string(readme), "\n"+label+":") {
+				t.Errorf("the verdict that README shows lacks the line %q", label)
+			}
+		}
+	}
+	if seen < 8 {
+		t.Errorf("got %d lines of a verdict, want 8 at least: the test looks in the wrong place", seen)
 	}
 }

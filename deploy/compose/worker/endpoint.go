@@ -1,4 +1,4 @@
-package sample
+package main
 
 import (
 	"context"
@@ -16,14 +16,14 @@ import (
 // maxBatch bounds a request's body, bytes.
 const maxBatch = 64 << 20
 
-// Endpoint is an HTTP handler for the batches of any queue.
-type Endpoint struct {
-	Work    time.Duration   // how long it works on a batch
-	History *history.Writer // nil: none is written
+// endpoint is an HTTP handler for the batches of any queue.
+type endpoint struct {
+	work    time.Duration   // how long it works on a batch
+	history *history.Writer // nil: none is written
 }
 
 // ServeHTTP answers {"ok":true} when the batch is done, 400 to what is no batch.
-func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBatch))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -42,12 +42,12 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, `{"ok":true}`)
 }
 
-func (e *Endpoint) handler() lowkiq.Handler {
-	if e.History == nil {
-		return lowkiq.HandlerFunc(e.work)
+func (e *endpoint) handler() lowkiq.Handler {
+	if e.history == nil {
+		return lowkiq.HandlerFunc(e.pretend)
 	}
-	return history.Wrap(e.History, lowkiq.HandlerFunc(e.work))
+	return history.Wrap(e.history, lowkiq.HandlerFunc(e.pretend))
 }
 
-// work ends early when the node has given the request up.
-func (e *Endpoint) work(ctx context.Context, _ *lowkiq.Batch) error { return pause.For(ctx, e.Work) }
+// pretend takes its time, and ends early when the node has given the request up.
+func (e *endpoint) pretend(ctx context.Context, _ *lowkiq.Batch) error { return pause.For(ctx, e.work) }

@@ -1,4 +1,4 @@
-package sample
+package main
 
 import (
 	"net/http"
@@ -25,7 +25,7 @@ func TestNodePosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer writer.Close()
-	server := httptest.NewServer(&Endpoint{Work: time.Millisecond, History: writer})
+	server := httptest.NewServer(&endpoint{work: time.Millisecond, history: writer})
 	defer server.Close()
 	node, err := handler.NewHTTP(handler.HTTPConfig{URL: server.URL})
 	if err != nil {
@@ -48,7 +48,7 @@ func TestNodePosts(t *testing.T) {
 func TestNoBatch(t *testing.T) {
 	for _, body := range []string{"", "nonsense", "{}", `{"queue":"a","jobs":[]}`} {
 		w := httptest.NewRecorder()
-		(&Endpoint{}).ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(body)))
+		(&endpoint{}).ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(body)))
 		if w.Code != http.StatusBadRequest {
 			t.Errorf("%q: got status %d, want 400", body, w.Code)
 		}

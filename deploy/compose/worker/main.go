@@ -1,8 +1,13 @@
+// Command worker is the service of the sample deployment (compose.yml): an HTTP endpoint for the
+// batches of any queue, where a user's own service would stand. It works for a moment on each batch,
+// and may write a history for the judge (package history).
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -10,49 +15,52 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/sample"
 	"github.com/lowkiq/lowkiq/internal/history"
 )
 
-// sampleWorkerCommand is the HTTP endpoint of the sample deployment (deploy/compose).
-type sampleWorkerCommand struct {
-	HTTP    string        `name:"http" default:"127.0.0.1:9000"`
-	Work    time.Duration `default:"5ms"`
-	History string        ``
+func main() {
+	listen := flag.String("http", "127.0.0.1:9000", "`address` to listen at")
+	work := flag.Duration("work", 5*time.Millisecond, "how long it works on a batch")
+	file := flag.String("history", "", "`file` for the history")
+	flag.Parse()
+	if err := serve(*listen, *work, *file); err != nil {
+		fmt.Fprintln(os.Stderr, "worker:", err)
+		os.Exit(1)
+	}
 }
 
-// Run serves until SIGTERM or SIGINT.
-func (c *sampleWorkerCommand) Run(*streams) error {
-	endpoint := &sample.Endpoint{Work: c.Work}
-	if c.History != "" {
+// serve serves until SIGTERM or SIGINT.
+func serve(listen string, work time.Duration, file string) error {
+	handler := &endpoint{work: work}
+	if file != "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return fail(exitFailed, "sample-worker: %w", err)
+			return err
 		}
-		if endpoint.History, err = history.OpenAs(c.History, host); err != nil {
-			return fail(exitUsage, "sample-worker: %w", err)
+		if handler.history, err = history.OpenAs(file, host); err != nil {
+			return err
 		}
-		defer endpoint.History.Close()
+		defer handler.history.Close()
 	}
-	listener, err := net.Listen("tcp", c.HTTP)
+	listener, err := net.Listen("tcp", listen)
 	if err != nil {
-		return fail(exitUsage, "sample-worker: %w", err)
+		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	server := &http.Server{Handler: endpoint, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {
 	case err := <-ended:
-		return fail(exitFailed, "sample-worker: %w", err)
+		return err
 	case <-ctx.Done():
 	}
 	if err := server.Shutdown(context.Background()); err != nil {
-		return fail(exitFailed, "sample-worker: %w", err)
+		return err
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return fail(exitFailed, "sample-worker: %w", err)
+		return err
 	}
 	return nil
 }
