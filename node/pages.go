@@ -18,16 +18,7 @@ import (
 func (n *Node) dashboard() (*dashboard.Dashboard, error) {
 	return dashboard.New(dashboard.Config{
 		Client: n.client, Status: n.peers, Owners: n.owners, Cluster: n.answers(), Log: n.log, Version: n.cfg.Version,
-		Secrets: n.cfg.shared(),
 	})
-}
-
-// shared are the secrets that all nodes of a cluster have, if any.
-func (cfg Config) shared() (all [][]byte) {
-	for _, token := range cfg.Tokens.Admin {
-		all = append(all, []byte(token))
-	}
-	return append(all, cfg.GossipKeys...)
 }
 
 // addPages reads the figures of the pages. It ends before the server does, so that no

@@ -15,18 +15,8 @@ import (
 // adminChunk is how many ids one script works on.
 const adminChunk = 500
 
-// Place is a set of waiting jobs that bulk operations work on.
-type Place string
-
-// The places.
-const (
-	Anywhere Place = ""               // wherever the id waits
-	Due      Place = Place(Ready)     // due, waiting for a handler
-	Later    Place = Place(Scheduled) // never failed, not due yet
-	Retries  Place = Place(Retrying)  // failed, waiting for the next attempt
-	Blocked  Place = Place(Waiting)   // out of retries, waiting for a person
-	Failures Place = Place(Failed)    // failed, waiting for the next attempt, whose time may have come
-)
+// Anywhere is wherever an id waits.
+const Anywhere State = ""
 
 // byShard calls fn with the ids of each shard, at most adminChunk at once.
 func (q *Queue) byShard(ids []string, fn func(*Shard, []string) (int, error)) (total int, err error) {
@@ -78,28 +68,28 @@ func withIDs(args []any, ids []string) []any {
 	return args
 }
 
-// Delete forgets what waits for ids, if they are in that place.
-func (q *Queue) Delete(ctx context.Context, place Place, ids ...string) (int, error) {
+// Delete forgets what waits for ids, if they are in that state.
+func (q *Queue) Delete(ctx context.Context, in State, ids ...string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.some(ctx, q.c.scripts.delete, s.keys.forWaiting(), []any{string(place)}, ids)
+		return s.some(ctx, q.c.scripts.delete, s.keys.forWaiting(), []any{string(in)}, ids)
 	})
 }
 
-// Kill sends what waits for ids to the morgue, if they are in that place.
-func (q *Queue) Kill(ctx context.Context, place Place, ids ...string) (int, error) {
-	return q.kill(ctx, place, "all", ids)
+// Kill sends what waits for ids to the morgue, if they are in that state.
+func (q *Queue) Kill(ctx context.Context, in State, ids ...string) (int, error) {
+	return q.kill(ctx, in, "all", ids)
 }
 
 // KillOldest sends the payload with the smallest score of each id to the morgue; the
 // rest is fresh and due now. Ids that are due already or in flight are left alone: a
 // request that comes twice would bury two payloads.
-func (q *Queue) KillOldest(ctx context.Context, place Place, ids ...string) (int, error) {
-	return q.kill(ctx, place, "oldest", ids)
+func (q *Queue) KillOldest(ctx context.Context, in State, ids ...string) (int, error) {
+	return q.kill(ctx, in, "oldest", ids)
 }
 
-func (q *Queue) kill(ctx context.Context, place Place, what string, ids []string) (int, error) {
+func (q *Queue) kill(ctx context.Context, in State, what string, ids []string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.some(ctx, q.c.scripts.kill, s.keys.forMorgue(), []any{string(place), what, s.keys.wake}, ids)
+		return s.some(ctx, q.c.scripts.kill, s.keys.forMorgue(), []any{string(in), what, s.keys.wake}, ids)
 	})
 }
 

@@ -132,6 +132,6 @@ func busyPerson(ctx context.Context, q *Queue) {
 			do(io, busyID(), busyID()) //nolint:errcheck // the audit is what is tested
 		}
 		q.Delete(io, Anywhere, busyID()) //nolint:errcheck // the audit is what is tested
-		q.Kill(io, Retries, busyID())    //nolint:errcheck // the audit is what is tested
+		q.Kill(io, Retrying, busyID())   //nolint:errcheck // the audit is what is tested
 	}
 }

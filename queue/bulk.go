@@ -7,18 +7,6 @@ import (
 	"time"
 )
 
-// Action is what people do to many jobs.
-type Action string
-
-// The actions. Each takes jobs of some states; "" is all of those that are not in brackets.
-const (
-	RunNow     Action = "run-now" // scheduled, retry: due now
-	Kill       Action = "kill"    // ready, scheduled, retry, (blocked): to the morgue
-	Delete     Action = "delete"  // ready, scheduled, retry, (blocked), (morgue): forgotten
-	Requeue    Action = "requeue" // (blocked), (morgue): fresh, due now
-	SkipOldest Action = "skip"    // (blocked): the oldest payload to the morgue, the rest goes on
-)
-
 // maxStep is how many jobs one step of a bulk action changes.
 const maxStep = 10_000
 
@@ -47,7 +35,7 @@ type bulk struct {
 // last are not reached: repeat the action. Of an id in flight it touches nothing.
 //
 // After an error the step says what was done before, and where to go on.
-func (q *Queue) Bulk(ctx context.Context, action Action, query Query) (Step, error) {
+func (q *Queue) Bulk(ctx context.Context, action *Action, query Query) (Step, error) {
 	limit := query.Limit
 	if limit == 0 {
 		limit = maxStep
@@ -56,7 +44,7 @@ func (q *Queue) Bulk(ctx context.Context, action Action, query Query) (Step, err
 	if err := query.checkBulk(action, limit); err != nil {
 		return Step{}, err
 	}
-	use := string(action)
+	use := action.Name
 	if query.DryRun {
 		use = "count " + use // its cursor is no place to go on from with the action itself
 	}
@@ -74,52 +62,15 @@ func (q *Queue) Bulk(ctx context.Context, action Action, query Query) (Step, err
 }
 
 // checkBulk says what is wrong with a query for an action.
-func (query *Query) checkBulk(action Action, limit int) error {
-	allowed := actionStates(action)
-	if !slices.Contains(allowed, query.State) {
-		return fmt.Errorf("%w: %s of state %q: want one of %q", ErrQuery, action, query.State, allowed)
+func (query *Query) checkBulk(action *Action, limit int) error {
+	if !slices.Contains(action.States, query.State) {
+		return fmt.Errorf("%w: %s of state %q: want one of %q", ErrQuery, action.Name, query.State, action.States)
 	}
 	if limit < 1 || limit > maxStep {
 		return fmt.Errorf("%w: limit %d: want 1 to %d", ErrQuery, limit, maxStep)
 	}
 	query.By, query.Reverse = ByDue, false
 	return query.check()
-}
-
-// actionStates are the states whose jobs an action takes.
-func actionStates(action Action) []State {
-	return map[Action][]State{
-		RunNow:     {"", Scheduled, Retrying},
-		Kill:       {"", Ready, Scheduled, Retrying, Failed, Waiting},
-		Delete:     {"", Ready, Scheduled, Retrying, Failed, Waiting, Dead},
-		Requeue:    {Waiting, Dead},
-		SkipOldest: {Waiting},
-	}[action]
-}
-
-// Targets counts the ids to which an action applies now, and changes nothing. state is where
-// they are looked for: Dead, Waiting, or "" for wherever an id waits. Of an id in flight that is
-// what was pushed meanwhile, as for the action.
-func (q *Queue) Targets(ctx context.Context, action Action, state State, ids ...string) (n int, err error) {
-	takes := actionStates(action)
-	if state != "" {
-		takes = []State{state}
-	}
-	in := State("")
-	if state == Dead {
-		in = Dead
-	}
-	jobs, err := q.Jobs(ctx, in, ids...)
-	if err != nil {
-		return 0, err
-	}
-	for _, job := range jobs {
-		parked := job.State == InFlight && job.Parked > 0 && slices.Contains(takes, Ready)
-		if parked || job.State != "" && slices.Contains(takes, job.State) {
-			n++
-		}
-	}
-	return n, nil
 }
 
 // begin notes when the action began, and how much there was.
@@ -136,7 +87,7 @@ func (q *Queue) begin(ctx context.Context, query Query, cur *cursor) error {
 // bulkRun is one call of a bulk action.
 type bulkRun struct {
 	q      *Queue
-	action Action
+	action *Action
 	query  Query
 	cur    *cursor
 	walk   walker
@@ -207,7 +158,7 @@ func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error
 		if query.State == Failed {
 			place = Failed
 		}
-		n, err := b.q.do(ctx, b.action, place, ids[state])
+		n, err := b.action.apply(b.q, ctx, place, ids[state]...)
 		b.step.Changed += n
 		if err != nil {
 			return err
@@ -219,24 +170,3 @@ func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error
 
 // young reports whether a job joined the line of those that are due after the start.
 func (b *bulkRun) young(c candidate) bool { return c.state == Ready && c.at > b.cur.Bulk.Start }
-
-// do applies an action to ids of one state.
-func (q *Queue) do(ctx context.Context, action Action, state State, ids []string) (int, error) {
-	switch action {
-	case RunNow:
-		return q.RunNow(ctx, ids...)
-	case Kill:
-		return q.Kill(ctx, Place(state), ids...)
-	case SkipOldest:
-		return q.KillOldest(ctx, Place(state), ids...)
-	case Requeue:
-		if state == Dead {
-			return q.Requeue(ctx, ids...)
-		}
-		return q.Unblock(ctx, ids...)
-	}
-	if state == Dead {
-		return q.DeleteDead(ctx, ids...)
-	}
-	return q.Delete(ctx, Place(state), ids...)
-}

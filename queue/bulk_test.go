@@ -11,7 +11,7 @@ import (
 var bulkTests = []testCase{{"Bulk", bulkActions}, {"BulkInSteps", bulkInSteps}, {"BulkAsOfStart", bulkAsOfStart}, {"BulkOfFailed", bulkOfFailed}, {"BulkRefuses", bulkRefuses}, {"Errors", errorGroups}}
 
 // allSteps goes on until the action has no next step.
-func allSteps(t *testing.T, q *Queue, action Action, query Query) (sum Step, steps int) {
+func allSteps(t *testing.T, q *Queue, action *Action, query Query) (sum Step, steps int) {
 	t.Helper()
 	for steps = 1; steps < 1000; steps++ {
 		step, err := q.Bulk(t.Context(), action, query)
@@ -30,13 +30,13 @@ func allSteps(t *testing.T, q *Queue, action Action, query Query) (sum Step, ste
 		}
 		query.Cursor = step.Next
 	}
-	t.Fatalf("%s of %s: got 1,000 steps, want an end", action, query.State)
+	t.Fatalf("%s of %s: got 1,000 steps, want an end", action.Name, query.State)
 	return sum, steps
 }
 
 func bulkActions(t *testing.T, b *backend) {
 	for _, c := range []struct {
-		action  Action
+		action  *Action
 		query   Query
 		changed int
 		want    Query
@@ -49,17 +49,17 @@ func bulkActions(t *testing.T, b *backend) {
 		{Kill, Query{Kind: NoKind}, 3, Query{}, "f1:retry f3:retry f2:retry"},
 		{Kill, Query{}, 6, Query{By: ByID}, "blocked:blocked fly1:in_flight fly2:in_flight fly3:in_flight"},
 		{Kill, Query{State: Ready}, 2, Query{}, "later:scheduled f1:retry f3:retry f2:retry"},
-		{Kill, Query{State: Waiting}, 1, Query{State: Dead, By: ByID}, "blocked:morgue dead1:morgue dead2:morgue"},
+		{BuryBlocked, Query{State: Waiting}, 1, Query{State: Dead, By: ByID}, "blocked:morgue dead1:morgue dead2:morgue"},
 		{Delete, Query{State: Scheduled}, 1, Query{}, "ready1:ready ready2:ready f1:retry f3:retry f2:retry"},
 		{Delete, Query{State: Retrying, Range: Range{MinID: "f2"}}, 2, Query{State: Retrying}, "f1:retry"},
-		{Delete, Query{State: Dead}, 2, Query{State: Dead}, ""},
-		{Delete, Query{State: Dead, Kind: "exhausted"}, 2, Query{State: Dead}, ""},
+		{DeleteDead, Query{State: Dead}, 2, Query{State: Dead}, ""},
+		{DeleteDead, Query{State: Dead, Kind: "exhausted"}, 2, Query{State: Dead}, ""},
 		{Requeue, Query{State: Dead, Range: Range{MinID: "dead2"}}, 1, Query{State: Dead}, "dead1:morgue"},
-		{Requeue, Query{State: Waiting}, 1, Query{State: Ready, By: ByID}, "blocked:ready ready1:ready ready2:ready"},
+		{Unblock, Query{State: Waiting}, 1, Query{State: Ready, By: ByID}, "blocked:ready ready1:ready ready2:ready"},
 		{SkipOldest, Query{State: Waiting}, 1, Query{State: Waiting}, ""},
 	} {
 		for _, limit := range []int{0, 1} {
-			t.Run(fmt.Sprintf("%s %s %s limit %d", c.action, c.query.State, c.query.Kind, limit), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s %s %s limit %d", c.action.Name, c.query.State, c.query.Kind, limit), func(t *testing.T) {
 				q := everywhere(t, b)
 				c.query.Limit = limit
 				step, _ := allSteps(t, q, c.action, c.query)
@@ -77,7 +77,7 @@ func bulkActions(t *testing.T, b *backend) {
 // bulkOfFailed: a job has failed also when its turn has come; one that is blocked, in flight or
 // fresh is none of them.
 func bulkOfFailed(t *testing.T, b *backend) {
-	for action, after := range map[Action]string{Kill: "dead1:morgue dead2:morgue f1:morgue f2:morgue f3:morgue", Delete: "dead1:morgue dead2:morgue"} {
+	for action, after := range map[*Action]string{Kill: "dead1:morgue dead2:morgue f1:morgue f2:morgue f3:morgue", Delete: "dead1:morgue dead2:morgue"} {
 		q := everywhere(t, b)
 		n, err := q.RunNow(t.Context(), "f1", "later")
 		eq(t, "run now", fmt.Sprint(n, err), "2 <nil>")
@@ -121,7 +121,7 @@ func bulkInSteps(t *testing.T, b *backend) {
 func bulkAsOfStart(t *testing.T, b *backend) {
 	q := crowd(t, b, 20)
 	for _, c := range []struct {
-		action Action
+		action *Action
 		query  Query
 		comes  func(i int)
 	}{
@@ -145,7 +145,7 @@ func bulkAsOfStart(t *testing.T, b *backend) {
 			}
 		}},
 	} {
-		t.Run(string(c.action), func(t *testing.T) {
+		t.Run(c.action.Name, func(t *testing.T) {
 			query := c.query
 			query.Limit = 1
 			there, err := q.size(t.Context(), query)
@@ -185,10 +185,10 @@ func bulkRefuses(t *testing.T, b *backend) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		action Action
+		action *Action
 		query  Query
 	}{
-		"action":             {"explode", Query{}},
+		"action":             {Requeue, Query{State: Waiting}},
 		"run now the morgue": {RunNow, Query{State: Dead}},
 		"requeue waiting":    {Requeue, Query{State: Retrying}},
 		"skip waiting":       {SkipOldest, Query{}},

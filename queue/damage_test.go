@@ -95,7 +95,7 @@ func damageStopsNoAction(t *testing.T, b *backend) {
 		step, err = r.q.Bulk(r.ctx, Requeue, Query{State: Dead})
 		r.no(err)
 		eq(t, name+": requeued", step.Changed, 1)
-		step, err = r.q.Bulk(r.ctx, Kill, Query{State: Waiting})
+		step, err = r.q.Bulk(r.ctx, BuryBlocked, Query{State: Waiting})
 		r.no(err)
 		eq(t, name+": killed", step.Changed, 1)
 		step, err = r.q.Bulk(r.ctx, Kill, Query{})

@@ -42,7 +42,7 @@ func TestErrorStaysUntilSuccess(t *testing.T) {
 		"the rest after skip": func(r *rig) { bury(r, Skip) },
 		"the rest after the oldest was killed": func(r *rig) {
 			bury(r, Block)
-			n, err := r.q.KillOldest(r.ctx, Blocked, "a")
+			n, err := r.q.KillOldest(r.ctx, Waiting, "a")
 			r.no(err)
 			eq(r.t, "killed", n, 1)
 		},

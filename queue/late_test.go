@@ -90,8 +90,8 @@ func lateInEveryLine(t *testing.T, b *backend) {
 		what string
 		do   func(id string) (int, error)
 	}{
-		{"deleted", func(id string) (int, error) { return r.q.Delete(r.ctx, Failures, id) }},
-		{"killed", func(id string) (int, error) { return r.q.Kill(r.ctx, Due, id) }},
+		{"deleted", func(id string) (int, error) { return r.q.Delete(r.ctx, Failed, id) }},
+		{"killed", func(id string) (int, error) { return r.q.Kill(r.ctx, Ready, id) }},
 	} {
 		id := whole(t, r.q, Query{State: Failed})[0].ID
 		n, err := step.do(id)
@@ -110,13 +110,13 @@ func lateInEveryLine(t *testing.T, b *backend) {
 	r.wantFailed("and back", 5, 3)
 	lateOnTrial(r)
 	for _, one := range whole(t, r.q, Query{State: Failed}) {
-		n, err := r.q.Delete(r.ctx, Failures, one.ID)
+		n, err := r.q.Delete(r.ctx, Failed, one.ID)
 		eq(t, "deleted", fmt.Sprint(n, err), "1 <nil>")
 	}
 	r.wantFailed("deleted", 0, 0)
 	r.drain()
 	fail(0, "g")
-	n, err = r.q.Kill(r.ctx, Failures, "g")
+	n, err = r.q.Kill(r.ctx, Failed, "g")
 	eq(t, "killed", fmt.Sprint(n, err), "1 <nil>")
 	fail(0, "g")
 	r.wantFailed("in the morgue, and failed", 1, 1)

@@ -7,13 +7,13 @@ import (
 
 // What people do, in the model.
 
-func (m *model) isIn(place Place, id string) bool {
+func (m *model) isIn(place State, id string) bool {
 	switch place {
-	case Retries:
+	case Retrying:
 		return m.scheduled[id] && m.waiting[id].retry >= 0
-	case Blocked:
+	case Waiting:
 		return m.blocked[id]
-	case Failures:
+	case Failed:
 		job := m.waiting[id]
 		return job != nil && job.retry >= 0 && !m.blocked[id] && m.flying[id] == nil
 	}
@@ -23,7 +23,7 @@ func (m *model) isIn(place Place, id string) bool {
 // failures lists the ids that have failed and wait for an attempt: their turn has come, or comes later.
 func (m *model) failures() (ids []string) {
 	for _, id := range machineIDs {
-		if m.isIn(Failures, id) {
+		if m.isIn(Failed, id) {
 			ids = append(ids, id)
 		}
 	}
@@ -53,7 +53,7 @@ func (m *model) remove(id string) {
 	m.tombs[id] = true
 }
 
-func (m *model) delete(place Place, id string) int {
+func (m *model) delete(place State, id string) int {
 	home, _ := m.wait(id)
 	if home[id] == nil || !m.isIn(place, id) {
 		return 0
@@ -62,7 +62,7 @@ func (m *model) delete(place Place, id string) int {
 	return 1
 }
 
-func (m *model) kill(place Place, id string) int {
+func (m *model) kill(place State, id string) int {
 	home, _ := m.wait(id)
 	job := home[id]
 	if job == nil || !m.isIn(place, id) {
@@ -73,7 +73,7 @@ func (m *model) kill(place Place, id string) int {
 	return 1
 }
 
-func (m *model) killOldest(place Place, id string) int {
+func (m *model) killOldest(place State, id string) int {
 	home, busy := m.wait(id)
 	job := home[id]
 	if job == nil || !m.isIn(place, id) || busy || !m.scheduled[id] && !m.blocked[id] {

@@ -128,7 +128,7 @@ func oomFailed(t *testing.T, b *backend) {
 	eq(t, "popped", show(p.Jobs...), "a[1] c[1]")
 	r.nack(p.Flight, "c", Return, 0, 0)
 	r.own(Self)
-	n, err = r.q.Delete(r.ctx, Failures, "c")
+	n, err = r.q.Delete(r.ctx, Failed, "c")
 	eq(t, "deleted", fmt.Sprint(n, err), "1 <nil>")
 	r.wantFailed("with a full Redis", 2, 2)
 	eq(t, "drained", show(r.drain()...), "a[1] b[1]")
@@ -207,7 +207,7 @@ func oomPeople(t *testing.T, b *backend) {
 	n, err = r.q.Delete(r.ctx, Anywhere, "b", "c")
 	r.no(err)
 	eq(t, "deleted", n, 2)
-	step, err := r.q.Bulk(r.ctx, Delete, Query{State: Dead})
+	step, err := r.q.Bulk(r.ctx, DeleteDead, Query{State: Dead})
 	r.no(err)
 	eq(t, "morgue emptied", step.Changed, 1)
 }

@@ -83,7 +83,7 @@ func (m *machine) recover(t *rapid.T) {
 // admin: a person does something to some ids.
 func (m *machine) admin(t *rapid.T) {
 	ids := rapid.SliceOfN(drawID, 1, 3).Draw(t, "ids")
-	place := rapid.SampledFrom([]Place{Anywhere, Anywhere, Retries, Failures, Blocked}).Draw(t, "place")
+	place := rapid.SampledFrom([]State{Anywhere, Anywhere, Retrying, Failed, Waiting}).Draw(t, "place")
 	type action struct {
 		real func() (int, error)
 		want func(*model, string) int
@@ -129,22 +129,22 @@ func (m *machine) sweep(t *rapid.T) {
 		each(func(m *model) []string { return append(m.due(freshJob), m.due(failedJob)...) }, (*model).runNow)
 	case "kill":
 		got = m.all(t, Kill, Failed)
-		each((*model).failures, func(m *model, id string) int { return m.kill(Failures, id) })
+		each((*model).failures, func(m *model, id string) int { return m.kill(Failed, id) })
 	case "delete":
 		got = m.all(t, Delete, Failed)
-		each((*model).failures, func(m *model, id string) int { return m.delete(Failures, id) })
+		each((*model).failures, func(m *model, id string) int { return m.delete(Failed, id) })
 	case "requeue":
 		got = m.all(t, Requeue, Dead)
 		each((*model).deadInOrder, (*model).requeue)
 	case "forget":
-		got = m.all(t, Delete, Dead)
+		got = m.all(t, DeleteDead, Dead)
 		each(dead, (*model).deleteDead)
 	}
 	m.counted(t, "swept", got, want)
 }
 
 // all does something to all jobs of a state, in steps of a few.
-func (m *machine) all(t *rapid.T, action Action, state State) (changed int) {
+func (m *machine) all(t *rapid.T, action *Action, state State) (changed int) {
 	query := Query{State: state, Range: Range{Limit: 2}}
 	for {
 		step, err := m.q.Bulk(m.ctx, action, query)

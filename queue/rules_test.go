@@ -165,7 +165,7 @@ func ruleBlock(t *testing.T, b *backend) {
 	eq(t, "run now", n, 0)
 	eq(t, "popped", show(r.drain()...), "")
 	eq(t, "accumulated", show(r.find("a", Waiting).Job), "a[1 2 3]")
-	n, err = r.q.KillOldest(r.ctx, Blocked, "a")
+	n, err = r.q.KillOldest(r.ctx, Waiting, "a")
 	r.no(err)
 	eq(t, "skipped", n, 1)
 	eq(t, "goes on", show(r.drain()...), "a[2 3]")

@@ -64,7 +64,7 @@ func staleServes(t *testing.T, b *backend) {
 		"run now":        func(r *rig) { r.no(second(r.q.RunNow(r.ctx, "b"))) },
 		"all but the oldest payload": func(r *rig) {
 			r.push(job("b", "0", score(0)))
-			n, err := r.q.KillOldest(r.ctx, Later, "b")
+			n, err := r.q.KillOldest(r.ctx, Scheduled, "b")
 			eq(t, "skipped", fmt.Sprint(n, err), "1 <nil>")
 		},
 		"requeue": func(r *rig) {

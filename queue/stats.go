@@ -38,6 +38,12 @@ type Stats struct {
 	Owner     Owner         // of a shard
 }
 
+// In is how many ids are in a state.
+func (s Stats) In(state State) int {
+	return map[State]int{Ready: s.Jobs.Ready, Scheduled: s.Jobs.Scheduled, Retrying: s.Jobs.Retry, Failed: s.Jobs.Failed,
+		InFlight: s.Jobs.InFlight, Waiting: s.Jobs.Blocked, Dead: s.MorgueIDs}[state]
+}
+
 // Stats reads the figures of shards, in one round trip per 200 of them.
 func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
 	stats := make([]Stats, 0, len(shards))

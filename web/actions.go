@@ -2,7 +2,6 @@ package web
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -10,27 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// deed is what a route does to jobs of a queue: to those that the body names, or to all
-// that it describes.
-type deed struct {
-	name   string
-	action queue.Action
-	kind   kind     // which jobs the body may describe
-	onIDs  actOnIDs // nil: the route takes no ids, and means all if the body is empty
-}
-
-type actOnIDs = func(*queue.Queue, context.Context, ...string) (int, error)
-
-// Which jobs a body may describe.
-var (
-	sleeping = kind{[]queue.State{"", queue.Scheduled, queue.Retrying}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
-	waiting  = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.Failed}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
-	failed   = kind{[]queue.State{queue.Failed}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
-	blocked  = kind{[]queue.State{queue.Waiting}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
-	buried   = kind{[]queue.State{queue.Dead}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
-)
-
-// selection is the body of a deed.
+// selection is the body of an action on jobs.
 type selection struct {
 	IDs       []string    `json:"ids"`
 	IDsBase64 [][]byte    `json:"ids_base64"` // ids that are not UTF-8
@@ -62,35 +41,33 @@ func (s selection) ids() []string {
 	return ids
 }
 
-// parse reads a body: ids, or a query if there are none; and whether nothing is to be changed.
-func (d deed) parse(body []byte) (ids []string, query queue.Query, dryRun bool, err error) {
+// parse reads the body of an action: ids, or a query if there are none.
+func (s *selection) parse(action *queue.Action, body []byte) (ids []string, query queue.Query, err error) {
 	want := wantIDsOrAll
-	if d.onIDs == nil {
+	if action.All {
 		want = wantFilter
 	}
-	var s selection
-	if d.onIDs != nil || len(bytes.TrimSpace(body)) > 0 {
-		if err := decodeBody(body, &s, want); err != nil {
-			return nil, query, false, err
+	if !action.All || len(bytes.TrimSpace(body)) > 0 {
+		if err := decodeBody(body, s, want); err != nil {
+			return nil, query, err
 		}
 	}
-	all := d.onIDs == nil || s.All != nil && *s.All
+	all := action.All || s.All != nil && *s.All
 	ids = s.ids()
 	switch {
-	case d.onIDs == nil && (len(ids) > 0 || s.All != nil):
-		return nil, query, false, badField("ids", "this route is about all: want %s", want)
+	case action.All && (len(ids) > 0 || s.All != nil):
+		return nil, query, badField("ids", "this route is about all: want %s", want)
 	case all && len(ids) > 0:
-		return nil, query, false, badField("all", "ids are named as well; want %s", want)
+		return nil, query, badField("all", "ids are named as well; want %s", want)
 	case all:
-		query, err = s.query(d.kind)
-		query.DryRun = s.DryRun
-		return nil, query, s.DryRun, err
+		query, err = s.query(action)
+		return nil, query, err
 	case len(ids) == 0:
-		return nil, query, false, badField("ids", "no id is named; want %s", want)
+		return nil, query, badField("ids", "no id is named; want %s", want)
 	case s.describes():
-		return nil, query, false, badField("ids", `a filter, a limit or a cursor goes with {"all":true}, not with ids`)
+		return nil, query, badField("ids", `a filter, a limit or a cursor goes with {"all":true}, not with ids`)
 	}
-	return ids, query, s.DryRun, nil
+	return ids, query, nil
 }
 
 // describes reports whether a field is set that says which of all jobs are meant.
@@ -99,45 +76,55 @@ func (s selection) describes() bool {
 }
 
 // query is what the body describes, as a list's query would.
-func (s selection) query(k kind) (queue.Query, error) {
-	values := url.Values{"state": {s.State}, "by": {s.By}, "from": {s.From}, "to": {s.To}}
+func (s *selection) query(action *queue.Action) (queue.Query, error) {
+	values := url.Values{"state": {s.State}, "by": {s.By}, "from": {s.From}, "to": {s.To}, "kind": {s.Kind}, "cursor": {s.Cursor}}
 	if s.Limit != "" {
 		values.Set("limit", s.Limit.String())
 	}
-	query := queue.Query{Kind: s.Kind, Cursor: s.Cursor}
-	if err := readShape(&query, values, k); err != nil {
-		return query, err
-	}
-	return query, readLimit(values, bulkLimit, &query.Limit)
+	query, err := Lists{States: action.States, Orders: ordersOf(action.States[0]), MaxLimit: bulkLimit}.Query(values)
+	query.DryRun = s.DryRun
+	return query, err
 }
 
-// do is a route that acts on jobs.
-func (a *api) do(d deed) serveFunc {
+// act is a route that acts on jobs.
+func (a *api) act(action *queue.Action) serveFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		q, body, err := a.target(w, r)
 		if err != nil {
 			return err
 		}
-		ids, query, dryRun, err := d.parse(body)
+		var s selection
+		ids, query, err := s.parse(action, body)
 		if err != nil {
 			return err
 		}
 		var step queue.Step
 		switch {
 		case ids == nil:
-			step, err = q.Bulk(r.Context(), d.action, query)
-		case dryRun:
-			step.Changed, err = q.Targets(r.Context(), d.action, d.kind.states[0], ids...)
+			step, err = q.Bulk(r.Context(), action, query)
+		case s.DryRun:
+			step.Changed, err = q.Targets(r.Context(), action, ids...)
 			step.Skipped = len(ids) - step.Changed
 		default:
-			step.Changed, err = d.onIDs(q, r.Context(), ids...)
+			step.Changed, err = q.Apply(r.Context(), action, ids...)
 			step.Skipped = len(ids) - step.Changed
 		}
-		if dryRun {
-			return answerStep(w, step, err)
+		if step.Changed > 0 && !s.DryRun {
+			a.cfg.Log.Info("jobs changed by hand", "action", action.Name, "queue", q.Name, "changed", step.Changed, Sender(r))
 		}
-		return a.changed(w, r, d.name, q, step, err)
+		if err != nil {
+			return &partly{changed: step.Changed, next: step.Next, err: err}
+		}
+		return writeJSON(w, Changed{step.Changed, step.Skipped, step.Left, step.Next})
 	}
+}
+
+// Changed says how far an action on jobs has come.
+type Changed struct {
+	Changed int    `json:"changed"`
+	Skipped int    `json:"skipped"`
+	Left    int    `json:"left"`
+	Next    string `json:"next"`
 }
 
 // setPaused is a route that pauses a queue, or lets it go on.
@@ -176,24 +163,4 @@ func (a *api) bareTarget(w http.ResponseWriter, r *http.Request) (*queue.Queue, 
 		err = decodeBody(body, &struct{}{}, wantNothing)
 	}
 	return q, err
-}
-
-// changed answers how far an action has come, also when it broke off.
-func (a *api) changed(w http.ResponseWriter, r *http.Request, action string, q *queue.Queue, step queue.Step, err error) error {
-	if step.Changed > 0 {
-		a.cfg.Log.Info("jobs changed by hand", "action", action, "queue", q.Name, "changed", step.Changed, Sender(r))
-	}
-	return answerStep(w, step, err)
-}
-
-func answerStep(w http.ResponseWriter, step queue.Step, err error) error {
-	if err != nil {
-		return &partly{changed: step.Changed, next: step.Next, err: err}
-	}
-	return writeJSON(w, struct {
-		Changed int    `json:"changed"`
-		Skipped int    `json:"skipped"`
-		Left    int    `json:"left"`
-		Next    string `json:"next"`
-	}{step.Changed, step.Skipped, step.Left, step.Next})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,11 +148,11 @@ func TestPauseShows(t *testing.T) {
 
 func TestParseBody(t *testing.T) {
 	t.Parallel()
-	byIDs := deed{kind: waiting, onIDs: killAnywhere}
-	onAll := deed{kind: failed}
+	byIDs := queue.Kill
+	onAll := queue.Actions()[slices.IndexFunc(queue.Actions(), func(a *queue.Action) bool { return a.Path == "kill-all-failed" })]
 	for _, c := range []struct {
 		name, body string
-		deed       deed
+		action     *queue.Action
 		want       string // the problem's detail begins so
 		line, col  int
 	}{
@@ -180,7 +181,7 @@ func TestParseBody(t *testing.T) {
 		{"ids for all", `{"ids":["a"]}`, onAll, "ids: this route is about all", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, _, _, err := c.deed.parse([]byte(c.body))
+			_, _, err := new(selection).parse(c.action, []byte(c.body))
 			if c.want == "" {
 				must(t, err)
 				return

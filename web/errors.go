@@ -22,8 +22,8 @@ func (a *api) errorGroups(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	query := queue.Query{}
-	if err := readShape(&query, r.URL.Query(), failing); err != nil {
+	query, err := failing.Query(r.URL.Query())
+	if err != nil {
 		return err
 	}
 	found, err := q.Errors(r.Context(), query.State)
@@ -43,4 +43,4 @@ func (a *api) errorGroups(w http.ResponseWriter, r *http.Request) error {
 }
 
 // failing are the states whose jobs have an error.
-var failing = kind{[]queue.State{queue.Failed, queue.Retrying, queue.Waiting, queue.Dead}, []queue.Order{queue.ByDue}}
+var failing = Lists{States: []queue.State{queue.Failed, queue.Retrying, queue.Waiting, queue.Dead}, Orders: []queue.Order{queue.ByDue}}

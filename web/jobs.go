@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -10,21 +9,21 @@ import (
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// list is a route that lists jobs of one kind.
-func (a *api) list(k kind) serveFunc {
+// list is a route that lists jobs.
+func (a *api) list(lists Lists) serveFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		q, err := a.queue(r)
 		if err != nil {
 			return err
 		}
-		l, err := parseListing(r.URL.Query(), k)
+		query, err := lists.Query(r.URL.Query())
 		if err != nil {
 			return err
 		}
-		if err := accountOf(r).take(int64(cmp.Or(l.Limit, 100)) * bytesOfRow); err != nil {
+		if err := accountOf(r).take(int64(query.Limit) * bytesOfRow); err != nil {
 			return err
 		}
-		page, err := q.Page(r.Context(), l)
+		page, err := q.Page(r.Context(), query)
 		if err != nil {
 			return err
 		}
@@ -42,7 +41,7 @@ func (a *api) jobs(w http.ResponseWriter, r *http.Request) error {
 	if ok {
 		return a.showJob(w, r, id)
 	}
-	return a.list(jobsKind)(w, r)
+	return a.list(jobLists)(w, r)
 }
 
 func (a *api) oneJob(w http.ResponseWriter, r *http.Request) error {

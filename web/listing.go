@@ -21,16 +21,26 @@ const (
 	maxLimit     = 1000
 )
 
-// kind says which listings a route has.
-type kind struct {
-	states []queue.State // that the parameter state may name; the first is the default
-	orders []queue.Order // that the parameter by may name; the first is the default
+// Lists says which lists of jobs a route or a page has.
+type Lists struct {
+	States   []queue.State // that the parameter state may name; the first is the default
+	Orders   []queue.Order // that the parameter by may name; the first is the default
+	Limit    int           // the default; 0 = what is found is not shown in pages
+	MaxLimit int
+}
+
+// ordersOf are the orders of a list of jobs of a state.
+func ordersOf(state queue.State) []queue.Order {
+	if state == queue.Waiting || state == queue.Dead {
+		return []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}
+	}
+	return []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}
 }
 
 var (
-	jobsKind     = kind{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.Failed, queue.InFlight, queue.Waiting}, []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}}
-	inFlightKind = kind{[]queue.State{queue.InFlight}, []queue.Order{queue.ByID, queue.ByDue}}
-	morgueKind   = kind{[]queue.State{queue.Dead}, []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}}
+	jobLists    = Lists{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.Failed, queue.InFlight, queue.Waiting}, ordersOf(""), defaultLimit, maxLimit}
+	flightLists = Lists{[]queue.State{queue.InFlight}, []queue.Order{queue.ByID, queue.ByDue}, defaultLimit, maxLimit}
+	morgueLists = Lists{[]queue.State{queue.Dead}, ordersOf(queue.Dead), defaultLimit, maxLimit}
 )
 
 var (
@@ -39,42 +49,23 @@ var (
 	jobsQuery   = append([]string{"id", "id_base64", "state"}, morgueQuery...)
 )
 
-// parseListing reads a query whose parameters' names have been checked.
-func parseListing(values url.Values, k kind) (queue.Query, error) {
-	l := queue.Query{Kind: values.Get("kind"), Cursor: values.Get("cursor")}
-	if err := readShape(&l, values, k); err != nil {
-		return l, err
+// Query reads the parameters of a list: which jobs are meant, their order, a range in the unit of
+// that order, and a page of it. Parameters of other names are not looked at.
+func (l Lists) Query(values url.Values) (queue.Query, error) {
+	q := queue.Query{Kind: values.Get("kind"), Cursor: values.Get("cursor"),
+		State: queue.State(cmp.Or(values.Get("state"), string(l.States[0]))), By: queue.Order(cmp.Or(values.Get("by"), string(l.Orders[0])))}
+	q.Limit = l.Limit
+	switch {
+	case !slices.Contains(l.States, q.State):
+		return q, badField("state", "got %q, want one of %s", q.State, words(l.States))
+	case !slices.Contains(l.Orders, q.By):
+		return q, badField("by", "got %q, want one of %s", q.By, words(l.Orders))
+	case l.Limit > 0 && q.By == queue.ByRetries && (q.State == queue.Ready || q.State == queue.Scheduled || q.State == queue.InFlight):
+		return q, badField("by", "retries sorts failed jobs: want state=retry, state=failed or state=blocked, not state=%s", q.State)
+	case q.By == queue.ByRetries && q.State == "":
+		q.State = queue.Retrying
 	}
-	if l.By == queue.ByRetries && (l.State == queue.Ready || l.State == queue.Scheduled || l.State == queue.InFlight) {
-		return l, badField("by", "retries sorts failed jobs: want state=retry, state=failed or state=blocked, not state=%s", l.State)
-	}
-	l.Limit = defaultLimit
-	err := readLimit(values, maxLimit, &l.Limit)
-	if err == nil {
-		err = readReverse(values, &l)
-	}
-	return l, err
-}
-
-// readShape reads which jobs are meant: their state, and a range in the unit of the order.
-func readShape(l *queue.Query, values url.Values, k kind) error {
-	l.State, l.By = queue.State(values.Get("state")), queue.Order(values.Get("by"))
-	if l.State == "" {
-		l.State = k.states[0]
-	}
-	if l.By == "" {
-		l.By = k.orders[0]
-	}
-	if !slices.Contains(k.states, l.State) {
-		return badField("state", "got %q, want one of %s", l.State, words(k.states))
-	}
-	if !slices.Contains(k.orders, l.By) {
-		return badField("by", "got %q, want one of %s", l.By, words(k.orders))
-	}
-	if l.By == queue.ByRetries && l.State == "" {
-		l.State = queue.Retrying
-	}
-	return readRange(values, l)
+	return q, cmp.Or(readRange(values, &q), readLimit(values, l.MaxLimit, &q.Limit), readReverse(values, &q))
 }
 
 func words[T ~string](all []T) string {

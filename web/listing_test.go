@@ -12,31 +12,31 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-func TestParseListing(t *testing.T) {
+func TestListQuery(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, c := range []struct {
 		name, query string
-		kind        kind
+		lists       Lists
 		want        queue.Query
 	}{
-		{"defaults", "", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100}}},
-		{"in flight", "", inFlightKind, queue.Query{By: queue.ByID, State: queue.InFlight, Range: queue.Range{Limit: 100}}},
-		{"morgue", "limit=1000&reverse=1", morgueKind, queue.Query{By: queue.ByTime, State: queue.Dead, Range: queue.Range{Limit: 1000, Reverse: true}}},
-		{"ids", "by=id&from=a&to=b&state=ready", jobsKind, queue.Query{By: queue.ByID, State: queue.Ready, Range: queue.Range{MinID: "a", MaxID: "b", Limit: 100}}},
-		{"unix times", "from=1.5&to=2", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{MinTime: time.UnixMicro(1500000), MaxTime: time.Unix(2, 0), Limit: 100}}},
-		{"date", "from=2026-01-02T03:04:05Z", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{MinTime: at, Limit: 100}}},
-		{"retries", "by=retries", jobsKind, queue.Query{By: queue.ByRetries, State: queue.Retrying, Range: queue.Range{MinRetry: -1, MaxRetry: math.MaxInt32, Limit: 100}}},
-		{"no retry yet", "by=retries&from=0&to=0", jobsKind, queue.Query{By: queue.ByRetries, State: queue.Retrying, Range: queue.Range{MinRetry: -1, Limit: 100}}},
-		{"retries from", "by=retries&from=3&state=blocked", jobsKind, queue.Query{By: queue.ByRetries, State: queue.Waiting, Range: queue.Range{MinRetry: 3, MaxRetry: math.MaxInt32, Limit: 100}}},
-		{"reverse", "reverse", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100, Reverse: true}}},
-		{"not reverse", "reverse=false", jobsKind, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100}}},
-		{"kind, cursor", "kind=no+%23&cursor=abc", jobsKind, queue.Query{By: queue.ByDue, Kind: "no #", Cursor: "abc", Range: queue.Range{Limit: 100}}},
+		{"defaults", "", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100}}},
+		{"in flight", "", flightLists, queue.Query{By: queue.ByID, State: queue.InFlight, Range: queue.Range{Limit: 100}}},
+		{"morgue", "limit=1000&reverse=1", morgueLists, queue.Query{By: queue.ByTime, State: queue.Dead, Range: queue.Range{Limit: 1000, Reverse: true}}},
+		{"ids", "by=id&from=a&to=b&state=ready", jobLists, queue.Query{By: queue.ByID, State: queue.Ready, Range: queue.Range{MinID: "a", MaxID: "b", Limit: 100}}},
+		{"unix times", "from=1.5&to=2", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{MinTime: time.UnixMicro(1500000), MaxTime: time.Unix(2, 0), Limit: 100}}},
+		{"date", "from=2026-01-02T03:04:05Z", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{MinTime: at, Limit: 100}}},
+		{"retries", "by=retries", jobLists, queue.Query{By: queue.ByRetries, State: queue.Retrying, Range: queue.Range{MinRetry: -1, MaxRetry: math.MaxInt32, Limit: 100}}},
+		{"no retry yet", "by=retries&from=0&to=0", jobLists, queue.Query{By: queue.ByRetries, State: queue.Retrying, Range: queue.Range{MinRetry: -1, Limit: 100}}},
+		{"retries from", "by=retries&from=3&state=blocked", jobLists, queue.Query{By: queue.ByRetries, State: queue.Waiting, Range: queue.Range{MinRetry: 3, MaxRetry: math.MaxInt32, Limit: 100}}},
+		{"reverse", "reverse", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100, Reverse: true}}},
+		{"not reverse", "reverse=false", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100}}},
+		{"kind, cursor", "kind=no+%23&cursor=abc", jobLists, queue.Query{By: queue.ByDue, Kind: "no #", Cursor: "abc", Range: queue.Range{Limit: 100}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			values, err := url.ParseQuery(c.query)
 			must(t, err)
-			got, err := parseListing(values, c.kind)
+			got, err := c.lists.Query(values)
 			must(t, err)
 			if got != c.want {
 				t.Errorf("got %+v, want %+v", got, c.want)
@@ -45,7 +45,7 @@ func TestParseListing(t *testing.T) {
 	}
 }
 
-func TestParseListingRefuses(t *testing.T) {
+func TestListQueryRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ query, field string }{
 		{"state=done", "state"}, {"state=morgue", "state"},
@@ -58,7 +58,7 @@ func TestParseListingRefuses(t *testing.T) {
 		t.Run(c.query, func(t *testing.T) {
 			values, err := url.ParseQuery(c.query)
 			must(t, err)
-			_, err = parseListing(values, jobsKind)
+			_, err = jobLists.Query(values)
 			var p *problem
 			if !errors.As(err, &p) || p.Field != c.field || p.Status != 400 {
 				t.Errorf("got %v, want a problem with %s", err, c.field)

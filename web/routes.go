@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -62,53 +61,25 @@ func onQueue(rows []route) []route {
 }
 
 func (a *api) jobRoutes() []route {
-	const ids = `{"ids":["a","b"]}`
-	return onQueue([]route{
+	rows := []route{
 		{pattern: "POST jobs", about: "push: an object, an array, or NDJSON (curl --data-binary @file); the answer is per job", path: "jobs",
 			body: `{"id":"a","payload":{"any":"JSON"}}`, role: push, serve: a.push},
 		{pattern: "GET jobs", about: "jobs by id, due time or retries, of one state or all; or the one that ?id= names", query: jobsQuery,
 			path: "jobs?state=retry&by=due&limit=10", serve: a.jobs},
 		{pattern: "GET jobs/{id}", about: "one job, wherever it is", path: "jobs/a", serve: a.oneJob},
-		{pattern: "GET in-flight", about: "what handlers have", query: listQuery, path: "in-flight", serve: a.list(inFlightKind)},
-		{pattern: "GET morgue", about: "buried jobs by time, id or retries", query: morgueQuery, path: "morgue?by=time&reverse=true", serve: a.list(morgueKind)},
+		{pattern: "GET in-flight", about: "what handlers have", query: listQuery, path: "in-flight", serve: a.list(flightLists)},
+		{pattern: "GET morgue", about: "buried jobs by time, id or retries", query: morgueQuery, path: "morgue?by=time&reverse=true", serve: a.list(morgueLists)},
 		{pattern: "GET errors", about: "errors of failed, blocked or buried jobs, grouped by kind", query: []string{"state"}, path: "errors?state=morgue", serve: a.errorGroups},
-		{pattern: "POST jobs/run-now", about: "make waiting jobs due now", path: "jobs/run-now", body: ids,
-			serve: a.do(deed{"run-now", queue.RunNow, sleeping, (*queue.Queue).RunNow})},
-		{pattern: "POST jobs/kill", about: "send waiting jobs to the morgue", path: "jobs/kill", body: ids,
-			serve: a.do(deed{"kill", queue.Kill, waiting, killAnywhere})},
-		{pattern: "POST jobs/delete", about: "forget waiting jobs", path: "jobs/delete", body: `{"all":true,"state":"retry","limit":1000}`,
-			serve: a.do(deed{"delete", queue.Delete, waiting, deleteAnywhere})},
-		{pattern: "POST run-all-now", about: "make every scheduled and failed job due now", path: "run-all-now",
-			serve: a.do(deed{"run-all-now", queue.RunNow, sleeping, nil})},
-		{pattern: "POST kill-all-failed", about: "send every failed job to the morgue", path: "kill-all-failed",
-			serve: a.do(deed{"kill-all-failed", queue.Kill, failed, nil})},
-		{pattern: "POST delete-all-failed", about: "forget every failed job", path: "delete-all-failed",
-			serve: a.do(deed{"delete-all-failed", queue.Delete, failed, nil})},
-		{pattern: "POST morgue/requeue", about: "bring jobs back from the morgue", path: "morgue/requeue", body: `{"all":true,"kind":"no account #"}`,
-			serve: a.do(deed{"requeue", queue.Requeue, buried, (*queue.Queue).Requeue})},
-		{pattern: "POST morgue/delete", about: "forget buried jobs", path: "morgue/delete", body: ids,
-			serve: a.do(deed{"delete-dead", queue.Delete, buried, (*queue.Queue).DeleteDead})},
-		{pattern: "POST blocked/requeue", about: "let blocked ids go on", path: "blocked/requeue", body: ids,
-			serve: a.do(deed{"unblock", queue.Requeue, blocked, (*queue.Queue).Unblock})},
-		{pattern: "POST blocked/skip", about: "bury the oldest payload of blocked ids and go on", path: "blocked/skip", body: ids,
-			serve: a.do(deed{"skip", queue.SkipOldest, blocked, skipBlocked})},
-		{pattern: "POST blocked/bury", about: "send blocked ids to the morgue", path: "blocked/bury", body: ids,
-			serve: a.do(deed{"bury", queue.Kill, blocked, buryBlocked})},
-	})
-}
-
-func killAnywhere(q *queue.Queue, ctx context.Context, ids ...string) (int, error) {
-	return q.Kill(ctx, queue.Anywhere, ids...)
-}
-
-func deleteAnywhere(q *queue.Queue, ctx context.Context, ids ...string) (int, error) {
-	return q.Delete(ctx, queue.Anywhere, ids...)
-}
-
-func skipBlocked(q *queue.Queue, ctx context.Context, ids ...string) (int, error) {
-	return q.KillOldest(ctx, queue.Blocked, ids...)
-}
-
-func buryBlocked(q *queue.Queue, ctx context.Context, ids ...string) (int, error) {
-	return q.Kill(ctx, queue.Blocked, ids...)
+	}
+	for _, action := range queue.Actions() {
+		if action.Path == "" {
+			continue
+		}
+		row := route{pattern: "POST " + action.Path, about: action.Brief, path: action.Path, serve: a.act(action)}
+		if !action.All {
+			row.body = `{"ids":["a","b"]}`
+		}
+		rows = append(rows, row)
+	}
+	return onQueue(rows)
 }

@@ -14,7 +14,7 @@ func TestPagesWithoutRedis(t *testing.T) {
 		expect(t, w.get(target), 503, "Redis cannot be reached", "Jobs are safe where they are", `aria-label="Find a job"`)
 	}
 	expect(t, w.post("/confirm", "do", "run-all", "queue", "orders"), 503, "Redis cannot be reached")
-	expect(t, w.follow(w.post("/do", "do", "run-all", "queue", "orders")), 200, "It did not go through", "0 jobs made due now")
+	expect(t, w.post("/do", "do", "run-all", "queue", "orders"), 200, "It did not go through", "0 jobs made due now")
 	for {
 		now, change := w.pages.sampler.look("")
 		if now.Err != nil {

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -27,10 +26,6 @@ type Config struct {
 	Cluster web.Cluster
 	// Log gets what an operator would want to know. Default: nothing is logged.
 	Log *slog.Logger
-	// Secrets are what the nodes of a cluster share: the page that says what an action did can be
-	// read by any node with one of them, and the first one seals it. Default: a random one, so
-	// that only this process can.
-	Secrets [][]byte
 	// Version of the program, for people.
 	Version string
 }
@@ -57,8 +52,7 @@ type Dashboard struct {
 	sampler *sampler
 	pages   *templates
 	streams chan struct{} // a slot per stream of events
-	results *results
-	assets  string // version of the files below /static/
+	assets  string        // version of the files below /static/
 	mux     *http.ServeMux
 }
 
@@ -74,13 +68,9 @@ func New(cfg Config) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
-	results, err := newResults(cfg.Client.Cluster(), cfg.Secrets)
-	if err != nil {
-		return nil, fmt.Errorf("dashboard: %w", err)
-	}
 	d := &Dashboard{
 		cfg: cfg, source: redisSource{cfg}, pages: pages, streams: make(chan struct{}, maxStreams),
-		results: results, assets: assetsVersion(), mux: http.NewServeMux(),
+		assets: assetsVersion(), mux: http.NewServeMux(),
 	}
 	d.sampler = newSampler(d.source)
 	d.routes()

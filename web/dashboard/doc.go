@@ -11,8 +11,8 @@
 // shards there are. No stream asks Redis for anything. Lists and jobs are read per
 // request, in bounded steps of package queue.
 //
-// What a person may do is a row of one table (deeds.go). Every button goes the same way: a
-// form asks (order.go: what is meant, counted now), a second one does it (act.go), and a
-// redirect leads to a page that says what was done, sealed into its address (results.go), so that
-// a reload repeats nothing and any node can show it. Nothing is changed by GET.
+// What a person may do to jobs is the table of queue.Actions. Every button goes the same way
+// (request.go): a form asks what is meant, counted now, a second one does it, and a redirect leads
+// to a page whose address says what was done, so that a reload repeats nothing and any node can
+// show it. Nothing is changed by GET.
 package dashboard

@@ -27,7 +27,7 @@ type errorPlace struct {
 	Time  string // heading of the time
 	None  string // stands for an empty kind
 	queue.ErrorGroups
-	Deed *button // nil: not by this visitor
+	Action *action // nil: not by this visitor
 }
 
 // asked is the kind as a query and a form name it: an empty one would mean any.
@@ -45,7 +45,7 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 	for _, place := range []struct {
 		state                       queue.State
 		title, path, of, time, none string
-		deed                        string
+		action                      string
 	}{
 		{queue.Failed, "Failed", "jobs", "failed", "Latest due", "no error", "run-failed"},
 		{queue.Waiting, "Blocked", "blocked", "", "Newest", "no error", "unblock-all"},
@@ -57,7 +57,7 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 		}
 		one := errorPlace{place.title, place.path, place.of, place.time, place.none, groups, nil}
 		if web.MayChange(r) {
-			one.Deed = groupButton(place.deed)
+			one.Action = groupButton(place.action)
 		}
 		b.Places = append(b.Places, one)
 	}
@@ -70,12 +70,14 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 	return view{Page: "errors", Title: "Errors of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
 }
 
-// groupButton is a deed on all, for the jobs of one kind of error.
-func groupButton(name string) *button {
-	b := buttonOf(name)
-	b.Label = "Requeue this group"
+// groupButton is an action on all, for the jobs of one kind of error.
+func groupButton(name string) *action {
+	a := buttons(name)[0]
+	own := *a.Action
+	own.Label = "Requeue this group"
 	if name == "run-failed" {
-		b.Label = "Run this group now"
+		own.Label = "Run this group now"
 	}
-	return &b
+	a.Action = &own
+	return &a
 }

@@ -24,7 +24,7 @@ type jobBody struct {
 	Hidden   int // payloads that are not shown
 	Bytes    int
 	Attempts []queue.Attempt
-	Deeds    []button
+	Actions  []action
 	API      string
 	Back     string
 	Now      time.Time
@@ -105,23 +105,8 @@ func (b *jobBody) fill(acts bool) {
 	b.Hidden = len(b.Job.Payloads) - len(b.Payloads)
 	b.API = "/api/v1/queues/" + url.PathEscape(b.Queue) + "/jobs?id=" + url.QueryEscape(b.ID)
 	if b.Found && acts {
-		b.Deeds = buttonsOf(deedsFor(b.Job))
+		b.Actions = buttonsFor(b.Job.State)
 	}
-}
-
-// deedsFor names what can be done to a job where it is.
-func deedsFor(job queue.Listed) []string {
-	switch job.State {
-	case queue.Dead:
-		return []string{"requeue", "delete-dead"}
-	case queue.Waiting:
-		return []string{"unblock", "skip", "bury"}
-	case queue.Scheduled, queue.Retrying:
-		return []string{"run-now", "kill", "delete"}
-	case queue.Ready:
-		return []string{"kill", "delete"}
-	}
-	return nil
 }
 
 // search goes to the page of an id. Without a queue it looks into all of them.

@@ -19,8 +19,7 @@ import (
 // listKind is a list of jobs that has a page of its own.
 type listKind struct {
 	path     string
-	some     []string // what can be done to selected jobs
-	all      []string // what can be done to all of them
+	all      []string // names of what can be done to all of them
 	Title    string
 	About    string
 	States   []choice // that can be asked for; the first is the default
@@ -32,39 +31,24 @@ type listKind struct {
 // choice is an entry of a select.
 type choice struct{ Value, Name string }
 
-func jobsList() listKind {
-	return listKind{
-		path: "jobs", Title: "Jobs", About: "What waits for a handler.",
-		States: []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}, {"failed", "failed"}},
-		Orders: []choice{{"due", "due time"}, {"id", "id"}, {"retries", "retries"}},
-		some:   []string{"run-now", "kill", "delete"}, all: []string{"run-all", "kill-failed", "delete-failed"},
-		TimeName: "Due", Empty: "No job waits here.",
-	}
-}
-
-func inFlightList() listKind {
-	return listKind{
-		path: "in-flight", Title: "In flight", About: "What handlers have now. Nothing can be done to it by hand: it is acknowledged, retried, or runs again if its worker dies.",
-		States: []choice{{"in_flight", "in flight"}}, Orders: []choice{{"id", "id"}, {"due", "due time"}},
-		TimeName: "In flight", Empty: "No handler has a job of this queue now.",
-	}
-}
-
-func blockedList() listKind {
-	return listKind{
-		path: "blocked", Title: "Blocked", About: "Ids that ran out of retries and wait for a person. What is pushed for them is kept behind them.",
-		States: []choice{{"blocked", "blocked"}}, Orders: []choice{{"time", "time"}, {"id", "id"}, {"retries", "retries"}},
-		some: []string{"unblock", "skip", "bury"}, all: []string{"unblock-all"},
-		TimeName: "Blocked", Empty: "No id is blocked.",
-	}
-}
-
-func morgueList() listKind {
-	return listKind{
-		path: "morgue", Title: "Morgue", About: "Payloads that ran out of retries, kept for a person.",
-		States: []choice{{"morgue", "morgue"}}, Orders: []choice{{"time", "time of burial"}, {"id", "id"}, {"retries", "retries"}},
-		some: []string{"requeue", "delete-dead"}, all: []string{"requeue-all", "delete-all-dead"},
-		TimeName: "Buried", Empty: "The morgue is empty.",
+func listKinds() []listKind {
+	return []listKind{
+		{path: "jobs", Title: "Jobs", About: "What waits for a handler.",
+			States:   []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}, {"failed", "failed"}},
+			Orders:   []choice{{"due", "due time"}, {"id", "id"}, {"retries", "retries"}},
+			all:      []string{"run-all", "kill-failed", "delete-failed"},
+			TimeName: "Due", Empty: "No job waits here."},
+		{path: "in-flight", Title: "In flight", About: "What handlers have now. Nothing can be done to it by hand: it is acknowledged, retried, or runs again if its worker dies.",
+			States: []choice{{"in_flight", "in flight"}}, Orders: []choice{{"id", "id"}, {"due", "due time"}},
+			TimeName: "In flight", Empty: "No handler has a job of this queue now."},
+		{path: "blocked", Title: "Blocked", About: "Ids that ran out of retries and wait for a person. What is pushed for them is kept behind them.",
+			States: []choice{{"blocked", "blocked"}}, Orders: []choice{{"time", "time"}, {"id", "id"}, {"retries", "retries"}},
+			all:      []string{"unblock-all"},
+			TimeName: "Blocked", Empty: "No id is blocked."},
+		{path: "morgue", Title: "Morgue", About: "Payloads that ran out of retries, kept for a person.",
+			States: []choice{{"morgue", "morgue"}}, Orders: []choice{{"time", "time of burial"}, {"id", "id"}, {"retries", "retries"}},
+			all:      []string{"requeue-all", "delete-all-dead"},
+			TimeName: "Buried", Empty: "The morgue is empty."},
 	}
 }
 
@@ -83,8 +67,8 @@ type listBody struct {
 	First, Next string
 	Unordered   bool
 	Examined    int
-	Some, All   []button
-	RowDeed     *button
+	Some, All   []action
+	RowAction   *action // the first of Some
 	Back        string
 }
 
@@ -128,7 +112,7 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 			return view{}, err
 		}
 		b := bodyOf(kind, q.Name, visitOf(r))
-		asked, err := b.query(r.URL.Query().Get("cursor"))
+		asked, err := b.query(r.URL.Query())
 		if err != nil {
 			return view{}, err
 		}
@@ -171,7 +155,7 @@ func bodyOf(kind listKind, name string, by visit) *listBody {
 		Limits: []int{25, 50, 100, 200}, Limit: 50,
 	}
 	if by.acts {
-		b.offer(kind)
+		b.Some, b.All = buttonsFor(queue.State(kind.States[0].Value)), buttons(kind.all...)
 	}
 	if n, err := strconv.Atoi(v.Get("limit")); err == nil && slices.Contains(b.Limits, n) {
 		b.Limit = n
@@ -179,68 +163,33 @@ func bodyOf(kind listKind, name string, by visit) *listBody {
 	return b
 }
 
-// offer puts the buttons on the page.
-func (b *listBody) offer(kind listKind) {
-	b.Some, b.All = buttonsOf(kind.some), buttonsOf(kind.all)
-	if len(b.Some) > 0 {
-		b.RowDeed = &b.Some[0]
-	}
-}
-
-// query is what package queue is asked.
-func (b *listBody) query(cursor string) (queue.Query, error) {
-	q := queue.Query{State: queue.State(b.State), By: queue.Order(b.By), Kind: b.Kind, Cursor: cursor}
-	q.Limit, q.Reverse = b.Limit, b.Reverse
-	known := func(all []choice, value string) bool {
-		return slices.ContainsFunc(all, func(c choice) bool { return c.Value == value })
-	}
-	if !known(b.States, b.State) {
-		return q, refuse(http.StatusBadRequest, "state %q is not on this page.", b.State)
-	}
-	if !known(b.Orders, b.By) {
-		return q, refuse(http.StatusBadRequest, "This list is not sorted by %q.", b.By)
-	}
-	return q, b.readRange(&q.Range)
-}
-
-// readRange reads from and to in the unit of the order.
-func (b *listBody) readRange(r *queue.Range) (err error) {
-	switch queue.Order(b.By) {
-	case queue.ByID:
-		r.MinID, r.MaxID = b.From, b.To
-	case queue.ByRetries:
-		if b.From == "" && b.To == "" {
-			return nil
+// query is what package queue is asked: what the API would be, but numbers of retries are of
+// failures here, and a limit is one of those offered.
+func (b *listBody) query(values url.Values) (queue.Query, error) {
+	values.Del("limit")
+	if b.By == string(queue.ByRetries) {
+		for _, field := range []string{"from", "to"} {
+			if text := values.Get(field); text != "" {
+				n, err := strconv.Atoi(text)
+				if err != nil || n < 0 || n > math.MaxInt32 {
+					return queue.Query{}, refuse(http.StatusBadRequest, "%s: got %.40q, want how often a job failed, like 3.", field, text)
+				}
+				values.Set(field, strconv.Itoa(n-1))
+			}
 		}
-		r.MinRetry, r.MaxRetry = -1, math.MaxInt32
-		err = errors.Join(readTries("from", b.From, &r.MinRetry), readTries("to", b.To, &r.MaxRetry))
-	default:
-		err = errors.Join(readTime("from", b.From, &r.MinTime), readTime("to", b.To, &r.MaxTime))
 	}
-	return err
-}
-
-// readTries reads how often a job failed: see failures.
-func readTries(field, text string, into *int) error {
-	if text == "" {
-		return nil
+	lists := web.Lists{Limit: b.Limit}
+	for _, c := range b.States {
+		lists.States = append(lists.States, queue.State(c.Value))
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > math.MaxInt32 {
-		return refuse(http.StatusBadRequest, "%s: got %.40q, want how often a job failed, like 3.", field, text)
+	for _, c := range b.Orders {
+		lists.Orders = append(lists.Orders, queue.Order(c.Value))
 	}
-	*into = n - 1
-	return nil
-}
-
-func readTime(field, text string, into *time.Time) (err error) {
-	if text == "" {
-		return nil
+	q, err := lists.Query(values)
+	if err != nil {
+		return q, refuse(http.StatusBadRequest, "%v.", err)
 	}
-	if *into, err = web.ParseTime(text); err != nil {
-		return refuse(http.StatusBadRequest, "%s: %v.", field, err)
-	}
-	return nil
+	return q, nil
 }
 
 func (b *listBody) fill(page queue.Page, now time.Time, u *url.URL) {
@@ -257,7 +206,10 @@ func (b *listBody) fill(page queue.Page, now time.Time, u *url.URL) {
 		b.Next = withParam(u, "cursor", page.Next)
 	}
 	if len(b.Rows) == 0 {
-		b.RowDeed, b.Some = nil, nil
+		b.Some = nil
+	}
+	if len(b.Some) > 0 {
+		b.RowAction = &b.Some[0]
 	}
 }
 

@@ -26,7 +26,7 @@ type nodeRow struct {
 	Leased bool
 	Leader bool
 	Member *web.MemberStatus // nil: gossip does not know it
-	Deed   *button           // drain, or its undoing; nil: not now, or not by this visitor
+	Action *action           // drain, or its undoing; nil: not now, or not by this visitor
 }
 
 // Link is where the node's own pages are, "" if it does not say.
@@ -63,7 +63,11 @@ func nodeRows(s *snapshot, acts bool) []nodeRow {
 			}
 		}
 		if row.Leased && acts {
-			row.Deed = drainButton(n)
+			name := "drain"
+			if n.State == web.Draining {
+				name = "undrain"
+			}
+			row.Action = &buttons(name)[0]
 		}
 		known[n.Instance] = true
 		rows = append(rows, row)

@@ -40,9 +40,9 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"jobs page", "/queues/orders/jobs?limit=25", 200, []string{"<option selected>25"}},
 		{"jobs bad time", "/queues/orders/jobs?from=tomorrow", 400, []string{"or a time like"}},
 		{"jobs bad retries", "/queues/orders/jobs?state=retry&by=retries&to=many", 400, []string{"how often a job failed"}},
-		{"jobs bad order", "/queues/orders/jobs?by=colour", 400, []string{"not sorted by"}},
-		{"jobs bad state", "/queues/orders/jobs?state=morgue", 400, []string{"not on this page"}},
-		{"jobs impossible", "/queues/orders/jobs?state=ready&by=retries", 400, []string{"impossible query"}},
+		{"jobs bad order", "/queues/orders/jobs?by=colour", 400, []string{`by: got`}},
+		{"jobs bad state", "/queues/orders/jobs?state=morgue", 400, []string{`state: got`}},
+		{"jobs impossible", "/queues/orders/jobs?state=ready&by=retries", 400, []string{"retries sorts failed jobs"}},
 		{"jobs bad cursor", "/queues/orders/jobs?cursor=x", 400, []string{"impossible query"}},
 		{"in flight", "/queues/orders/in-flight", 200, []string{">w1</a>", "since", `>Node</th>`, `<td class="id">n1</td>`}},
 		{"blocked", "/queues/orders/blocked", 200, []string{">b1</a>", "Skip oldest…", "Bury…", "stuck"}},
@@ -75,7 +75,8 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"search of no id", "/search?queue=orders", 400, []string{"No id is named"}},
 		{"search of nobody", "/search?id=nobody", 404, []string{"No queue has this id"}},
 		{"one vocabulary", "/", 200, []string{"<dt>Ready</dt>", "<dt>Scheduled</dt>", "<dt>Retry</dt>", "<dt>In flight</dt>", "<dt>Blocked</dt>", "<dt>Morgue</dt>"}},
-		{"result unknown", "/results/x", 404, []string{"cannot read this result"}},
+		{"result", "/result?done=delete&queue=orders&changed=3&skipped=1&back=//example.com", 200, []string{"<h1>Done</h1>", "3 jobs deleted, of queue <b>orders</b>", "1 job was not changed", `href="/"`}},
+		{"result unknown", "/result?done=x", 404, []string{"nothing that can be done here"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			expect(t, w.get(c.target), c.status, c.want...)

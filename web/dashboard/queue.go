@@ -15,13 +15,13 @@ const shardsPerPage = 100
 // queueBody is the page of a queue.
 type queueBody struct {
 	*figures
-	Read   bool
-	Tabs   tabs
-	Owners []ownerCount
-	Rows   []shardRow
-	Pager  pager
-	Deeds  []button
-	Now    time.Time
+	Read    bool
+	Tabs    tabs
+	Owners  []ownerCount
+	Rows    []shardRow
+	Pager   pager
+	Actions []action
+	Now     time.Time
 }
 
 // tabs are the pages of a queue; On is the one that is shown.
@@ -75,7 +75,11 @@ func (d *Dashboard) queueView(s *snapshot, v visit) (view, error) {
 		b.Rows = append(b.Rows, shardRow{i, f.Shards[i], nodeOf(f.Shards[i].Owner.Instance)})
 	}
 	if v.acts {
-		b.Deeds = queueButtons(f)
+		first := "pause"
+		if f.Entry.Paused {
+			first = "resume"
+		}
+		b.Actions = buttons(first, "run-all", "kill-failed", "delete-failed")
 	}
 	return view{Page: "queue", Title: name, Nav: "/", Queue: name, Live: liveURL(v.URL), Body: b}, nil
 }

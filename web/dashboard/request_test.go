@@ -39,13 +39,13 @@ func TestButtonsOnJobs(t *testing.T) {
 	t.Parallel()
 	stock := "no <b>stock</b> for #"
 	for _, c := range []struct {
-		deed, kind string
-		ids        []string
-		id         string // one of those that change
-		before     queue.State
-		after      queue.State
-		question   string
-		result     string
+		action, kind string
+		ids          []string
+		id           string // one of those that change
+		before       queue.State
+		after        queue.State
+		question     string
+		result       string
 	}{
 		{"run-now", "", []string{"s1", "f1"}, "s1", queue.Scheduled, queue.Ready, "Run now: 2 jobs of queue orders?", "2 jobs made due now"},
 		{"kill", "", []string{"r1"}, "r1", queue.Ready, queue.Dead, "Kill: 1 job of queue orders?", "1 job sent to the morgue"},
@@ -65,11 +65,11 @@ func TestButtonsOnJobs(t *testing.T) {
 		{"requeue-all", queue.NoKind, nil, "d2", queue.Dead, queue.Ready, "Requeue all: 1 job of", "1 job requeued"},
 		{"delete-all-dead", "", nil, "d1", queue.Dead, "", "Delete all: 3 jobs", "3 jobs deleted"},
 	} {
-		t.Run(c.deed+c.kind, func(t *testing.T) {
+		t.Run(c.action+c.kind, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t).fill()
 			w.t = t
-			form := []string{"do", c.deed, "queue", "orders", "back", "/queues/orders/jobs"}
+			form := []string{"do", c.action, "queue", "orders", "back", "/queues/orders/jobs"}
 			if c.kind != "" {
 				form = append(form, "kind", c.kind)
 			}
@@ -118,21 +118,15 @@ func TestFailedAndDue(t *testing.T) {
 	}
 }
 
-// Every deed that changes jobs has a row above.
-func TestDeedsAreSound(t *testing.T) {
+// Every action has its words, a name of its own, and a row above if it is about jobs.
+func TestActionsAreSound(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, d := range deeds() {
-		works := 0
-		for _, on := range []bool{d.some != nil, d.all != "", d.paused != nil, d.drain != nil} {
-			if on {
-				works++
-			}
+	for _, a := range actions() {
+		if seen[a.Name] || a.Label == "" || a.Done == "" || a.About == "" || a.OnJobs() != (len(a.States) > 0) {
+			t.Errorf("action %q: got twice, or without its words or states", a.Name)
 		}
-		if seen[d.name] || works != 1 || d.label == "" || d.about == "" {
-			t.Errorf("deed %q: got twice, or without exactly one thing it works on, a label and an about", d.name)
-		}
-		seen[d.name] = true
+		seen[a.Name] = true
 	}
 }
 
@@ -160,7 +154,7 @@ func TestHonestAboutWhatIsGone(t *testing.T) {
 }
 
 // What lies in the morgue of an id that waits as well is counted there.
-func TestCountsWhereTheDeedLooks(t *testing.T) {
+func TestCountsWhereTheActionLooks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
 	w.push(job("d1"))
@@ -175,7 +169,7 @@ func TestCountsTogether(t *testing.T) {
 	w.fillQueueOnly()
 	form := []string{"do", "kill", "queue", "orders"}
 	var jobs []lowkiq.Push
-	for i := range orderedIDs {
+	for i := range requestedIDs {
 		jobs = append(jobs, job(fmt.Sprint("id", i)))
 		form = append(form, "key", keyOf(jobs[i].ID))
 	}
@@ -189,7 +183,7 @@ func TestCountsTogether(t *testing.T) {
 	text, err := rdb.Info(t.Context(), "commandstats").Result()
 	must(t, err)
 	if !strings.Contains(text, "cmdstat_evalsha:calls=2,") {
-		t.Errorf("got %s, want 2 scripts for %d ids of a shard", text, orderedIDs)
+		t.Errorf("got %s, want 2 scripts for %d ids of a shard", text, requestedIDs)
 	}
 }
 
@@ -197,21 +191,21 @@ func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
 	for _, c := range []struct {
-		deed, question, result string
-		paused                 bool
+		action, question, result string
+		paused                   bool
 	}{
 		{"pause", "Pause queue orders, where 10 jobs wait?", "is paused", true},
 		{"resume", "Resume queue orders, where 10 jobs wait?", "goes on", false},
 	} {
-		expect(t, w.post("/confirm", "do", c.deed, "queue", "orders"), 200, c.question)
-		expect(t, w.follow(w.post("/do", "do", c.deed, "queue", "orders")), 200, c.result)
+		expect(t, w.post("/confirm", "do", c.action, "queue", "orders"), 200, c.question)
+		expect(t, w.follow(w.post("/do", "do", c.action, "queue", "orders")), 200, c.result)
 		entries, err := w.client.Registry(t.Context())
 		must(t, err)
 		if got := entries["orders"].Paused; got != c.paused {
-			t.Errorf("%s: got paused %t, want %t", c.deed, got, c.paused)
+			t.Errorf("%s: got paused %t, want %t", c.action, got, c.paused)
 		}
 		if got := strings.Contains(w.get("/queues/orders").Body.String(), "This queue is paused"); got != c.paused {
-			t.Errorf("%s: got the page to say paused %t, want %t", c.deed, got, c.paused)
+			t.Errorf("%s: got the page to say paused %t, want %t", c.action, got, c.paused)
 		}
 	}
 }
@@ -225,22 +219,25 @@ func TestDrain(t *testing.T) {
 	}
 	expect(t, w.follow(w.post("/do", "do", "drain", "node", "n1")), 200, "n1/01J.1", "gives its shards away")
 	expect(t, w.follow(w.post("/do", "do", "undrain", "node", "n1")), 200, "may own shards again")
-	expect(t, w.follow(w.post("/do", "do", "drain", "node", "n2")), 200, "It did not go through", "nobody listens")
+	expect(t, w.post("/do", "do", "drain", "node", "n2"), 200, "It did not go through", "nobody listens")
 }
 
 func TestBulkOffersToGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	token := w.sealed(result{Deed: "requeue-all", Done: "requeued", Queue: "orders", Jobs: true, Changed: 10_000, SoFar: 5, Left: 90_000, Cursor: "abc", Back: "/"})
-	expect(t, w.get("/results/"+token), 200, "Not all is done yet", "10,005 jobs requeued", "90,000 jobs have not been looked at", "Go on with 90,000 jobs", `name="cursor" value="abc"`, `name="sofar" value="10005"`)
-	expect(t, w.follow(w.post("/do", "do", "requeue-all", "queue", "orders", "cursor", "not a cursor", "sofar", "7")), 200, "It did not go through", "7 jobs requeued")
+	a, _ := actionNamed("requeue-all")
+	part := result{request: request{action: a, Queue: "orders", SoFar: 5, Cursor: "abc", Back: "/"}, Changed: 10_000, Left: 90_000}
+	answer := httptest.NewRecorder()
+	w.pages.show(answer, httptest.NewRequest(http.MethodPost, "/do", nil), part.view())
+	expect(t, answer, 200, "Not all is done yet", "10,005 jobs requeued", "90,000 jobs have not been looked at", "Go on with 90,000 jobs", `name="cursor" value="abc"`, `name="sofar" value="10005"`)
+	expect(t, w.post("/do", "do", "requeue-all", "queue", "orders", "cursor", "not a cursor", "sofar", "7"), 200, "It did not go through", "7 jobs requeued")
 }
 
-func TestImpossibleOrders(t *testing.T) {
+func TestImpossibleRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
 	many := []string{"do", "kill", "queue", "orders"}
-	for i := range orderedIDs + 1 {
+	for i := range requestedIDs + 1 {
 		many = append(many, "key", keyOf(fmt.Sprint(i)))
 	}
 	for _, c := range []struct {
