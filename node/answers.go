@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/web"
@@ -31,9 +32,9 @@ func (n *Node) handledBy(ctx context.Context) (web.Handled, error) {
 		if other.Lease == nil {
 			continue
 		}
-		info, err := parseLease(other.Lease)
+		info, err := identity.ParseLease(other.Lease)
 		if err != nil {
-			handled.Add("", nodeOf(other.Name)+" (its lease cannot be read)")
+			handled.Add("", identity.NodeOf(other.Name)+" (its lease cannot be read)")
 		}
 		for name := range info.Queues {
 			handled.Add(name, info.Node)
@@ -53,7 +54,7 @@ func (n *Node) holders(ctx context.Context) (map[string]LeaseInfo, error) {
 		if other.Lease == nil {
 			continue
 		}
-		if info, err := parseLease(other.Lease); err == nil {
+		if info, err := identity.ParseLease(other.Lease); err == nil {
 			live[other.Name] = info
 		}
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -40,7 +41,7 @@ func decideClaim(owner queue.Owner, me string, holder holderState, ttl time.Dura
 			return claimWait
 		}
 		return claimFresh
-	case sameBoot(owner.Instance, me):
+	case identity.SameBoot(owner.Instance, me):
 		return claimSelf
 	case holder.proven:
 		return claimSeize

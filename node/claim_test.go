@@ -49,26 +49,6 @@ func TestDecideClaim(t *testing.T) {
 	}
 }
 
-func TestSameBoot(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		x, y string
-		want bool
-	}{
-		{"n1/B.1", "n1/B.1", true},
-		{"n1/B.1", "n1/B.12", true},
-		{"n1.x/B.1", "n1.x/B.2", true},
-		{"n1/B.1", "n1/C.1", false},
-		{"n1/B.1", "n2/B.1", false},
-		{"n1/B", "n1/B", false},
-		{"", "", false},
-	} {
-		if got := sameBoot(c.x, c.y); got != c.want {
-			t.Errorf("sameBoot(%q, %q) is %v, want %v", c.x, c.y, got, c.want)
-		}
-	}
-}
-
 // TestMissing: the time counts from the first look that found no lease, and starts anew
 // if the lease is seen again (a read that was wrong).
 func TestMissing(t *testing.T) {

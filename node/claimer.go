@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -205,13 +206,13 @@ func (c *claimer) trustworthy(ctx context.Context, owners []queue.Owner) bool {
 		return false
 	}
 	if entry.Lease == nil {
-		c.keeper.vanished()
+		c.keeper.Missing()
 	}
 	return entry.Lease != nil
 }
 
 func (c *claimer) decide(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) claimStep {
-	if owner.Instance != "" && !sameBoot(owner.Instance, c.name) {
+	if owner.Instance != "" && !identity.SameBoot(owner.Instance, c.name) {
 		c.node.notLast(s.Shard)
 	}
 	return decideClaim(owner, c.name, c.holder(ctx, owner, holders), c.node.cfg.TTL, c.node.absentHeld(), c.node.ranLast(s.Shard))

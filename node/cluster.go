@@ -138,7 +138,7 @@ func (c *cluster) follow(ctx context.Context) error {
 		if in := c.node.current.Load(); in != nil {
 			in.kick()
 			if !said {
-				in.keeper.poke()
+				in.keeper.Poke()
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -105,7 +106,7 @@ func TestCluster(t *testing.T) {
 		return err == nil && len(list) == 3 && list[0].Node == "n1" && list[0].State == "alive"
 	})
 	await(t, "40 shards are owned", func() bool { return states(t, n3)[web.Owned] == 40 })
-	if instance, err := n1.askDrain(t.Context(), "n2", true); err != nil || nodeOf(instance) != "n2" {
+	if instance, err := n1.askDrain(t.Context(), "n2", true); err != nil || identity.NodeOf(instance) != "n2" {
 		t.Errorf("drain: got %s, %v", instance, err)
 	}
 	awaitSpread(t, []int{0, 20, 20}, n1, n2, n3)
@@ -170,13 +171,13 @@ func TestViewOf(t *testing.T) {
 // What a process tells by gossip fits, however far its numbers grow: no setting is in it.
 func TestGossipMetaFits(t *testing.T) {
 	t.Parallel()
-	server := fmt.Sprintf("%s#%d.%d", newBoot(), uint64(math.MaxUint64), math.MaxInt)
+	server := fmt.Sprintf("%s#%d.%d", identity.NewBoot(), uint64(math.MaxUint64), math.MaxInt)
 	seat, err := json.Marshal(rebalance.Seat{Server: server, Leader: server, Applied: rebalance.Generation{Record: math.MaxUint64, Index: math.MaxUint64}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = membership.New(membership.Config{
-		Cluster: "c", Node: strings.Repeat("n", lowkiq.MaxQueueName), Boot: newBoot(), Bind: "127.0.0.1:0",
+		Cluster: "c", Node: strings.Repeat("n", lowkiq.MaxQueueName), Boot: identity.NewBoot(), Bind: "127.0.0.1:0",
 		Meta: membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, Seat: string(seat)},
 	})
 	if err != nil {
@@ -189,6 +190,20 @@ func TestAssignmentOf(t *testing.T) {
 	for i, want := range []string{"n2", "", "n1", "n2"} {
 		if got := a.Owner(lowkiq.Shard{Queue: "q", Index: i}); got != want {
 			t.Errorf("owner of q/%d: got %q, want %q", i, got, want)
+		}
+	}
+}
+
+// Two leases of one process, the older one about to run out: the process is what the newer
+// one says, in whatever order they are read.
+func TestLatest(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1e9, 0)
+	older := LeaseInfo{Node: "n1", Boot: "B", Instance: "n1/B.9", Start: at, Draining: true}
+	newer := LeaseInfo{Node: "n1", Boot: "B", Instance: "n1/B.10", Start: at.Add(time.Second)}
+	for _, leases := range [][]LeaseInfo{{older, newer}, {newer, older}} {
+		if got := latest(leases); len(got) != 1 || got[0].Instance != newer.Instance {
+			t.Errorf("got %+v, want the newer one alone", got)
 		}
 	}
 }

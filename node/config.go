@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/web"
@@ -75,6 +76,8 @@ type Config struct {
 
 	fewNodes    int // with no more, each looks at all leases. Default 16; negative = none
 	connections int // most of HTTP at once. Default web.MaxConnections
+
+	now func() time.Duration // lease.SinceBoot, but for tests
 
 	Version  string               // shown in the lease and by status
 	Log      *slog.Logger         // default: slog.Default()
@@ -162,6 +165,9 @@ func (cfg Config) withDefaults() (Config, error) {
 	orTime(&cfg.TTL, 6*time.Second)
 	orTime(&cfg.PollInterval, time.Second)
 	orTime(&cfg.ShutdownTimeout, 25*time.Second)
+	if cfg.now == nil {
+		cfg.now = lease.SinceBoot
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
@@ -176,6 +182,12 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.OnOverrun = exitOverrun
 	}
 	return cfg, cfg.Validate()
+}
+
+// exitOverrun is the default of Config.OnOverrun.
+func exitOverrun(stacks []byte) {
+	slog.Error("a handler ignores its cancelled context and its shard may be claimed by another node: exiting", "stacks", string(stacks))
+	os.Exit(75) // EX_TEMPFAIL: start me again
 }
 
 // Validate says what is wrong with the configuration.

@@ -48,7 +48,7 @@ func (in *instance) desire() *desire {
 	// Nothing was ever agreed. A node that is alone need not wait for its own election:
 	// the claims keep it safe, and the first plan starts from them. So it keeps what it
 	// has when others come before that plan.
-	alone := c.alone() && in.keeper.holds() && !in.draining.Load()
+	alone := c.alone() && in.keeper.Holds() && !in.draining.Load()
 	return &desire{all: alone, of: in.held(), known: alone}
 }
 
@@ -119,7 +119,7 @@ func (c *claimer) giveUp() {
 		idle := r.stop()
 		c.handovers.Go(func() {
 			<-idle
-			c.patient(c.stop.Done(), pause)
+			c.rest(pause)
 			c.part(r)
 			if !wanted {
 				c.node.metrics.Handover.Observe(time.Since(begun).Seconds())
@@ -132,6 +132,17 @@ func (c *claimer) giveUp() {
 // strayPause is how long a shard rests that is to be claimed anew again and again. The first
 // time it is not: Redis has forgotten something, and that is all.
 const strayPause = 5 * time.Second
+
+// rest waits for d, or until the instance is to stop.
+func (in *instance) rest(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-in.stop.Done():
+	case <-in.keeper.Lost():
+	case <-timer.C:
+	}
+}
 
 // pauseOf is how long a shard rests before it is released.
 func (c *claimer) pauseOf(r *runner) (pause time.Duration) {
@@ -167,7 +178,7 @@ func (in *instance) handOver() {
 		select {
 		case <-ctx.Done():
 			return
-		case <-in.keeper.lost:
+		case <-in.keeper.Lost():
 			return
 		case <-in.parted:
 		}
@@ -184,7 +195,7 @@ func (in *instance) replaceable(view rebalance.View) bool {
 
 // announce tells the cluster at once what changed of this instance.
 func (in *instance) announce() {
-	in.keeper.poke()
+	in.keeper.Poke()
 	if c := in.node.cluster; c != nil {
 		draining := in.leaves()
 		c.sight.stale.Store(true)

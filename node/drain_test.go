@@ -119,37 +119,6 @@ func TestShutdownTimeout(t *testing.T) {
 	}
 }
 
-// TestOverrunOfShutdown: a handler that ignores even the cancel leads to OnOverrun, two
-// seconds later, although the lease is fine.
-func TestOverrunOfShutdown(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t)
-	p := open(t, srv.URL(), 1)
-	p.push(numbered("a", 0, 1)...)
-	began, release := make(chan struct{}, 1), make(chan struct{})
-	overrun := make(chan time.Time, 1)
-	run := start(t, Config{Redis: srv.URL(), TTL: 2 * time.Minute, ShutdownTimeout: time.Millisecond, OnOverrun: func([]byte) {
-		overrun <- time.Now()
-		close(release)
-	}}, QueueConfig{Shards: 1}, func(ctx context.Context, b *lowkiq.Batch) error {
-		began <- struct{}{}
-		<-release
-		if cause := context.Cause(ctx); !errors.Is(cause, lowkiq.ErrShutdown) {
-			t.Errorf("the cause is %v", cause)
-		}
-		return nil
-	})
-	receive(t, "the handler", began)
-	told := time.Now()
-	run.stop() // its patience is shorter than 0.9 ttl, which would be 108 s
-	if took := (<-overrun).Sub(told); took < shutdownGrace {
-		t.Errorf("OnOverrun came %s after the stop, want %s after the cancel", took, shutdownGrace)
-	}
-	if got := p.stats().Processed; got != 1 {
-		t.Errorf("%d processed, want 1", got)
-	}
-}
-
 // TestCancelledStart: a node that is told to stop before it began ends without an error.
 func TestCancelledStart(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/oklog/run"
 
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/web"
@@ -157,11 +158,11 @@ func (n *Node) status(ctx context.Context) (web.Status, error) {
 
 func (n *Node) nodeStatus(other queue.Instance, left time.Duration) web.NodeStatus {
 	if other.Lease == nil {
-		return web.NodeStatus{Name: nodeOf(other.Name), Instance: other.Name, State: web.Gone}
+		return web.NodeStatus{Name: identity.NodeOf(other.Name), Instance: other.Name, State: web.Gone}
 	}
-	info, err := parseLease(other.Lease)
+	info, err := identity.ParseLease(other.Lease)
 	if err != nil {
-		return web.NodeStatus{Name: nodeOf(other.Name), Instance: other.Name, State: web.Live}
+		return web.NodeStatus{Name: identity.NodeOf(other.Name), Instance: other.Name, State: web.Live}
 	}
 	s := web.NodeStatus{Name: info.Node, Instance: info.Instance, State: web.Live, HTTP: info.HTTP}
 	s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -21,7 +23,8 @@ type instance struct {
 	node   *Node
 	name   string
 	log    *slog.Logger
-	keeper *keeper
+	keeper *lease.Keeper
+	calls  *lease.Calls // handler calls, and what ends them
 	// stop ends when the instance is to drain.
 	stop context.Context
 	// work ends handlers: the lease is lost, or the shutdown's patience is over. io ends
@@ -45,7 +48,6 @@ type instance struct {
 	desired   atomic.Pointer[desire]
 	handovers sync.WaitGroup // shards on their way to another node
 	parted    chan struct{}  // one slot: a shard was forgotten
-	overruns  sync.Mutex     // one OnOverrun at a time
 	refusals  *refusedOps
 	failures  failureLog
 	quiet     *quiet
@@ -59,7 +61,7 @@ type instance struct {
 
 func newInstance(stop context.Context, n *Node, number int) *instance {
 	in := &instance{
-		stop: stop, node: n, name: instanceName(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
+		stop: stop, node: n, name: identity.Instance(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
 		slots: newSlots(n.cfg.Concurrency), queues: make(map[string]*queueSlots, len(n.queues)), probation: &probation{},
 		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(), refusals: newRefusedOps(),
 		runners: map[lowkiq.Shard]*runner{}, heard: map[lowkiq.Shard]bool{},
@@ -72,13 +74,13 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 	in.work, in.cancelWork = context.WithCancelCause(context.Background())
 	in.io, in.cancelIO = context.WithCancel(context.Background())
 	in.wakes = n.client.NewWakes(in.io, in.name)
-	in.keeper = newKeeper(n.cfg.TTL, in.info, in.log)
-	in.keeper.outOfReach = func(err error) bool { return n.outOfReach("renew the lease", err) }
+	in.keeper = lease.NewKeeper(n.cfg.TTL, n.cfg.now, in.info, func(err error) bool { return n.outOfReach("renew the lease", err) }, in.log)
+	in.calls = lease.NewCalls(in.keeper, in.running, func(why error) { in.cancelWork(why) }, func() { n.cfg.OnOverrun(stacks()) })
 	return in
 }
 
 // mayWork is asked right before every handler call (I1).
-func (in *instance) mayWork() bool { return in.keeper.holds() && in.work.Err() == nil }
+func (in *instance) mayWork() bool { return in.keeper.Holds() && in.work.Err() == nil }
 
 // kick makes the supervisor look at its shards again.
 func (in *instance) kick() {
@@ -146,12 +148,14 @@ func (in *instance) live() error {
 	if err := in.node.registerAnew(in.stop); err != nil {
 		return err
 	}
-	who, err := json.Marshal(identity{in.node.process, in.node.cfg.TTL.Milliseconds(), in.node.hasChildren()})
+	who, err := json.Marshal(identity.Identity{Process: in.node.process, TTL: in.node.cfg.TTL.Milliseconds(), Children: in.node.hasChildren()})
 	if err != nil {
 		return err
 	}
-	lease, err := in.keeper.take(in.stop, func(ctx context.Context) (*queue.Lease, error) {
-		return in.node.leases.TakeLease(ctx, in.name, who, in.info(), in.node.cfg.TTL)
+	var taken *queue.Lease
+	err = in.keeper.Take(in.stop, func(ctx context.Context) (err error) {
+		taken, err = in.node.leases.TakeLease(ctx, in.name, who, in.info(), in.node.cfg.TTL)
+		return err
 	})
 	if err != nil {
 		return err
@@ -159,30 +163,30 @@ func (in *instance) live() error {
 	in.log.Info("lease taken", "ttl", in.node.cfg.TTL)
 	in.grant() // before the first batch: a frozen node cannot end what it has granted nothing (I1)
 	in.node.freeName(in.io, in.node.cfg.Name)
-	in.node.metrics.LeaseRemaining(in.keeper.remaining)
+	in.node.metrics.LeaseRemaining(in.keeper.Remaining)
 	in.node.settled.Store(false)
 	in.node.current.Store(in)
 	defer in.node.current.CompareAndSwap(in, nil)
 	in.announce()
-	in.serve(lease)
+	in.serve(taken)
 	return nil
 }
 
 // serve works until it must stop, then hands everything back.
-func (in *instance) serve(lease *queue.Lease) {
+func (in *instance) serve(taken *queue.Lease) {
 	var group sync.WaitGroup
 	keep, stopKeeping := context.WithCancel(context.Background())
 	loops, stopLoops := context.WithCancel(context.Background())
 	defer group.Wait()
 	defer stopKeeping()
-	group.Go(func() { in.keeper.run(keep, lease, in.renewed) })
+	group.Go(func() { in.keeper.Run(keep, taken, in.renewed) })
 	group.Go(func() { in.listen(loops) })
 	group.Go(func() { in.poll(loops) })
 	group.Go(func() { in.tellTimings(loops) })
 	group.Go(func() { in.watchHandlers(loops) })
 	group.Go(func() { in.watchUnowned(loops) })
 	handedBack := make(chan struct{})
-	group.Go(func() { in.enforce(handedBack) })
+	group.Go(func() { in.calls.EndWithLease(handedBack) })
 	supervised := make(chan struct{})
 	group.Go(func() { defer close(supervised); in.supervise(loops) })
 	select {
@@ -190,10 +194,10 @@ func (in *instance) serve(lease *queue.Lease) {
 		in.draining.Store(true)
 		in.log.Info("draining", "shards", len(in.all()))
 		in.handOver()
-	case <-in.keeper.lost:
-		in.log.Warn("lease lost", "err", in.keeper.why)
-		in.cancelWork(in.keeper.why)
-		if !errors.Is(in.keeper.why, errAnew) { // then Redis has lost nothing
+	case <-in.keeper.Lost():
+		in.log.Warn("lease lost", "err", in.keeper.Why())
+		in.cancelWork(in.keeper.Why())
+		if !errors.Is(in.keeper.Why(), errAnew) { // then Redis has lost nothing
 			in.node.lostLease()
 		}
 	}
@@ -201,17 +205,17 @@ func (in *instance) serve(lease *queue.Lease) {
 	<-supervised
 	in.handBack()
 	close(handedBack)
-	if in.stop.Err() != nil && !in.keeper.ended.Load() {
+	if in.stop.Err() != nil && !in.keeper.Ended() {
 		stopKeeping()
-		in.drop(lease)
+		in.drop(taken)
 	}
 }
 
 // drop deletes the lease at the end of a drain.
-func (in *instance) drop(lease *queue.Lease) {
+func (in *instance) drop(taken *queue.Lease) {
 	ctx, cancel := context.WithTimeout(in.io, time.Second)
 	defer cancel()
-	if err := lease.Drop(ctx); err != nil {
+	if err := taken.Drop(ctx); err != nil {
 		in.log.Warn("lease not dropped; it will expire", "err", err)
 	}
 }
@@ -220,7 +224,7 @@ func (in *instance) drop(lease *queue.Lease) {
 func (in *instance) grant() {
 	for _, on := range in.node.queues {
 		if on.grant != nil {
-			on.grant(in.keeper.deadline() - in.keeper.now())
+			on.grant(in.keeper.Remaining())
 		}
 	}
 }
@@ -252,7 +256,7 @@ func (in *instance) renewed(ctx context.Context) {
 			in.node.registerAgain(ctx, on) // Redis lost it
 			continue
 		case on.queue == nil || !on.queue.Serves(entry):
-			in.keeper.end(fmt.Errorf("%w: %w: %q", lowkiq.ErrLeaseLost, errAnew, name))
+			in.keeper.End(fmt.Errorf("%w: %w: %q", lowkiq.ErrLeaseLost, errAnew, name))
 			return
 		}
 		paused := in.cannotRead(name, cmp.Or(unfit, entry.Stores(name, on.rules.Push.Codec.Name))) || entry.Paused
@@ -284,7 +288,7 @@ func (in *instance) cannotRead(name string, err error) bool {
 	default:
 		return err != nil
 	}
-	in.keeper.poke()
+	in.keeper.Poke()
 	return err != nil
 }
 
@@ -302,6 +306,14 @@ func (in *instance) runner(shard lowkiq.Shard) *runner {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.runners[shard]
+}
+
+// running is how many handler calls run.
+func (in *instance) running() (n int64) {
+	for _, r := range in.all() {
+		n += r.calls.Load()
+	}
+	return n
 }
 
 // trouble logs an error of Redis, the same one at most once a second, and that it is out of reach as outOfReach does.

@@ -63,7 +63,7 @@ func TestLeaseLost(t *testing.T) {
 	if err := receive(t, "the cancel", cancelled); !errors.Is(err, lowkiq.ErrLeaseLost) {
 		t.Errorf("the cause is %v", err)
 	}
-	if at, least := first.keeper.now(), first.keeper.deadline(); at < least {
+	if at, least := sinceBoot(), first.keeper.SafeEnd(); at < least {
 		t.Errorf("cancelled %s before the deadline", least-at)
 	}
 	if first.mayWork() {
@@ -87,16 +87,17 @@ func TestNoCallAfterThaw(t *testing.T) {
 	fences := map[int64]int{} // calls by fence
 	var first int64
 	begin := make(chan struct{})
-	var run *running
-	run = start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{Shards: 1, BatchSize: 1}, func(_ context.Context, b *lowkiq.Batch) error {
+	var frozen atomic.Int64 // ns that the clock has counted meanwhile
+	run := start(t, Config{Redis: srv.URL(), TTL: shortTTL, now: func() time.Duration {
+		return sinceBoot() + time.Duration(frozen.Load())
+	}}, QueueConfig{Shards: 1, BatchSize: 1}, func(_ context.Context, b *lowkiq.Batch) error {
 		<-begin
 		mu.Lock()
 		defer mu.Unlock()
 		fences[b.Fence]++
 		if first == 0 {
 			first = b.Fence
-			k := run.instance().keeper
-			k.good.Store(int64(k.now() - k.ttl)) // as if it woke up now
+			frozen.Store(int64(shortTTL)) // as if it woke up now
 		}
 		return nil
 	})
@@ -132,7 +133,7 @@ func TestOverrunOfLease(t *testing.T) {
 		if !strings.Contains(string(stacks), "TestOverrunOfLease") {
 			t.Error("the stacks do not show the handler")
 		}
-		overrun <- in.keeper.now() - in.keeper.overrun()
+		overrun <- sinceBoot() - in.keeper.SafeEnd() - shortTTL/5
 		srv.Resume()
 		if owner, err := p.Shard(0).Owner(context.Background()); err != nil || owner.Instance != in.name {
 			t.Errorf("owner is %q, %v; want %q: the handler still runs", owner.Instance, err, in.name)
@@ -169,7 +170,7 @@ func TestRedisAwayAndBack(t *testing.T) {
 	p.drained()
 	for n := range 2 {
 		srv.Stop()
-		receive(t, "the lease's loss", in.keeper.lost)
+		receive(t, "the lease's loss", in.keeper.Lost())
 		srv.Restart()
 		in = run.next(in)
 		p.push(numbered("a", 5+5*n, 10+5*n)...)
@@ -214,7 +215,7 @@ func TestRedisRestartedEmpty(t *testing.T) {
 	srv.Restart()
 	p.push(lowkiq.Push{ID: "a", Payload: []byte("1")})
 	if in := run.instance(); in != nil {
-		in.keeper.poke() // it would notice within ttl/6
+		in.keeper.Poke() // it would notice within ttl/6
 	}
 	run.next(first)
 	if !run.absentHeld() {

@@ -3,14 +3,13 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/procs"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -78,23 +77,16 @@ func (n *Node) forgetAbsent() {
 	maps.DeleteFunc(n.ends, long)
 }
 
-// ended reports whether an instance's process, and what it has left behind, are gone. Children may live for long after
-// their node was killed, on a machine that has no time for them, and so may their guards, which end last. Where guards
-// cannot be seen the lease has to run out: so long they may work.
-func (n *Node) ended(instance string, who identity) bool {
-	if !n.process.gone(who.process) {
-		return false
-	}
-	if !who.Children {
-		return true
-	}
+// ended reports whether an instance's process and all of its child processes are proven to be gone. A proof is kept:
+// looking for guards takes a while.
+func (n *Node) ended(instance string, who identity.Identity) bool {
 	n.mu.Lock()
 	_, ended := n.ends[instance]
 	n.mu.Unlock()
 	if ended {
 		return true
 	}
-	if guarded, err := procs.Guarded(procs.Name(who.PID, who.Start)); guarded || err != nil {
+	if !n.process.Ended(who) {
 		return false
 	}
 	n.mu.Lock()
@@ -200,13 +192,4 @@ func (n *Node) registerAnew(ctx context.Context) error {
 		n.mu.Unlock()
 	}
 	return nil
-}
-
-// parseIdentity reads what the index of instances says of an instance.
-func parseIdentity(entry queue.Instance) (identity, bool) {
-	var who identity
-	if entry.Identity == nil || json.Unmarshal(entry.Identity, &who) != nil {
-		return identity{}, false
-	}
-	return who, true
 }

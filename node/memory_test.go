@@ -149,7 +149,7 @@ func TestNotReadyBeforeClaims(t *testing.T) {
 	})
 	first := run.instance()
 	raw(t, srv.Addr(), "DEL", "lk:{default}:lease:"+first.name)
-	first.keeper.poke()
+	first.keeper.Poke()
 	run.next(first)
 	if claims.Load() < 4 || ready.Load() > 0 {
 		t.Errorf("ready at %d of %d claims, want 0 of 4", ready.Load(), claims.Load())

@@ -72,7 +72,7 @@ func (n *Node) nameTaken(ctx context.Context, name string) (bool, error) {
 		return false, err
 	}
 	for _, info := range live {
-		if info.Node == name && !n.process.gone(info.Process) {
+		if info.Node == name && !n.process.Gone(info.Process) {
 			return true, nil
 		}
 	}

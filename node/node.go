@@ -14,6 +14,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/certs"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -26,7 +27,7 @@ type Node struct {
 	unnamed bool // Run chooses the name
 	log     *slog.Logger
 	boot    string
-	process process
+	process identity.Process
 	client  *queue.Client
 	leases  *queue.Client // for the lease keeper alone
 	certs   *certs.Store  // nil: no TLS
@@ -78,7 +79,7 @@ func New(cfg Config) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("node: %w", err), client.Close())
 	}
 	n := &Node{
-		cfg: cfg, unnamed: unnamed, log: cfg.Log.With("node", cfg.Name), boot: newBoot(), process: thisProcess(),
+		cfg: cfg, unnamed: unnamed, log: cfg.Log.With("node", cfg.Name), boot: identity.NewBoot(), process: identity.This(),
 		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
 		queues: map[string]*handled{}, stopped: make(chan struct{}),
 		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{}, ends: map[string]time.Duration{},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -227,8 +228,8 @@ func (in *instance) prune(ctx context.Context) {
 		if other.Name == in.name {
 			continue
 		}
-		who, ok := parseIdentity(other)
-		proven := ok && (in.node.process.gone(who.process) || sameBoot(other.Name, in.name))
+		who, ok := identity.Parse(other.Identity)
+		proven := ok && (in.node.process.Gone(who.Process) || identity.SameBoot(other.Name, in.name))
 		if forgettable(in.node.missingSince(other), time.Duration(who.TTL)*time.Millisecond, proven) {
 			if err := in.node.client.DropLease(ctx, other.Name); err != nil {
 				in.trouble("prune", nil, err)
@@ -242,7 +243,7 @@ func (in *instance) prune(ctx context.Context) {
 
 // holder finds out about the instance that holds a claim.
 func (in *instance) holder(ctx context.Context, owner queue.Owner, known map[string]holderState) holderState {
-	if owner.Instance == "" || sameBoot(owner.Instance, in.name) {
+	if owner.Instance == "" || identity.SameBoot(owner.Instance, in.name) {
 		return holderState{}
 	}
 	if state, ok := known[owner.Instance]; ok {
@@ -254,7 +255,7 @@ func (in *instance) holder(ctx context.Context, owner queue.Owner, known map[str
 		known[owner.Instance] = holderState{leased: true} // unknown: wait
 		return known[owner.Instance]
 	}
-	who, ok := parseIdentity(entry)
+	who, ok := identity.Parse(entry.Identity)
 	state := holderState{
 		leased: entry.Lease != nil, proven: ok && in.node.ended(owner.Instance, who),
 		ttl: time.Duration(who.TTL) * time.Millisecond,

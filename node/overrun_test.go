@@ -3,17 +3,12 @@ package node
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -60,39 +55,5 @@ func TestOverrunOfClaim(t *testing.T) {
 	}
 	if !strings.HasSuffix(run.instance().name, ".1") {
 		t.Errorf("works as %s: the lease was to live", run.instance().name)
-	}
-}
-
-// TestPatienceWithALostClaim: 0.2 ttl after its cancel, as after that by a lost lease.
-func TestPatienceWithALostClaim(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name string
-		took time.Duration // of the handler, from its cancel on
-		want int           // calls of OnOverrun
-	}{
-		{"no handler runs", 0, 0},
-		{"in time", ttl/5 - 1, 0},
-		{"too late", ttl/5 + 1, 1},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				overruns := 0
-				n := &Node{metrics: metrics.New(prometheus.NewRegistry()), cfg: Config{OnOverrun: func([]byte) { overruns++ }}}
-				in := &instance{node: n, kicked: make(chan struct{}, 1), keeper: newKeeper(ttl, nil, slog.New(slog.DiscardHandler))}
-				r := &runner{in: in}
-				r.work, r.cancel = context.WithCancelCause(t.Context())
-				r.calls.Add(1)
-				r.lose("pop", &queue.FencedError{})
-				r.lose("ack", &queue.FencedError{})
-				time.Sleep(c.took)
-				r.calls.Add(-1)
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				if overruns != c.want {
-					t.Errorf("OnOverrun was called %d times, want %d", overruns, c.want)
-				}
-			})
-		})
 	}
 }

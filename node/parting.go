@@ -2,7 +2,6 @@ package node
 
 import (
 	"errors"
-	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
@@ -24,7 +23,7 @@ func (r *runner) lose(op string, err error) {
 	}
 	r.in.node.metrics.Fenced(op)
 	r.cancel(lowkiq.ErrLeaseLost)
-	time.AfterFunc(r.in.keeper.grace(), func() { r.in.overrun(r.calls.Load) })
+	r.in.calls.EndWithClaim(r.calls.Load)
 	r.in.kick()
 }
 

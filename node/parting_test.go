@@ -128,8 +128,9 @@ func unstarted(t *testing.T, url string, shards int) *instance {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	in := newInstance(ctx, n, 1)
-	if _, err := in.keeper.take(ctx, func(ctx context.Context) (*queue.Lease, error) {
-		return n.leases.TakeLease(ctx, in.name, []byte("{}"), in.info(), n.cfg.TTL)
+	if err := in.keeper.Take(ctx, func(ctx context.Context) error {
+		_, err := n.leases.TakeLease(ctx, in.name, []byte("{}"), in.info(), n.cfg.TTL)
+		return err
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -20,9 +21,9 @@ import (
 // it does to the holder before it.
 func dead(t *testing.T, p *producer, s *queue.Shard, number int) *queue.Claim {
 	t.Helper()
-	who := thisProcess()
+	who := identity.This()
 	who.PID = 1 << 30
-	text, err := json.Marshal(identity{who, 3000, false})
+	text, err := json.Marshal(identity.Identity{Process: who, TTL: 3000})
 	if err != nil {
 		t.Fatal(err)
 	}

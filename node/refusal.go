@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -97,30 +98,20 @@ func (r *runner) troubled(op string, err error) {
 		return
 	}
 	r.in.log.Error("redis refuses an operation: its jobs and what follows them wait until that is mended", "op", op, "shard", r.claim.Shard, "err", err)
-	r.in.keeper.poke()
+	r.in.keeper.Poke()
 }
 
 // worked notes that an operation was done.
 func (r *runner) worked(op string) {
 	if r.in.refusals.end(r.claim.Shard.Shard, op) {
 		r.in.log.Info("redis does an operation again that it refused", "op", op, "shard", r.claim.Shard)
-		r.in.keeper.poke()
+		r.in.keeper.Poke()
 	}
-}
-
-// refusedFor is what a lease tells of a shard's refusals, "" if nothing.
-func (info LeaseInfo) refusedFor(s lowkiq.Shard) string {
-	for _, text := range info.Refused {
-		if about, found := strings.CutPrefix(text, fmt.Sprintf("shard %s: ", s)); found {
-			return about
-		}
-	}
-	return ""
 }
 
 // refusalsOf is what an instance's lease tells of refusals, for people.
 func refusalsOf(other queue.Instance) (warnings []string) {
-	info, err := parseLease(other.Lease)
+	info, err := identity.ParseLease(other.Lease)
 	if err != nil {
 		return nil
 	}

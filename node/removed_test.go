@@ -79,7 +79,7 @@ func TestQueueRegisteredAnew(t *testing.T) {
 		return err == nil && entries["orders"].Layout == 2
 	})
 	if in := run.instance(); in == first {
-		in.keeper.poke()
+		in.keeper.Poke()
 	}
 	run.next(first)
 	anew, err := p.client.Queue(t.Context(), "orders")

@@ -102,9 +102,9 @@ func startQueues(t testing.TB, cfg Config, queues func(*Node) error) *running {
 func (r *running) renew() {
 	r.t.Helper()
 	in := r.instance()
-	good := in.keeper.good.Load()
-	in.keeper.poke()
-	await(r.t, "a renewal", func() bool { return in.keeper.good.Load() > good || in.keeper.ended.Load() })
+	good := in.keeper.SafeEnd()
+	in.keeper.Poke()
+	await(r.t, "a renewal", func() bool { return in.keeper.SafeEnd() > good || in.keeper.Ended() })
 }
 
 // serving waits until the node has claimed all shards.

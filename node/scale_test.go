@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -24,7 +25,7 @@ import (
 // other nodes, and is the same after each change of the plan: a plan is no news for gossip.
 func TestGossipOfANodeIsBounded(t *testing.T) {
 	t.Parallel()
-	boot := newBoot()
+	boot := identity.NewBoot()
 	server := fmt.Sprintf("%s#%d.%d", boot, uint64(math.MaxUint64), math.MaxInt)
 	encoded := func(index uint64) string {
 		seat := rebalance.Seat{Server: server, Leader: server, Applied: rebalance.Generation{Record: math.MaxUint64, Index: index}, Able: true}
@@ -161,10 +162,10 @@ func TestIdleSecondAmongAThousand(t *testing.T) {
 	lease := 0
 	grow := func(to, n int) {
 		for ; n < to; n++ {
-			boot := newBoot()
+			boot := identity.NewBoot()
 			name := fmt.Sprintf("node-%04d.example", n)
-			info := LeaseInfo{Node: name, Boot: boot, Instance: instanceName(name, boot, 1), Start: time.Now(), Weight: 1, Gossip: "192.0.2.1:7946", Raft: "192.0.2.1:7947",
-				HTTP: "http://192.0.2.1:7948", Queues: map[string]int{"orders": 0}, TTL: shortTTL.Milliseconds(), Process: process{Host: "elsewhere", PID: n, Start: "1"}}
+			info := LeaseInfo{Node: name, Boot: boot, Instance: identity.Instance(name, boot, 1), Start: time.Now(), Weight: 1, Gossip: "192.0.2.1:7946", Raft: "192.0.2.1:7947",
+				HTTP: "http://192.0.2.1:7948", Queues: map[string]int{"orders": 0}, TTL: shortTTL.Milliseconds(), Process: identity.Process{Host: "elsewhere", PID: n, Start: "1"}}
 			value, err := json.Marshal(info)
 			if err != nil {
 				t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -62,7 +63,7 @@ func (r *leaseReader) read(instances []queue.Instance) (infos []LeaseInfo) {
 		}
 		known, ok := r.seen[other.Name]
 		if !ok || !bytes.Equal(known.value, other.Lease) {
-			info, err := parseLease(other.Lease)
+			info, err := identity.ParseLease(other.Lease)
 			if err != nil {
 				continue
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -67,7 +68,7 @@ func (c *cluster) view(live []LeaseInfo, entries map[string]queue.Entry) rebalan
 		view.Queues = append(view.Queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
 	}
 	in := c.node.current.Load()
-	view.Leased = in != nil && in.keeper.holds()
+	view.Leased = in != nil && in.keeper.Holds()
 	c.recognise(&view)
 	return view
 }
@@ -99,7 +100,7 @@ func (c *cluster) recognise(view *rebalance.View) {
 func (c *cluster) leased(instances []queue.Instance) []LeaseInfo {
 	var live []LeaseInfo
 	for _, info := range c.sight.leases.read(instances) {
-		if !c.node.process.gone(info.Process) {
+		if !c.node.process.Gone(info.Process) {
 			live = append(live, info)
 		}
 	}
@@ -246,7 +247,7 @@ func (c *cluster) readClaimsOf(ctx context.Context, q *queue.Queue) error {
 			return err
 		}
 		for _, owner := range held {
-			c.read.of[q] = append(c.read.of[q], nodeOf(owner.Instance))
+			c.read.of[q] = append(c.read.of[q], identity.NodeOf(owner.Instance))
 		}
 		c.read.at = sinceBoot()
 	}

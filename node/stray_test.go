@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
 func TestStrays(t *testing.T) {
 	t.Parallel()
 	lease := func(name, host, gossip string) LeaseInfo {
-		return LeaseInfo{Node: name, Gossip: gossip, Process: process{Host: host}}
+		return LeaseInfo{Node: name, Gossip: gossip, Process: identity.Process{Host: host}}
 	}
 	for _, c := range []struct {
 		name string
@@ -53,7 +54,7 @@ func TestStraysAreInTheStatus(t *testing.T) {
 	if got := warned(); len(got) > 0 {
 		t.Errorf("alone: got %q, want no warning", got)
 	}
-	value, err := json.Marshal(LeaseInfo{Node: "n2", Instance: "n2/01K.1", Gossip: "127.0.0.1:7946", Process: process{Host: "another"}})
+	value, err := json.Marshal(LeaseInfo{Node: "n2", Instance: "n2/01K.1", Gossip: "127.0.0.1:7946", Process: identity.Process{Host: "another"}})
 	if err != nil {
 		t.Fatal(err)
 	}

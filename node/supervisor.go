@@ -95,7 +95,7 @@ func (in *instance) forget(r *runner) {
 	r.flush.Stop()
 	r.cancel(lowkiq.ErrShutdown)
 	if in.refusals.forget(r.claim.Shard.Shard) {
-		in.keeper.poke()
+		in.keeper.Poke()
 	}
 	in.mu.Lock()
 	delete(in.runners, r.claim.Shard.Shard)
@@ -115,7 +115,12 @@ func (in *instance) handBack() {
 	for _, r := range runners {
 		r.stop()
 	}
-	in.await()
+	returned := make(chan struct{})
+	go func() { in.lanes.Wait(); close(returned) }()
+	if in.stop.Err() != nil {
+		in.calls.AwaitShutdown(returned, in.node.cfg.ShutdownTimeout, in.log)
+	}
+	<-returned
 	in.handovers.Wait()
 	runners = in.all() // without those that were on their way already
 	ctx, cancel := in.patience(len(runners))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -142,7 +143,7 @@ func (w *watcher) live(ctx context.Context) (live []LeaseInfo, leads bool) {
 	}
 	leads = true
 	for _, other := range instances {
-		if info, err := parseLease(other.Lease); err == nil && other.Lease != nil {
+		if info, err := identity.ParseLease(other.Lease); err == nil && other.Lease != nil {
 			live = append(live, info)
 			leads = leads && w.name <= other.Name
 		}
@@ -228,7 +229,7 @@ func (w *watcher) unowned(ctx context.Context, s *queue.Shard, owner queue.Owner
 	switch {
 	case owner.Instance == "":
 		return true
-	case sameBoot(owner.Instance, w.name):
+	case identity.SameBoot(owner.Instance, w.name):
 		return w.node.queues[s.Queue] == nil // it was claimed to be given back
 	}
 	return !w.holder(ctx, owner, holders).leased
@@ -242,7 +243,7 @@ func (w *watcher) letGo(ctx context.Context) {
 		switch {
 		case err != nil:
 			w.trouble("read claim", s.Shard, err)
-		case sameBoot(owner.Instance, w.name):
+		case identity.SameBoot(owner.Instance, w.name):
 			w.giveBack(ctx, s, owner, map[string]holderState{})
 		case w.holder(ctx, owner, map[string]holderState{}).leased || owner.Instance == "":
 			delete(w.given, s.Shard)

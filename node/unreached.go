@@ -125,7 +125,7 @@ func (c *cluster) lookAtReach(ctx context.Context, now time.Time, lonely *loneli
 	news, over := c.unreached.observe(now, ttl, failing, alive)
 	leader, found := leaderOf(alive, c.agent.Status())
 	text := ""
-	if in := c.node.current.Load(); tell && found && !c.listener.Called() && in != nil && in.keeper.holds() {
+	if in := c.node.current.Load(); tell && found && !c.listener.Called() && in != nil && in.keeper.Holds() {
 		text = uncalled(c.listener.Address(), leader.Name)
 	}
 	if c.unreached.tell(text) {

@@ -150,7 +150,7 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 			}
 			first := run.instance()
 			write(right)
-			first.keeper.poke()
+			first.keeper.Poke()
 			run.next(first)
 			receive(t, "a job of the queue whose entry was mended", handled)
 			p.drained()
@@ -207,7 +207,7 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 			seen.all["orders"] = queue.Entry{Shards: 2, Layout: 2}
 			run.registry.Store(&seen) // as it was just read
 			first := run.instance()
-			first.keeper.end(errAnew)
+			first.keeper.End(errAnew)
 			second := run.next(first)
 			if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
 				t.Fatal(err)
@@ -221,7 +221,7 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 			}
 			register(t, srv.Addr(), "orders", `{"shards":2,"layout":1}`)
 			second = run.instance()
-			second.keeper.poke()
+			second.keeper.Poke()
 			run.next(second)
 			if _, err := p.client.Push(t.Context(), "orders", numbered("a", 0, 3)...); err != nil {
 				t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -166,7 +167,7 @@ func (in *instance) askHandlers() (some bool) {
 			on.metrics.Ready().Set(1)
 			in.log.Info("handler ready again", "queue", name, "after", m.hold)
 		}
-		in.keeper.poke()
+		in.keeper.Poke()
 	}
 	return some
 }
@@ -227,12 +228,9 @@ func (on *handled) ask(answer chan<- error) {
 	err = on.ready()
 }
 
-// unreadyFor is why the process's handler of a queue cannot work, "" if it can.
-func (info LeaseInfo) unreadyFor(name string) string { return info.Unready[name] }
-
 // unreadyOf is what an instance's lease tells of handlers that cannot work, for people.
 func unreadyOf(other queue.Instance) (warnings []string) {
-	info, err := parseLease(other.Lease)
+	info, err := identity.ParseLease(other.Lease)
 	if err != nil {
 		return nil
 	}

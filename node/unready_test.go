@@ -201,7 +201,7 @@ func TestReadyHangs(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "its Ready method has not returned for "+shortTTL.String())
 	})
 	first := n1.instance()
-	first.keeper.end(lowkiq.ErrLeaseLost)
+	first.keeper.End(lowkiq.ErrLeaseLost)
 	n1.next(first)
 	sick.hangs.Store(false)
 	sick.release <- struct{}{}

@@ -45,8 +45,8 @@ func (n *Node) why(ctx context.Context, q *queue.Queue, id string) (web.Reason, 
 	f.paused = entries[q.Name].Paused
 	f.shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.standing.Owner}, n.agreed(), live)
 	f.handled = shardState(q.Name, "", "", false, live) == web.Claiming
-	f.refused = live[f.shard.Owner].refusedFor(q.Of(id).Shard)
-	f.unready = live[f.shard.Owner].unreadyFor(q.Name)
+	f.refused = live[f.shard.Owner].RefusedFor(q.Of(id).Shard)
+	f.unready = live[f.shard.Owner].Unready[q.Name]
 	if f.job.State == queue.InFlight && f.alive() {
 		if f.where, err = n.ask(ctx, q.Of(id), f.shard.Owner, id); err != nil {
 			return web.Reason{}, err

@@ -1,4 +1,4 @@
-package node
+package lease
 
 import (
 	"context"
@@ -21,19 +21,19 @@ func (f leaseFunc) Renew(ctx context.Context, _ []byte, _ time.Duration) error {
 
 // kept is a keeper in a bubble, with the bubble's clock.
 type kept struct {
-	*keeper
+	*Keeper
 	begun   time.Time
 	jump    atomic.Int64 // ns that the clock has counted while the process was suspended
 	renewed atomic.Int64
 }
 
-func keep(t *testing.T, ttl time.Duration, renew leaseFunc) *kept {
+func keep(t *testing.T, renew leaseFunc) *kept {
 	t.Helper()
-	k := &kept{begun: time.Now(), keeper: newKeeper(ttl, func() []byte { return nil }, slog.New(slog.DiscardHandler))}
+	k := &kept{begun: time.Now(), Keeper: testKeeper()}
 	k.now = func() time.Duration { return time.Since(k.begun) + time.Duration(k.jump.Load()) }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); k.run(ctx, renew, func(context.Context) { k.renewed.Add(1) }) }()
+	go func() { defer close(ended); k.Run(ctx, renew, func(context.Context) { k.renewed.Add(1) }) }()
 	t.Cleanup(func() { cancel(); <-ended })
 	return k
 }
@@ -46,13 +46,19 @@ func (k *kept) lostAfter() time.Duration {
 
 const ttl = 6 * time.Second
 
+var errBoom = errors.New("boom")
+
+func testKeeper() *Keeper {
+	return NewKeeper(ttl, SinceBoot, func() []byte { return nil }, func(error) bool { return false }, slog.New(slog.DiscardHandler))
+}
+
 func TestKeeperRenews(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		k := keep(t, ttl, func(context.Context) error { return nil })
+		k := keep(t, func(context.Context) error { return nil })
 		time.Sleep(time.Hour) // the bubble's
 		synctest.Wait()
-		if !k.holds() {
+		if !k.Holds() {
 			t.Error("lost although each renewal was good")
 		}
 		if want := int64(3601); k.renewed.Load() != want {
@@ -81,7 +87,7 @@ func TestKeeperDeadline(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var asked atomic.Int64
 				begun := time.Now()
-				k := keep(t, ttl, func(ctx context.Context) error {
+				k := keep(t, func(ctx context.Context) error {
 					asked.Add(1)
 					if time.Since(begun) <= 10*time.Second {
 						time.Sleep(c.slow)
@@ -93,13 +99,13 @@ func TestKeeperDeadline(t *testing.T) {
 				if got < c.want || got > c.want+ttl/60 {
 					t.Errorf("lost after %s, want %s to %s", got, c.want, c.want+ttl/60)
 				}
-				if k.holds() || !errors.Is(k.why, lowkiq.ErrLeaseLost) {
-					t.Errorf("holds %v, why %v", k.holds(), k.why)
+				if k.Holds() || !errors.Is(k.why, lowkiq.ErrLeaseLost) {
+					t.Errorf("holds %v, why %v", k.Holds(), k.why)
 				}
 				if least := int64(13); asked.Load() < least {
 					t.Errorf("%d renewals were tried, want %d: until the deadline", asked.Load(), least)
 				}
-				if got, want := k.overrun()-k.deadline(), ttl/5; got != want {
+				if got, want := k.exit()-k.SafeEnd(), ttl/5; got != want {
 					t.Errorf("handlers have %s to return, want %s", got, want)
 				}
 			})
@@ -112,7 +118,7 @@ func TestKeeperRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
-		k := keep(t, ttl, func(context.Context) error {
+		k := keep(t, func(context.Context) error {
 			if d := time.Since(begun); d > 10*time.Second && d < 14*time.Second {
 				return errBoom
 			}
@@ -120,7 +126,7 @@ func TestKeeperRecovers(t *testing.T) {
 		})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if !k.holds() {
+		if !k.Holds() {
 			t.Errorf("lost: %v", k.why)
 		}
 	})
@@ -133,15 +139,15 @@ func TestKeeperLateReply(t *testing.T) {
 	for _, late := range []time.Duration{time.Nanosecond, time.Millisecond, ttl / 60, ttl} {
 		t.Run(fmt.Sprint(late), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k := &kept{begun: time.Now(), keeper: newKeeper(ttl, func() []byte { return nil }, slog.New(slog.DiscardHandler))}
+				k := &kept{begun: time.Now(), Keeper: testKeeper()}
 				k.now = func() time.Duration { return time.Since(k.begun) }
 				time.Sleep(ttl / 2) // this is when the next renewal is sent
 				on := k.renew(t.Context(), leaseFunc(func(context.Context) error {
-					time.Sleep(ttl*7/10 - ttl/2 + late) // deaf to its context, like a thawed process
+					time.Sleep(ttl*7/10 - ttl/2 + late) // whatever its context says, like a thawed process
 					return nil
 				}), func(context.Context) { t.Error("a late renewal was taken for a good one") })
-				if on || k.holds() || k.good.Load() != 0 {
-					t.Errorf("on %v, holds %v, good %d: revived", on, k.holds(), k.good.Load())
+				if on || k.Holds() || k.sent.Load() != 0 {
+					t.Errorf("on %v, holds %v, good %d: revived", on, k.Holds(), k.sent.Load())
 				}
 			})
 		})
@@ -152,7 +158,7 @@ func TestKeeperMissingLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
-		k := keep(t, ttl, func(context.Context) error {
+		k := keep(t, func(context.Context) error {
 			if asked.Add(1) == 5 {
 				return fmt.Errorf("x: %w", queue.ErrLeaseGone)
 			}
@@ -166,8 +172,8 @@ func TestKeeperMissingLease(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if k.holds() || asked.Load() != 5 {
-			t.Errorf("holds %v after %d renewals; want no more than 5", k.holds(), asked.Load())
+		if k.Holds() || asked.Load() != 5 {
+			t.Errorf("holds %v after %d renewals; want no more than 5", k.Holds(), asked.Load())
 		}
 	})
 }
@@ -182,16 +188,16 @@ func TestKeeperSuspend(t *testing.T) {
 	}{{ttl / 2, true}, {ttl*7/10 + 1, false}, {time.Hour, false}} {
 		t.Run(fmt.Sprint(c.jump), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k := keep(t, ttl, func(context.Context) error { return nil })
+				k := keep(t, func(context.Context) error { return nil })
 				time.Sleep(ttl / 6)
 				synctest.Wait() // the second renewal is good
 				k.jump.Store(int64(c.jump))
-				if got := k.holds(); got != c.want {
+				if got := k.Holds(); got != c.want {
 					t.Errorf("holds is %v after a sleep of %s, want %v", got, c.jump, c.want)
 				}
 				time.Sleep(ttl)
 				synctest.Wait()
-				if got := k.holds(); got != c.want {
+				if got := k.Holds(); got != c.want {
 					t.Errorf("later holds is %v, want %v for good", got, c.want)
 				}
 			})

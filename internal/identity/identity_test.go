@@ -1,4 +1,4 @@
-package node
+package identity
 
 import (
 	"bytes"
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/procs"
-	"github.com/lowkiq/lowkiq/queue"
 )
 
 // sleeper starts a process that lives until its stdin is closed.
@@ -36,7 +35,7 @@ func TestGone(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("a death is proven on Linux only; elsewhere the lease runs out")
 	}
-	me := thisProcess()
+	me := This()
 	if me.Host == "" || me.PID != os.Getpid() || me.Start == "" {
 		t.Fatalf("this process is %+v", me)
 	}
@@ -47,7 +46,7 @@ func TestGone(t *testing.T) {
 	}
 	alive := me
 	alive.PID, alive.Start = cmd.Process.Pid, start
-	with := func(change func(*process)) process {
+	with := func(change func(*Process)) Process {
 		p := alive
 		change(&p)
 		return p
@@ -56,59 +55,63 @@ func TestGone(t *testing.T) {
 	moved.Start = "1"
 	for _, c := range []struct {
 		name  string
-		me    process
-		other process
+		me    Process
+		other Process
 		want  bool
 	}{
 		{"alive", me, alive, false},
 		{"myself", me, me, false},
-		{"pid used again", me, with(func(p *process) { p.Start = "1" }), true},
-		{"no such pid", me, with(func(p *process) { p.PID = 1 << 30 }), true},
-		{"another host's", me, with(func(p *process) { p.Host = "x"; p.PID = 1 << 30 }), false},
-		{"another namespace's", me, with(func(p *process) { p.PIDs = "pid:[1]"; p.PID = 1 << 30 }), false},
-		{"another time namespace's", me, with(func(p *process) { p.Times = "time:[1]"; p.Start = "1" }), false},
-		{"another host's with the same boot id", me, with(func(p *process) { p.Addresses = "203.0.113.9"; p.PID = 1 << 30 }), false},
-		{"a host's with one address more", me, with(func(p *process) { p.Addresses += " 203.0.113.9"; p.PID = 1 << 30 }), false},
-		{"a host's with one address less", me, with(func(p *process) { p.Addresses, _, _ = strings.Cut(p.Addresses, " "); p.PID = 1 << 30 }), true},
-		{"unknown addresses", me, with(func(p *process) { p.Addresses = ""; p.PID = 1 << 30 }), false},
-		{"unknown time namespace", me, with(func(p *process) { p.Times = ""; p.PID = 1 << 30 }), false},
-		{"unknown PID namespace", me, with(func(p *process) { p.PIDs = ""; p.PID = 1 << 30 }), false},
-		{"seen from a restored checkpoint", moved, with(func(p *process) { p.PID = 1 << 30 }), false},
-		{"unknown pid", me, with(func(p *process) { p.PID = 0 }), false},
-		{"unknown start", me, with(func(p *process) { p.Start = ""; p.PID = 1 << 30 }), false},
-		{"unknown host here", process{}, with(func(p *process) { p.PID = 1 << 30 }), false},
-		{"nothing known at all", process{}, process{}, false},
+		{"pid used again", me, with(func(p *Process) { p.Start = "1" }), true},
+		{"no such pid", me, with(func(p *Process) { p.PID = 1 << 30 }), true},
+		{"another host's", me, with(func(p *Process) { p.Host = "x"; p.PID = 1 << 30 }), false},
+		{"another namespace's", me, with(func(p *Process) { p.PIDs = "pid:[1]"; p.PID = 1 << 30 }), false},
+		{"another time namespace's", me, with(func(p *Process) { p.Times = "time:[1]"; p.Start = "1" }), false},
+		{"another host's with the same boot id", me, with(func(p *Process) { p.Addresses = "203.0.113.9"; p.PID = 1 << 30 }), false},
+		{"a host's with one address more", me, with(func(p *Process) { p.Addresses += " 203.0.113.9"; p.PID = 1 << 30 }), false},
+		{"a host's with one address less", me, with(func(p *Process) { p.Addresses, _, _ = strings.Cut(p.Addresses, " "); p.PID = 1 << 30 }), true},
+		{"unknown addresses", me, with(func(p *Process) { p.Addresses = ""; p.PID = 1 << 30 }), false},
+		{"unknown time namespace", me, with(func(p *Process) { p.Times = ""; p.PID = 1 << 30 }), false},
+		{"unknown PID namespace", me, with(func(p *Process) { p.PIDs = ""; p.PID = 1 << 30 }), false},
+		{"seen from a restored checkpoint", moved, with(func(p *Process) { p.PID = 1 << 30 }), false},
+		{"unknown pid", me, with(func(p *Process) { p.PID = 0 }), false},
+		{"unknown start", me, with(func(p *Process) { p.Start = ""; p.PID = 1 << 30 }), false},
+		{"unknown host here", Process{}, with(func(p *Process) { p.PID = 1 << 30 }), false},
+		{"nothing known at all", Process{}, Process{}, false},
 	} {
-		if got := c.me.gone(c.other); got != c.want {
+		if got := c.me.Gone(c.other); got != c.want {
 			t.Errorf("%s: gone is %v, want %v", c.name, got, c.want)
 		}
 	}
 	end()
 	// It is a zombie until its parent, this test, waits for it.
-	await(t, "the zombie is seen as gone", func() bool { return me.gone(alive) })
+	for deadline := time.Now().Add(time.Minute); !me.Gone(alive); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a zombie is not seen as gone")
+		}
+	}
 	cmd.Wait() //nolint:errcheck // killed
-	if !me.gone(alive) {
+	if !me.Gone(alive) {
 		t.Error("a process that was waited for is not gone")
 	}
 }
 
 // judgedVariable makes this test binary say what it thinks of a process.
-const judgedVariable = "LOWKIQ_NODE_TEST_JUDGED"
+const judgedVariable = "LOWKIQ_IDENTITY_TEST_JUDGED"
 
 // judgement is the answer of such a process.
 type judgement struct {
-	Process process
+	Process Process
 	Gone    bool
 }
 
 // judge answers, and lives until its stdin is closed.
 func judge(text string) {
-	var other process
+	var other Process
 	if err := json.Unmarshal([]byte(text), &other); err != nil {
 		panic(err)
 	}
-	me := thisProcess()
-	if err := json.NewEncoder(os.Stdout).Encode(judgement{me, me.gone(other)}); err != nil {
+	me := This()
+	if err := json.NewEncoder(os.Stdout).Encode(judgement{me, me.Gone(other)}); err != nil {
 		panic(err)
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -122,7 +125,7 @@ func TestTimeNamespaceProvesNothing(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("time namespaces are Linux's")
 	}
-	me := thisProcess()
+	me := This()
 	text, err := json.Marshal(me)
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +159,7 @@ func TestTimeNamespaceProvesNothing(t *testing.T) {
 			}
 			var other judgement
 			err = json.NewDecoder(out).Decode(&other)
-			alive := err == nil && me.gone(other.Process)
+			alive := err == nil && me.Gone(other.Process)
 			in.Close()
 			cmd.Wait() //nolint:errcheck // of no interest
 			switch {
@@ -170,7 +173,7 @@ func TestTimeNamespaceProvesNothing(t *testing.T) {
 				t.Errorf("time namespace %q beside %q", other.Process.Times, me.Times)
 			}
 			// The same namespace proves a death; another one proves none.
-			if got := me.gone(other.Process); got != c.same {
+			if got := me.Gone(other.Process); got != c.same {
 				t.Errorf("once it has ended: gone is %v, want %v", got, c.same)
 			}
 		})
@@ -190,7 +193,7 @@ func TestExists(t *testing.T) {
 
 func TestIdentityOutlivesLease(t *testing.T) {
 	t.Parallel()
-	who := identity{process{Host: "h", PIDs: "p", Times: "t", PID: 3, Start: "9", Addresses: "192.0.2.1"}, 3000, false}
+	who := Identity{Process{Host: "h", PIDs: "p", Times: "t", PID: 3, Start: "9", Addresses: "192.0.2.1"}, 3000, false}
 	text, err := json.Marshal(who)
 	if err != nil {
 		t.Fatal(err)
@@ -198,11 +201,11 @@ func TestIdentityOutlivesLease(t *testing.T) {
 	if want := []byte(`{"host":"h","pids":"p","times":"t","pid":3,"start":"9","addresses":"192.0.2.1","ttl_ms":3000}`); !bytes.Equal(text, want) {
 		t.Errorf("got %s, want %s", text, want)
 	}
-	if got, ok := parseIdentity(queue.Instance{Identity: text}); !ok || got != who {
+	if got, ok := Parse(text); !ok || got != who {
 		t.Errorf("got %+v %v, want %+v", got, ok, who)
 	}
 	for _, bad := range [][]byte{nil, []byte("x")} {
-		if _, ok := parseIdentity(queue.Instance{Identity: bad}); ok {
+		if _, ok := Parse(bad); ok {
 			t.Errorf("%q was taken for an identity", bad)
 		}
 	}
@@ -214,7 +217,7 @@ func TestEndedWithChildren(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	who := thisProcess()
+	who := This()
 	who.PID = cmd.Process.Pid
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
@@ -227,35 +230,41 @@ func TestEndedWithChildren(t *testing.T) {
 	if err := guard.Start(); err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{process: thisProcess(), ends: map[string]time.Duration{}}
-	if !n.ended("n/a.1", identity{process: who}) {
+	me := This()
+	if !me.Ended(Identity{Process: who}) {
 		t.Error("without children: got not ended, want ended")
 	}
-	with := identity{process: who, Children: true}
-	if n.ended("n/b.1", with) {
+	with := Identity{Process: who, Children: true}
+	if me.Ended(with) {
 		t.Error("with a guard: got ended, want not yet")
 	}
 	_ = guard.Process.Kill()
 	_ = guard.Wait() // it was killed
-	if !n.ended("n/b.1", with) {
+	if !me.Ended(with) {
 		t.Error("with children, after the guard's end: got not ended, want ended")
 	}
 	who.Start += "1"
-	if !n.ended("n/c.1", identity{process: who, Children: true}) {
+	if !me.Ended(Identity{Process: who, Children: true}) {
 		t.Error("another process without a guard: got not ended, want ended")
 	}
 }
 
-// Two leases of one process, the older one about to run out: the process is what the newer
-// one says, in whatever order they are read.
-func TestLatest(t *testing.T) {
+func TestSameBoot(t *testing.T) {
 	t.Parallel()
-	at := time.Unix(1e9, 0)
-	older := LeaseInfo{Node: "n1", Boot: "B", Instance: "n1/B.9", Start: at, Draining: true}
-	newer := LeaseInfo{Node: "n1", Boot: "B", Instance: "n1/B.10", Start: at.Add(time.Second)}
-	for _, leases := range [][]LeaseInfo{{older, newer}, {newer, older}} {
-		if got := latest(leases); len(got) != 1 || got[0].Instance != newer.Instance {
-			t.Errorf("got %+v, want the newer one alone", got)
+	for _, c := range []struct {
+		x, y string
+		want bool
+	}{
+		{"n1/B.1", "n1/B.1", true},
+		{"n1/B.1", "n1/B.12", true},
+		{"n1.x/B.1", "n1.x/B.2", true},
+		{"n1/B.1", "n1/C.1", false},
+		{"n1/B.1", "n2/B.1", false},
+		{"n1/B", "n1/B", false},
+		{"", "", false},
+	} {
+		if got := SameBoot(c.x, c.y); got != c.want {
+			t.Errorf("SameBoot(%q, %q) is %v, want %v", c.x, c.y, got, c.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package identity
 
 import "golang.org/x/sys/unix"
 

@@ -1,4 +1,4 @@
-package node
+package lease
 
 import (
 	"time"
@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sinceBoot is a clock that never jumps and counts the time a suspended machine slept:
+// SinceBoot is a clock that never jumps and counts the time a suspended machine slept:
 // a lease runs out in Redis meanwhile (I1).
-func sinceBoot() time.Duration {
+func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		panic("clock_gettime(CLOCK_BOOTTIME): " + err.Error())

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package lease
+
+import "time"
+
+var processStart = time.Now()
+
+// SinceBoot is a clock that never jumps. Outside Linux it stands still while the
+// machine is suspended.
+func SinceBoot() time.Duration { return time.Since(processStart) }
