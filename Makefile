@@ -6,7 +6,7 @@ BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -o bin/
 MODULES := . $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod))
 
 .DEFAULT_GOAL := help
-.PHONY: help build test redis compose release chromium browser cgo lint vuln fuzz demo bench bench-cluster soak clean
+.PHONY: help build test test-all redis compose release chromium browser cgo lint vuln fuzz demo bench bench-cluster soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: redis chromium cgo ## run all tests with the race detector; needs redis-se
 	done
 	@CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 30m $(CLUSTERS)
 	@$(MAKE) --no-print-directory compose
+
+test-all: export LOWKIQ_TEST_ALL = 1
+test-all: test ## run the same cases on every kind of Redis as well, and those that take minutes
 
 redis:
 	@scripts/redis.sh

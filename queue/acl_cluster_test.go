@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // clusterWords are what every user of a Redis Cluster needs besides.
@@ -34,8 +35,9 @@ func clusterUser(t *testing.T, c *redistest.Cluster, user string, more ...string
 	return withLogin(c.URL(), user)
 }
 
-// TestACLCluster is the suite, without its longest tests, as the user of docs/security.md, on a Redis Cluster.
+// TestACLCluster is what differs as the user of docs/security.md on a Redis Cluster.
 func TestACLCluster(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3)
 	t.Run("check names what one master refuses", func(t *testing.T) {
@@ -47,19 +49,7 @@ func TestACLCluster(t *testing.T) {
 		owner := newRig(t, &backend{url: cluster.URL()}, func(c *Config) { c.Cluster = "producing" }) // the suite has its names
 		tryProducer(t, &backend{url: clusterUser(t, cluster, "producer")}, owner)
 	})
-	runBrief(t, &backend{url: clusterUser(t, cluster, "lowkiq", ofTests()...)})
-}
-
-// runBrief is the suite without its longest tests, which repeat the commands of the others:
-// [TestACL] has them.
-func runBrief(t *testing.T, b *backend) {
-	t.Helper()
-	for _, c := range suite() {
-		if slices.Contains([]string{"Model", "PagesOfEachSize", "Bulk"}, c.name) {
-			continue
-		}
-		t.Run(c.name, func(t *testing.T) { t.Parallel(); c.run(t, b) })
-	}
+	runCases(t, &backend{url: clusterUser(t, cluster, "lowkiq", ofTests()...), second: true}, tier.Of(nil, differing(), suite()))
 }
 
 // eachWordMissing leaves out one word after the other on one of the servers: the check must

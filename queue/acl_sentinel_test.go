@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // sentinelRule is that of a user of the sentinels themselves.
@@ -31,6 +32,7 @@ func sentinelUser(t *testing.T, s *redistest.Sentinel, more ...string) string {
 // TestACLSentinel is the suite, without its longest tests, as the users of
 // docs/security.md, through sentinels.
 func TestACLSentinel(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	s := redistest.StartSentinel(t)
 	s.DownAfter(time.Minute)
@@ -66,7 +68,7 @@ func TestACLSentinel(t *testing.T) {
 		owner := newRig(t, &backend{url: s.URL()}, func(c *Config) { c.Cluster = "producing" }) // the suite has its names
 		tryProducer(t, &backend{url: toSentinels(withLogin(s.URL(), "producer"), "watcher")}, owner)
 	})
-	runBrief(t, &backend{url: url})
+	runCases(t, &backend{url: url, second: true}, tier.Of(nil, differing(), suite()))
 }
 
 // A master that no sentinel knows is an error, and not a Redis without keys.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // aclRule is the rule that docs/security.md has for a user.
@@ -66,11 +67,12 @@ func TestACL(t *testing.T) {
 			t.Errorf("%s is for the tests only, but in the rule", word)
 		}
 	}
-	runCases(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...)}, suite())
+	runCases(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...), second: true}, tier.Of(differing(), except(suite(), long), suite()))
 }
 
 // The check at the start passes with the whole rule, and names whatever is missing.
 func TestCheckNamesMissingPermissions(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	server, rule := redistest.Start(t), aclRule(t, "lowkiq")
 	check := func(rule []string) error {

@@ -7,28 +7,36 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // The audit's tests break Redis by hand, which is why they are no part of the suite.
 
-func runAudit(t *testing.T, b *backend) {
-	t.Helper()
-	runCases(t, b, slices.Concat(auditTests, repairTests))
+// audits are all of them.
+func audits() []testCase { return slices.Concat(auditTests, repairTests) }
+
+// audited is what the kind of Redis could make differ: how keys are found and scripts called.
+func audited() []testCase {
+	return slices.DeleteFunc(audits(), func(c testCase) bool {
+		return !slices.Contains([]string{"Audit_Clean", "Audit_Cluster", "Audit_Orphans", "Repair_Faults"}, c.name)
+	})
 }
 
 func TestAudit(t *testing.T) {
 	t.Parallel()
-	runAudit(t, &backend{url: redistest.Start(t).URL()})
+	runCases(t, &backend{url: redistest.Start(t).URL()}, tier.Of(audited(), audits(), audits()))
 }
 
 func TestAuditOfCluster(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
-	runAudit(t, &backend{url: clusterUser(t, redistest.StartCluster(t, 3), "lowkiq", ofTests()...)})
+	runCases(t, &backend{url: clusterUser(t, redistest.StartCluster(t, 3), "lowkiq", ofTests()...)}, tier.Of(nil, audited(), audits()))
 }
 
 func TestAuditOfEmbedded(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
-	runAudit(t, &backend{url: redistest.StartMini(t).URL(), mini: true})
+	runCases(t, &backend{url: redistest.StartMini(t).URL(), mini: true}, tier.Of(nil, audited(), audits()))
 }
 
 func TestHeadlines(t *testing.T) {
@@ -98,6 +106,7 @@ func TestWeigh(t *testing.T) {
 
 // The rule of docs/security.md is enough to audit and to repair.
 func TestAuditUnderACL(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	anybody := &backend{url: server.URL()}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // backend is a Redis that the suite runs against, shared by all tests of one run.
@@ -18,6 +19,8 @@ type backend struct {
 	url string
 	// mini: the embedded Redis. It knows no memory limit.
 	mini bool
+	// second: another Redis is the judge of what is right, so that an eighth of the random histories does.
+	second bool
 	// names hands out a cluster name per test, so that tests cannot meet.
 	names atomic.Int64
 }
@@ -36,6 +39,23 @@ func suite() []testCase {
 	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, lagTests, removeTests)
 }
 
+// long are cases whose many rounds show what a script does, not what another kind of Redis does to it.
+var long = []string{
+	"Bulk", "BulkReachesAllGroups", "Late_ManyAtOnce", "ManyCrowdedIDs", "PagesOfACrowd", "PagesOfEachSize", "PagesWhileJobsMove",
+	"PushAgain_KeepsOrder", "Rule_ScoresKeepTheirBits", "Stale_Many",
+}
+
+// except returns the cases whose names are not listed.
+func except(cases []testCase, names []string) []testCase {
+	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool { return slices.Contains(names, c.name) })
+}
+
+// differing is what the kind of Redis, or the rights of its user, could make differ: which commands there are, which
+// keys a script may name together, what is published, how scripts are loaded.
+func differing() []testCase {
+	return except(slices.Concat(protocolTests, commitTests, wakeTests, leaseTests, removeTests, repeatTests, listTests), long)
+}
+
 // runCases runs tests side by side on one Redis.
 func runCases(t *testing.T, b *backend, cases []testCase) {
 	t.Helper()
@@ -50,23 +70,25 @@ func runCases(t *testing.T, b *backend, cases []testCase) {
 // TestSingle is the suite on one Redis server: the judge of what is right.
 func TestSingle(t *testing.T) {
 	t.Parallel()
-	runCases(t, &backend{url: redistest.Start(t).URL()}, suite())
+	runCases(t, &backend{url: redistest.Start(t).URL()}, tier.Of(except(suite(), long), suite(), suite()))
 }
 
 // TestCluster is the suite on a Redis Cluster: every key declared, every script's keys
 // in one slot.
 func TestCluster(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
-	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL()}, suite())
+	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL(), second: true}, tier.Of(nil, except(suite(), long), suite()))
 }
 
 // TestEmbedded is the suite on the Redis inside the process.
 func TestEmbedded(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
-	for _, c := range suite() {
+	for _, c := range tier.Of(nil, differing(), suite()) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.run(t, &backend{url: redistest.StartMini(t).URL(), mini: true}) // its own: each key costs all commands
+			c.run(t, &backend{url: redistest.StartMini(t).URL(), mini: true, second: true}) // its own: each key costs all commands
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // While a script runs Redis serves nobody else, leases included. So what one script does is bounded, whatever lies
@@ -107,6 +108,7 @@ func idsOf(name string, n int) (ids []string) {
 
 // TestScriptsAreBounded does everything to shards that are as full as the default limits allow.
 func TestScriptsAreBounded(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	for name, fill := range map[string]func(r *rig) []string{
@@ -257,6 +259,7 @@ func TestWorkIsCounted(t *testing.T) {
 
 // The morgue of an id has no limit. What leaves it does so in order, and a handler gets a piece of it.
 func TestLargeMorgue(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	const rounds, each = 4, 5000
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})

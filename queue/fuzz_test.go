@@ -11,11 +11,13 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // A cursor that a client has made up costs no more than one that a page has given: no long trails to look for in a line, of which
 // each is a search, and no more jobs than the page examines.
 func TestCursorsAreBounded(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	r := rigOn(t, (&backend{url: redistest.Start(t).URL()}).open(t))
 	r.push(job("a", "1"))

@@ -7,12 +7,14 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestBulkOrderWhileScriptsAreForgotten: the scripts of one push that concern one shard
 // take effect in push order, or not at all, while Redis forgets and others bring the
 // scripts back in the midst of the pipeline (I3).
 func TestBulkOrderWhileScriptsAreForgotten(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
 	stop := make(chan struct{})

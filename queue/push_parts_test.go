@@ -10,11 +10,13 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // A push costs what its jobs add to: 1,000 small payloads may move 32,000 others to the spill, or read 16 MiB. One script does
 // a part of it.
 func TestPushToManyIsBounded(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	for name, c := range map[string]struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 var removeTests = []testCase{
@@ -509,6 +510,7 @@ func TestRemoveLostReplies(t *testing.T) {
 // TestRemoveAmongPushes deletes and registers a queue again and again while producers push: what a push has acknowledged was
 // deleted by force with its queue, or is there.
 func TestRemoveAmongPushes(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	c := (&backend{url: redistest.Start(t).URL()}).open(t)
 	newQueue(t, c, 4)

@@ -6,10 +6,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // A claim is with a replica when it is answered; when no replica answers, it says so.
 func TestClaimWaitsForReplica(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	servers := redistest.StartSentinel(t).Data
 	r := newRig(t, &backend{url: servers[0].URL()})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 var cpuRule = regexp.MustCompile(`used_cpu_(?:sys|user):([\d.]+)`)
@@ -30,6 +31,7 @@ func (r *rig) work() (us int) {
 // TestCrowdIsLinear: 10,000 payloads pushed one by one to one id cost Redis the same
 // each, however many wait; also duplicates, also after a failure, also while in flight.
 func TestCrowdIsLinear(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	for name, prepare := range map[string]func(*rig){
@@ -74,6 +76,7 @@ func TestCrowdIsLinear(t *testing.T) {
 // TestPushOverTombsIsBounded: ids that were deleted and are pushed for later cost the same
 // however long the ready list is in which their entries are left.
 func TestPushOverTombsIsBounded(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	cost := map[int]int{}
