@@ -1,9 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net/url"
 
 	"github.com/lowkiq/lowkiq/internal/certs"
@@ -33,12 +33,13 @@ type trust struct {
 // conversation is one command's talk with a node.
 type conversation struct {
 	*remote.Client
+	*streams
 	ctx    context.Context
 	stop   func()
-	out    *streams
 	asJSON bool
 }
 
+// ask prepares the conversation that the Run of a command gets.
 func (a *asking) ask(s *streams) (*conversation, error) {
 	with, err := a.credentials.ask(a.Node, s)
 	if err != nil {
@@ -59,7 +60,7 @@ func (a *credentials) ask(node string, s *streams) (*conversation, error) {
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
-	return &conversation{Client: client, out: s}, a.secure(client)
+	return &conversation{Client: client, streams: s}, a.secure(client)
 }
 
 // secure makes a client speak to https addresses by the flags.
@@ -73,40 +74,63 @@ func (t *trust) secure(client *remote.Client) error {
 }
 
 // show gets a path and prints it: as it came with -o json, else as rows.
-func (c *conversation) show(path string, into any, rows func(io.Writer)) error {
+func (c *conversation) show(path string, into any, rows func()) error {
+	answer, err := c.Get(c.ctx, path)
+	switch {
+	case err != nil:
+		return err
+	case c.asJSON:
+		return writeJSON(c.out, answer)
+	}
+	if err := decode(path, answer, into); err != nil {
+		return err
+	}
+	rows()
+	return nil
+}
+
+// fetch gets a path and reads the answer.
+func (c *conversation) fetch(path string, into any) error {
 	answer, err := c.Get(c.ctx, path)
 	if err != nil {
 		return err
 	}
-	if c.asJSON {
-		return writeJSON(c.out.out, answer)
+	return decode(path, answer, into)
+}
+
+// print prints v as JSON with -o json, else as rows.
+func (c *conversation) print(v any, rows func()) error {
+	if !c.asJSON {
+		rows()
+		return nil
 	}
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	return writeJSON(c.out, text.Bytes())
+}
+
+// change posts and says what is so now.
+func (c *conversation) change(path string, body any, format string, args ...any) error {
+	answer, err := c.Post(c.ctx, path, body)
+	switch {
+	case err != nil:
+		return err
+	case c.asJSON:
+		return writeJSON(c.out, answer)
+	}
+	return c.say(format, args...)
+}
+
+// decode reads the answer to a path.
+func decode(path string, answer []byte, into any) error {
 	if err := json.Unmarshal(answer, into); err != nil {
 		return fail(exitFailed, "%s: not what a lowkiq node answers: %w", path, err)
 	}
-	rows(c.out.out)
 	return nil
-}
-
-// change posts and prints what the node says.
-func (c *conversation) change(path string, body any, words func(answer map[string]any) string) error {
-	answer, err := c.Post(c.ctx, path, body)
-	if err != nil {
-		return err
-	}
-	if c.asJSON {
-		return writeJSON(c.out.out, answer)
-	}
-	var said map[string]any
-	if err := json.Unmarshal(answer, &said); err != nil {
-		return fail(exitFailed, "%s: not what a lowkiq node answers: %w", path, err)
-	}
-	return say(c.out.out, "%s\n", words(said))
-}
-
-// table prints rows in columns below a header; see streams.table.
-func (c *conversation) table(w io.Writer, header string, rows func(row func(format string, args ...any))) {
-	c.out.table(w, header, rows)
 }
 
 // queuePath is the API's path of a queue, and below it.

@@ -24,24 +24,6 @@ type checkCommand struct {
 	Queues  []string `arg:"" optional:"" name:"queue" help:"Names of queues. Default: all."`
 }
 
-func (*checkCommand) Help() string {
-	return `Do the keys in Redis agree with each other: every id in one place, records that can be read, counters that count right, claims of instances that are known? It needs Redis and no node, and it may run while nodes work: what looks wrong in passing is looked at again, at one instant, before it is called a fault.
-
-    lowkiq-node check
-    lowkiq-node check orders history -o json
-    lowkiq-node check --orphans
-    lowkiq-node check --repair
-    lowkiq-node check --repair --yes
-
-A repair is one atomic step for each fault, and looks first whether the fault is still there. It deletes no payload and leaves flights of live owners alone. A record that cannot be read is moved, as it is, to the hash "aside" of its shard. A fault without a repair is for a person.
-
-Instances whose lease is gone, as after a kill -9 or the loss of a host, are named and are no faults: the nodes that are up remember each for an hour or two.
-
--o json is {"queues", "shards", "jobs", "aside", "faults": [{"kind", "queue", "shard", "id", "what", "repair"}], "more", "unsettled", "repaired", "gone"}; queue, shard and id are left out where they do not apply, and an id that is no text is id_base64.
-
-` + exitHelp
-}
-
 // Run audits, and repairs if that is wanted.
 func (c *checkCommand) Run(s *streams) error {
 	if c.Yes && !c.Repair {
@@ -142,6 +124,9 @@ func (c *checkCommand) repair(ctx context.Context, s *streams, client *queue.Cli
 	return found, repaired, nil
 }
 
+// errNoTerminal refuses what destroys and would have to be confirmed.
+var errNoTerminal = fail(exitUsage, "this cannot be undone, and there is no terminal to ask: want --yes, or --dry-run to count")
+
 // confirm asks a person. Without one the answer is no.
 func confirm(s *streams, question string) bool {
 	if !terminal(s.in) {
@@ -213,7 +198,7 @@ func answerOf(found queue.Audit, repaired int) checkAnswer {
 
 func reportTable(s *streams, found queue.Audit, repaired int) error {
 	if len(found.Faults) > 0 {
-		s.table(s.out, "FAULT QUEUE SHARD ID REPAIR WHAT", func(row func(string, ...any)) {
+		s.table("FAULT QUEUE SHARD ID REPAIR WHAT", func(row func(string, ...any)) {
 			for _, f := range found.Faults {
 				row("%s\t%s\t%s\t%s\t%s\t%s", f.Kind, cmp.Or(f.Queue, "-"), shardName(f.Shard), short(f.ID, 40), repairWord(f), short(f.What, 200))
 			}
@@ -223,26 +208,26 @@ func reportTable(s *streams, found queue.Audit, repaired int) error {
 		fmt.Fprintln(s.out)
 	}
 	if found.More > 0 {
-		say(s.out, "%d ids more look wrong in the same shards: repair these, or look at one queue\n", found.More)
+		s.say("%d ids more look wrong in the same shards: repair these, or look at one queue\n", found.More)
 	}
 	for _, sum := range found.Unsettled {
-		say(s.out, "not settled, for it moved all the while: %s\n", sum)
+		s.say("not settled, for it moved all the while: %s\n", sum)
 	}
 	if found.Aside > 0 {
-		say(s.out, "%d records that could not be read were moved aside by repairs\n", found.Aside)
+		s.say("%d records that could not be read were moved aside by repairs\n", found.Aside)
 	}
 	if n := len(found.Gone); n > 0 {
-		say(s.out, "%s gone, which nodes will forget in an hour or two: %s\n", count(n, "instance"), some(found.Gone, 3))
+		s.say("%s gone, which nodes will forget in an hour or two: %s\n", count(n, "instance"), some(found.Gone, 3))
 	}
 	if repaired > 0 {
-		say(s.out, "%d repaired\n", repaired)
+		s.say("%d repaired\n", repaired)
 	}
 	faults := len(found.Faults) + found.More
 	text := fmt.Sprintf("%s in %s, %s, %s", count(faults, "fault"), count(found.Queues, "queue"), count(found.Shards, "shard"), count(found.Jobs, "job"))
 	if faults > 0 {
 		text += fmt.Sprintf("; a repair would mend %d", countRepairable(found.Faults))
 	}
-	return say(s.out, "%s\n", text)
+	return s.say("%s\n", text)
 }
 
 // some names the first n of a list.
@@ -269,10 +254,10 @@ func repairText(s *streams, faults []queue.Fault) {
 			continue
 		}
 		if len(said) == 0 {
-			say(s.out, "\nA repair would:\n")
+			s.say("\nA repair would:\n")
 		}
 		said[f.Kind] = true
-		say(s.out, "  %s: %s\n", f.Kind, f.Repair)
+		s.say("  %s: %s\n", f.Kind, f.Repair)
 	}
 }
 
@@ -284,10 +269,10 @@ func personText(s *streams, faults []queue.Fault) {
 			continue
 		}
 		if !begun {
-			say(s.out, "\nA person must mend:\n")
+			s.say("\nA person must mend:\n")
 		}
 		begun = true
-		say(s.out, "  %s\n", f.What)
+		s.say("  %s\n", f.What)
 	}
 }
 

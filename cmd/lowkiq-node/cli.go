@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"runtime"
+	"strings"
 
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9"
@@ -39,19 +41,43 @@ type cli struct {
 	Man        manCommand        `cmd:"" help:"Print the manual page."`
 }
 
-// Help is printed below the list of commands.
-func (*cli) Help() string {
-	return "Try it without anything installed:\n\n    lowkiq-node dev\n\n" + exitHelp
-}
+// helpText has the help of every command in a section of its name; below it come the exit codes.
+//
+//go:embed help.md
+var helpText string
 
-// newParser reads the grammar.
+// newParser reads the grammar, and the help of its commands.
 func newParser(c *cli, s *streams, options ...kong.Option) (*kong.Kong, error) {
-	return kong.New(c, append([]kong.Option{
+	parser, err := kong.New(c, append([]kong.Option{
 		kong.Name("lowkiq-node"),
 		kong.Description("Ordered background jobs on Redis: one id is never handled twice at once, and never out of order."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 		kong.Bind(s),
 	}, options...)...)
+	if err != nil {
+		return nil, err
+	}
+	describe(parser.Model.Node, "", helpSections())
+	return parser, nil
+}
+
+// helpSections are the sections of help.md.
+func helpSections() map[string]string {
+	sections := map[string]string{}
+	for section := range strings.SplitSeq("\n"+helpText, "\n## ") {
+		command, text, _ := strings.Cut(section, "\n")
+		sections[command] = strings.TrimSpace(text)
+	}
+	return sections
+}
+
+// describe gives a command, and those below it, their help.
+func describe(node *kong.Node, path string, sections map[string]string) {
+	path = strings.TrimSpace(path + " " + node.Name)
+	node.Detail = strings.TrimSpace(sections[path] + "\n\n" + exitHelp)
+	for _, child := range node.Children {
+		describe(child, path, sections)
+	}
 }
 
 // execute parses the arguments, runs the command and returns the exit code.
@@ -74,16 +100,26 @@ func execute(args []string, s *streams) int {
 		report(s.err, err)
 		return exitUsage
 	}
-	if err := ctx.Run(); err != nil {
+	if err := run(ctx, s); err != nil {
 		report(s.err, advised(err))
 		return codeOf(err)
 	}
 	return exitOK
 }
 
-// example is a command's help.
-func example(arguments string) string {
-	return "Example:\n\n    lowkiq-node " + arguments + "\n\n" + exitHelp
+// run runs the command. One that asks a node gets a conversation.
+func run(ctx *kong.Context, s *streams) error {
+	if asker, ok := ctx.Selected().Target.Addr().Interface().(interface {
+		ask(s *streams) (*conversation, error)
+	}); ok {
+		with, err := asker.ask(s)
+		if err != nil {
+			return err
+		}
+		defer with.stop()
+		ctx.Bind(with)
+	}
+	return ctx.Run()
 }
 
 // silence is go-redis's logger, which would write lines of its own to stderr.

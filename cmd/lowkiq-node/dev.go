@@ -24,19 +24,6 @@ type devCommand struct {
 	LogLevel slog.Level `default:"warn" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
 }
 
-func (*devCommand) Help() string {
-	return `One process, nothing to install: an embedded Redis (miniredis: for trying only, its jobs end with the process), a node, and the queue "sample", whose handler prints what it gets.
-
-    lowkiq-node dev
-    lowkiq-node dev --nodes 3
-
-With --nodes the process runs as many nodes, each with ports and a lease of its own: one cluster, in which to watch shards move with drain. To kill one, run processes instead (lowkiq-node run).
-
-It prints its addresses and commands to try. Ctrl-C ends it.
-
-` + exitHelp
-}
-
 // maxDevNodes keeps a slip of the finger from starting thousands of nodes.
 const maxDevNodes = 20
 

@@ -1,8 +1,9 @@
 // Command lowkiq-node runs a node, feeds it and shows what it does.
 //
 // The package answers one question: what does a person or a script at a shell get?
-// Each command is a struct with a Run method, in a file of its name; the grammar is in
-// cli.go, the exit codes in exit.go, both rely on package kong. What is more than
+// Each command is a struct with a Run method; the grammar is in cli.go, help with examples
+// in help.md, the exit codes in exit.go. The Run of a command that asks a node gets a
+// conversation. What is more than
 // reading flags and printing is below internal: config reads the file, feed pushes a
 // stream, manual describes the commands. Package internal/remote asks a node over HTTP.
 //

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
 	"slices"
@@ -15,12 +14,9 @@ type inFlightCommand struct {
 	By         string `enum:",id,due" default:"" help:"Order: id (default) or due."`
 }
 
-// Help shows how.
-func (*inFlightCommand) Help() string { return example("in-flight orders --limit 10") }
-
 // Run prints what handlers have.
-func (c *inFlightCommand) Run(s *streams) error {
-	return c.list(s, c.oneQueue, "/in-flight", c.query(c.By, ""), jobTable)
+func (c *inFlightCommand) Run(with *conversation) error {
+	return c.list(with, c.oneQueue, "/in-flight", c.query(c.By, ""), func(jobs []listedJob) { jobTable(with, jobs) })
 }
 
 type errorsCommand struct {
@@ -28,33 +24,17 @@ type errorsCommand struct {
 	State    string `enum:"failed,retry,blocked,morgue" default:"failed" help:"Of failed jobs (the default), of those whose next attempt is not due (retry), of blocked or buried (morgue) ones."`
 }
 
-func (*errorsCommand) Help() string {
-	return `Errors that differ in numbers, ids and quoted text only are one kind, in which a # stands for each of them, and a ? for each character that is not printed. --kind of other commands takes it as it is shown; -o json has those whole that a narrow terminal cuts off. It looks at the newest 5,000 jobs.
-
-    lowkiq-node errors orders
-    lowkiq-node errors orders --state morgue
-    lowkiq-node morgue orders --kind 'no account #'
-    lowkiq-node morgue requeue orders --kind 'no account #'
-
-` + exitHelp
-}
-
 // Run prints the kinds of errors, most jobs first.
-func (c *errorsCommand) Run(s *streams) error {
-	with, err := c.ask(s)
-	if err != nil {
-		return err
-	}
-	defer with.stop()
+func (c *errorsCommand) Run(with *conversation) error {
 	var answer errorsAnswer
-	return with.show(errorsPath(c.Queue, c.State), &answer, func(w io.Writer) {
-		with.table(w, "JOBS PAYLOADS NEWEST KIND", func(row func(string, ...any)) {
+	return with.show(errorsPath(c.Queue, c.State), &answer, func() {
+		with.table("JOBS PAYLOADS NEWEST KIND", func(row func(string, ...any)) {
 			for _, g := range answer.Groups {
 				row("%d\t%d\t%s\t%s", g.Jobs, g.Payloads, moment(g.Newest), cmp.Or(g.Kind, "-")) // as it is: --kind takes it
 			}
 		})
 		if !answer.All {
-			fmt.Fprintf(w, "of the newest %d jobs; there are more\n", answer.Examined)
+			with.say("of the newest %d jobs; there are more\n", answer.Examined)
 		}
 	})
 }
@@ -84,26 +64,17 @@ type statsCommand struct {
 	asking `embed:""`
 }
 
-func (*statsCommand) Help() string {
-	return "The figures that Ruby Lowkiq's dashboard shows, in its words.\n\n" + example("stats -o json")
-}
-
 // rubyFigures are a queue's figures in the words of Ruby Lowkiq.
 type rubyFigures struct{ Lag, Busy, Enqueued, Fresh, Retries, Dead, Processed, Failed int64 }
 
 // Run prints the figures of all queues.
-func (c *statsCommand) Run(s *streams) error {
-	with, err := c.ask(s)
-	if err != nil {
-		return err
-	}
-	defer with.stop()
+func (c *statsCommand) Run(with *conversation) error {
 	var answer struct {
 		Total    rubyFigures
 		ByWorker map[string]rubyFigures `json:"by_worker"`
 	}
-	return with.show("/api/v1/stats", &answer, func(w io.Writer) {
-		with.table(w, "QUEUE LAG BUSY ENQUEUED FRESH RETRIES DEAD PROCESSED FAILED", func(row func(string, ...any)) {
+	return with.show("/api/v1/stats", &answer, func() {
+		with.table("QUEUE LAG BUSY ENQUEUED FRESH RETRIES DEAD PROCESSED FAILED", func(row func(string, ...any)) {
 			line := func(name string, f rubyFigures) {
 				row("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", name, seconds(float64(f.Lag)), f.Busy, f.Enqueued, f.Fresh, f.Retries, f.Dead, f.Processed, f.Failed)
 			}
@@ -119,15 +90,8 @@ type redisCommand struct {
 	asking `embed:""`
 }
 
-func (*redisCommand) Help() string { return example("redis") }
-
 // Run prints what the Redis servers say of themselves.
-func (c *redisCommand) Run(s *streams) error {
-	with, err := c.ask(s)
-	if err != nil {
-		return err
-	}
-	defer with.stop()
+func (c *redisCommand) Run(with *conversation) error {
 	var answer struct {
 		Servers []struct {
 			Address, Version, Role string
@@ -139,8 +103,8 @@ func (c *redisCommand) Run(s *streams) error {
 			Policy                 string `json:"maxmemory_policy"`
 		}
 	}
-	return with.show("/api/v1/redis", &answer, func(w io.Writer) {
-		with.table(w, "ADDRESS VERSION ROLE UP CLIENTS MEMORY PEAK LIMIT POLICY", func(row func(string, ...any)) {
+	return with.show("/api/v1/redis", &answer, func() {
+		with.table("ADDRESS VERSION ROLE UP CLIENTS MEMORY PEAK LIMIT POLICY", func(row func(string, ...any)) {
 			for _, one := range answer.Servers {
 				row("%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", one.Address, cmp.Or(one.Version, "-"), cmp.Or(one.Role, "-"), days(one.Uptime),
 					one.Clients, cmp.Or(one.Used, "-"), cmp.Or(one.Peak, "-"), megabytes(one.Most), cmp.Or(one.Policy, "-"))

@@ -15,10 +15,6 @@ type healthCommand struct {
 	Timeout time.Duration `default:"3s" placeholder:"TIME" help:"How long to wait for the answer (${default})."`
 }
 
-func (*healthCommand) Help() string {
-	return "For the health checks of containers. No token is needed.\n\nExamples:\n\n    lowkiq-node health\n    lowkiq-node health --ready --node http://10.0.0.2:7948\n\n" + exitHelp
-}
-
 // Run asks /healthz or /readyz. A node that is not ready counts as unreachable.
 func (c *healthCommand) Run(s *streams) error {
 	client, err := remote.New(c.Node, "")

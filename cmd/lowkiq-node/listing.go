@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"strconv"
 )
@@ -49,12 +48,7 @@ type listPage struct {
 }
 
 // list prints a page, or all of them.
-func (r *rangeFlags) list(s *streams, q oneQueue, path string, query url.Values, table func(*conversation, io.Writer, []listedJob)) error {
-	with, err := q.ask(s)
-	if err != nil {
-		return err
-	}
-	defer with.stop()
+func (r *rangeFlags) list(with *conversation, q oneQueue, path string, query url.Values, table func([]listedJob)) error {
 	path = queuePath(q.Queue, path)
 	if with.asJSON && !r.All {
 		return with.show(path+"?"+query.Encode(), nil, nil)
@@ -78,7 +72,7 @@ func (r *rangeFlags) list(s *streams, q oneQueue, path string, query url.Values,
 // pages prints one page after another as one list.
 type pages struct {
 	with    *conversation
-	table   func(*conversation, io.Writer, []listedJob)
+	table   func([]listedJob)
 	printed int
 	pages   int
 }
@@ -97,7 +91,7 @@ func (p *pages) print(page listPage) error {
 			return fail(exitFailed, "not what a lowkiq node answers: %w", err)
 		}
 	}
-	p.table(p.with, p.with.out.out, jobs)
+	p.table(jobs)
 	return nil
 }
 
@@ -113,15 +107,15 @@ func (p *pages) printJSON(jobs []json.RawMessage) error {
 		}
 		text.Write(job)
 	}
-	return writeJSON(p.with.out.out, text.Bytes())
+	return writeJSON(p.with.out, text.Bytes())
 }
 
 func (p *pages) end(next string) (err error) {
 	switch {
 	case p.with.asJSON:
-		_, err = fmt.Fprintln(p.with.out.out, `],"more":false,"next":""}`)
+		_, err = fmt.Fprintln(p.with.out, `],"more":false,"next":""}`)
 	case next != "":
-		err = say(p.with.out.out, "… and more: --all, or --cursor %s\n", next)
+		err = p.with.say("… and more: --all, or --cursor %s\n", next)
 	}
 	return err
 }

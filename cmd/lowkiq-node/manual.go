@@ -14,17 +14,6 @@ type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
-func (*completionCommand) Help() string {
-	return `For this shell, or for ever:
-
-    source <(lowkiq-node completion bash)
-    lowkiq-node completion bash > /etc/bash_completion.d/lowkiq-node
-    lowkiq-node completion zsh > "${fpath[1]}/_lowkiq-node"
-    lowkiq-node completion fish > ~/.config/fish/completions/lowkiq-node.fish
-
-` + exitHelp
-}
-
 // Run prints a script for the shell to source.
 func (c *completionCommand) Run(s *streams, ctx *kong.Context) error {
 	_, err := fmt.Fprint(s.out, manual.Completion(manual.Read(ctx.Model, exitHelp), c.Shell))
@@ -33,15 +22,6 @@ func (c *completionCommand) Run(s *streams, ctx *kong.Context) error {
 
 type manCommand struct {
 	Markdown bool `help:"As a page of Markdown: docs/cli.md."`
-}
-
-func (*manCommand) Help() string {
-	return `Examples:
-
-    lowkiq-node man | man -l -
-    lowkiq-node man > /usr/local/share/man/man1/lowkiq-node.1
-
-` + exitHelp
 }
 
 // Run prints all commands.

@@ -39,6 +39,25 @@ func TestHelpHasExamples(t *testing.T) {
 	}
 }
 
+// Every section of help.md is of a command.
+func TestHelpSections(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{"": true, "lowkiq-node": true}
+	var walk func(node *kong.Node, path string)
+	walk = func(node *kong.Node, path string) {
+		known[path] = true
+		for _, child := range node.Children {
+			walk(child, path+" "+child.Name)
+		}
+	}
+	walk(grammarOf(t).Node, "lowkiq-node")
+	for command := range helpSections() {
+		if !known[command] {
+			t.Errorf("help.md has a section %q, which is no command", command)
+		}
+	}
+}
+
 // Help fits into 80 columns: what is indented is not wrapped, nor is a word.
 func TestHelpFits(t *testing.T) {
 	t.Parallel()

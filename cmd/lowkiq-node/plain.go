@@ -60,6 +60,9 @@ func say(w io.Writer, format string, args ...any) (err error) {
 	return err
 }
 
+// say prints to standard output; see the function of this name.
+func (s *streams) say(format string, args ...any) error { return say(s.out, format, args...) }
+
 // writeJSON writes what a node answered: to a file or a pipe as it is, to a terminal with the
 // characters escaped that it might obey. These can stand in strings only.
 func writeJSON(to *os.File, answer []byte) error {

@@ -41,28 +41,6 @@ type pushCommand struct {
 	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time it may run: from now, as in 10s or 2h, RFC 3339, or unix seconds. An id that waits already keeps its due time."`
 }
 
-func (*pushCommand) Help() string {
-	return `A line is {"id":"a","payload":{"any":"JSON"},"score":1,"perform_in":1763600000}; all but id are optional. A stream may have any length.
-
-    lowkiq-node push --queue orders < events.ndjson
-    lowkiq-node push --queue orders --id 17 --payload '{"state":"paid"}'
-    lowkiq-node push --queue new --shards 16 --redis redis://10.0.0.1 a.ndjson
-
-    lowkiq-node push --queue orders --node http://10.0.0.1:7948 a.ndjson
-
-With --node the jobs go through the API of that node: for hosts that do not reach Redis. LOWKIQ_URL, which other commands go by, does not change where jobs are pushed.
-
-The shard count comes from the registry in Redis, else from --shards or the configuration's queues, which registers the queue.
-
-Bad lines are reported as "line N: reason" and do not stop the rest, unless --strict. While Redis is away, from the start or later, the push says so on stderr and is repeated for 30 s (--patience); then it ends with exit code 3 and, if it had begun, says "resume with --skip N": every line up to N is stored, or was reported as refused. A push is at least once: equal payloads of one id waiting together are one, which is counted as merged.
-
-All payloads of an id wait together, and an id has one due time. A push to an id that waits adds its payload and changes neither the due time nor the retries, whether its perform_in is earlier, later or missing: lowkiq-node jobs run-now makes it due. What is pushed while a handler has the id is due once the handler is done, at its perform_in at the earliest.
-
-The last line on stdout is {"pushed":n,"merged":k,"refused":m,"lines":l}: jobs stored, those of them that were merged, jobs refused, and lines taken, which is pushed + refused.
-
-` + exitHelp
-}
-
 // Run pushes to Redis directly, which needs no node (I7), or through the node that is named.
 func (c *pushCommand) Run(s *streams) error {
 	if err := c.check(); err != nil {

@@ -34,30 +34,6 @@ type runCommand struct {
 	LogLevel      slog.Level `default:"info" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
 }
 
-func (*runCommand) Help() string {
-	return `Without a configuration it prints a minimal one:
-
-    lowkiq-node run > node.yaml
-    lowkiq-node run --config node.yaml
-
-Nodes with the same Redis and the same cluster name are one cluster, and share the shards of all queues: start as many as you like, on this host with the same command, on others with --bind and a gossip key:
-
-    lowkiq-node run --config node.yaml
-    lowkiq-node run --config node.yaml --join 127.0.0.1:7946
-    lowkiq-node run --config node.yaml --bind 10.0.0.2:7946 --http 10.0.0.2:7948
-
-The configuration file is overridden by environment variables, and these by flags. A variable is the key's path in capitals, with _ for dots and whatever else is no letter or digit:
-
-    node.poll_interval     LOWKIQ_NODE_POLL_INTERVAL=500ms
-    queues.history.shards  LOWKIQ_QUEUES_HISTORY_SHARDS=16 (in the file)
-
-Keys of the file: cluster, redis, redis_tls ({ca_file, cert_file, key_file}); node: name, concurrency, ttl, poll_interval, shutdown_timeout, http, http_names, request_memory, token_file (admin), push_token_file, read_token_file (each one token, or two while they are rotated; a variable of the same name without _FILE is the token itself), tls ({cert_file, key_file, ca_file, peer_name, client_auth: require or none}), insecure, allow_eviction, bind, advertise, join, weight, gossip_key_file (AES keys in base64, one a line: the first encrypts, all decrypt); queues.NAME: shards, batch_size, max_retry_count, retry_in ({base, power, jitter} or a list of durations), handler ({http, timeout} or {exec, processes}), scheduler (lag or seq), concurrency, shard_concurrency, prefetch, handler_timeout, exhausted (skip, bury or block), max_crashes, max_payload_size, max_id_payloads, max_id_size.
-
-SIGTERM and SIGINT end it gracefully: what is in flight is finished, within shutdown_timeout. A second SIGINT ends it at once. SIGTTIN prints the stacks of all goroutines. Logs go to stderr, as text to a terminal, else as JSON.
-
-` + exitHelp
-}
-
 func (c *runCommand) overrides() []config.Override {
 	return given(
 		config.Override{Source: "--name", Key: "node.name", Value: c.Name},

@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/lowkiq/lowkiq/web"
@@ -13,39 +11,30 @@ type statusCommand struct {
 	asking `embed:""`
 }
 
-func (*statusCommand) Help() string {
-	return "SHARDS of a node is what it said with the last renewal of its lease, LEASE_AGE ago; who owns what this moment is shown by shards.\n\nExamples:\n\n    lowkiq-node status\n    lowkiq-node status --node http://10.0.0.1:7948 -o json\n\n" + exitHelp
-}
-
 // Run prints the cluster's nodes and queues.
-func (c *statusCommand) Run(s *streams) error {
-	with, err := c.ask(s)
-	if err != nil {
-		return err
-	}
-	defer with.stop()
+func (c *statusCommand) Run(with *conversation) error {
 	var status web.Status
-	return with.show("/api/v1/status", &status, func(w io.Writer) {
-		say(w, "cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
+	return with.show("/api/v1/status", &status, func() {
+		with.say("cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
 			cmp.Or(status.Generation.Record, "0"), status.Generation.Index)
 		for _, warning := range status.Warnings {
-			say(w, "warning: %s\n", warning)
+			with.say("warning: %s\n", warning)
 		}
 		if len(status.Warnings) > 0 {
-			fmt.Fprintln(w)
+			with.say("\n")
 		}
-		with.table(w, "NODE STATE SHARDS LEASE_AGE VOTER HTTP INSTANCE", func(row func(string, ...any)) {
+		with.table("NODE STATE SHARDS LEASE_AGE VOTER HTTP INSTANCE", func(row func(string, ...any)) {
 			for _, n := range status.Nodes {
 				row("%s\t%s\t%d\t%s\t%t\t%s\t%s", n.Name, n.State, n.Shards, seconds(n.LeaseAge), n.Voter, cmp.Or(n.HTTP, "-"), n.Instance)
 			}
 		})
-		fmt.Fprintln(w)
-		queueTable(with, w, status.Queues)
+		with.say("\n")
+		queueTable(with, status.Queues)
 	})
 }
 
-func queueTable(with *conversation, w io.Writer, queues []web.QueueStatus) {
-	with.table(w, "QUEUE STATE LAG READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
+func queueTable(with *conversation, queues []web.QueueStatus) {
+	with.table("QUEUE STATE LAG READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
 		for _, q := range queues {
 			state := "running"
 			switch {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"log/slog"
 	"os"
 
@@ -35,9 +34,9 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// bold prints a line so that it stands out, if w is a terminal and colours are wanted.
-func (s *streams) bold(w io.Writer, line string) string {
-	if f, ok := w.(*os.File); ok && terminal(f) && os.Getenv("NO_COLOR") == "" {
+// bold prints a line so that it stands out, on a terminal and if colours are wanted.
+func (s *streams) bold(line string) string {
+	if terminal(s.out) && os.Getenv("NO_COLOR") == "" {
 		return "\x1b[1m" + line + "\x1b[0m"
 	}
 	return line

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"slices"
@@ -20,23 +19,22 @@ var numeric = regexp.MustCompile(`^(-|[0-9]+([.,][0-9]+)?|([0-9.]+(h|m|s|ms|µs)
 
 // table prints rows in columns below a header of words. A row is a format with a tab
 // between its cells.
-func (s *streams) table(w io.Writer, header string, rows func(row func(format string, args ...any))) {
+func (s *streams) table(header string, rows func(row func(format string, args ...any))) {
 	lines := [][]string{strings.Fields(header)}
 	rows(func(format string, args ...any) {
 		lines = append(lines, strings.Split(fmt.Sprintf(format, plainArgs(args)...), "\t"))
 	})
-	for i, line := range columns(lines, width(w)) {
+	for i, line := range columns(lines, width(s.out)) {
 		if i == 0 {
-			line = s.bold(w, line)
+			line = s.bold(line)
 		}
-		fmt.Fprintln(w, line)
+		fmt.Fprintln(s.out, line)
 	}
 }
 
-// width is how many characters fit into a line of w; 0 is any number.
-func width(w io.Writer) int {
-	f, ok := w.(*os.File)
-	if !ok || !terminal(f) {
+// width is how many characters fit into a line of f; 0 is any number.
+func width(f *os.File) int {
+	if !terminal(f) {
 		return 0
 	}
 	columns, _, err := term.GetSize(int(f.Fd()))

@@ -11,10 +11,6 @@ type versionCommand struct {
 	Output string `short:"o" enum:"table,json" default:"table" help:"table or json."`
 }
 
-func (*versionCommand) Help() string {
-	return "Examples:\n\n    lowkiq-node version\n    lowkiq-node version -o json\n\n" + exitHelp
-}
-
 // build is what the binary knows of itself.
 type build struct {
 	Version  string `json:"version"`

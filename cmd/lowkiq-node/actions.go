@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/lowkiq/lowkiq/internal/remote"
 )
 
@@ -15,6 +17,86 @@ import (
 
 // stepLimit is how many jobs one request changes.
 const stepLimit = 1000
+
+// action is something to do to jobs.
+type action struct {
+	done string // for people: "17 <done>"
+	ask  string // what a person is asked first, "" if it can be undone: "<ask> 17 jobs of queue orders?"
+}
+
+// actions are named by their commands, and so are their paths: "jobs kill" is posted to /jobs/kill.
+var actions = map[string]action{
+	"jobs run-now":    {done: "due now"},
+	"jobs kill":       {done: "sent to the morgue", ask: "Send to the morgue"},
+	"jobs delete":     {done: "deleted", ask: "Delete for ever"},
+	"morgue requeue":  {done: "requeued"},
+	"morgue delete":   {done: "deleted", ask: "Delete for ever"},
+	"blocked requeue": {done: "requeued"},
+	"blocked skip":    {done: "let go on", ask: "Bury the oldest payload"},
+	"blocked bury":    {done: "sent to the morgue", ask: "Send to the morgue"},
+}
+
+type blockedCommand struct {
+	Requeue blockedJobs `cmd:"" help:"Let ids go on: fresh and due now."`
+	Skip    blockedJobs `cmd:"" help:"Bury the payload with the smallest score of each id, and go on."`
+	Bury    blockedJobs `cmd:"" help:"Send ids to the morgue."`
+}
+
+// blockedJobs are ids that wait for a person.
+type blockedJobs struct {
+	someJobs `embed:""`
+	All      bool `help:"All blocked ids."`
+}
+
+// Run does what the command is called.
+func (c *blockedJobs) Run(with *conversation, ctx *kong.Context) error {
+	return c.perform(with, request{command: commandOf(ctx), all: c.All, flag: "--all"})
+}
+
+// buriedJobs are jobs of the morgue.
+type buriedJobs struct {
+	someJobs `embed:""`
+	All      bool `help:"The whole morgue."`
+}
+
+// Run does what the command is called.
+func (c *buriedJobs) Run(with *conversation, ctx *kong.Context) error {
+	return c.perform(with, request{command: commandOf(ctx), all: c.All, flag: "--all"})
+}
+
+// failedJobs are jobs that wait or are due, of which those that failed can be named as a whole.
+type failedJobs struct {
+	someJobs  `embed:""`
+	AllFailed bool `help:"Every job that failed and waits for its next attempt, or whose turn has come."`
+	All       bool `hidden:""` // there is none: it says so
+}
+
+// Run does what the command is called.
+func (c *failedJobs) Run(with *conversation, ctx *kong.Context) error {
+	command := commandOf(ctx)
+	if c.All {
+		return fail(exitUsage, "%s has no --all: --all-failed takes every job that failed; jobs that never failed are named by their ids. "+
+			"A retired queue goes as a whole: lowkiq-node queues delete %s --force", command, c.Queue)
+	}
+	return c.perform(with, request{command: command, all: c.AllFailed, flag: "--all-failed", state: "failed"})
+}
+
+// waitingJobs are jobs whose time has not come.
+type waitingJobs struct {
+	someJobs `embed:""`
+	All      bool   `help:"Every scheduled and every failed job."`
+	State    string `enum:",scheduled,retry" default:"" help:"Of all, only scheduled or retry ones."`
+}
+
+// Run does what the command is called.
+func (c *waitingJobs) Run(with *conversation, ctx *kong.Context) error {
+	return c.perform(with, request{command: commandOf(ctx), all: c.All || c.State != "", flag: "--all", state: c.State})
+}
+
+// commandOf is the command as it is typed, without the program: "jobs kill".
+func commandOf(ctx *kong.Context) string {
+	return ctx.Selected().Parent.Name + " " + ctx.Selected().Name
+}
 
 // someJobs names jobs of a queue: by their ids, or by what they have in common.
 type someJobs struct {
@@ -26,14 +108,13 @@ type someJobs struct {
 	IDs      []string `arg:"" optional:"" name:"id" help:"Ids of jobs."`
 }
 
-// deed is something to do to jobs.
-type deed struct {
-	path  string
-	all   bool   // to all jobs of the state
-	flag  string // the flag that says so, "" if there is none
-	state string
-	done  string // for people: "17 <done>"
-	ask   string // what a person is asked first, "" if it can be undone: "<ask> 17 jobs of queue orders?"
+// request is an action, and the jobs it is for unless ids are named.
+type request struct {
+	command string // of actions
+	action
+	all   bool   // all jobs of the state
+	flag  string // the flag that says so
+	state string // "" for all of the place
 }
 
 // progress is how far it has come.
@@ -44,9 +125,11 @@ type progress struct {
 	Next    string `json:"next"`
 }
 
-// act does it to the ids, or step by step to all.
-func (c *someJobs) act(s *streams, d deed) error {
-	all := d.all || c.Kind != ""
+// perform does it to the ids, or step by step to all.
+func (c *someJobs) perform(with *conversation, d request) error {
+	d.action = actions[d.command]
+	d.all = d.all || c.Kind != ""
+	all, destroys := d.all, d.ask != "" && !c.Yes && !c.DryRun
 	switch {
 	case all && len(c.IDs) > 0:
 		return fail(exitUsage, "want ids, or %s or --kind, got both", d.flag)
@@ -54,37 +137,25 @@ func (c *someJobs) act(s *streams, d deed) error {
 		return fail(exitUsage, "want at least one id, or %s", d.flag)
 	case !all && c.Cursor != "":
 		return fail(exitUsage, "--cursor goes with %s", d.flag)
+	case all && destroys && !terminal(with.in):
+		return errNoTerminal
 	}
-	if all && d.ask != "" && !c.Yes && !c.DryRun && !terminal(s.in) {
-		return fail(exitUsage, "this cannot be undone, and there is no terminal to ask: want --yes, or --dry-run to count")
-	}
-	with, err := c.asking.ask(s)
-	if err != nil {
-		return err
-	}
-	defer with.stop()
-	path := queuePath(c.Queue, d.path)
-	if c.DryRun {
-		sum, err := with.steps(path, c.body(d, all, true))
-		if err != nil {
+	path := queuePath(c.Queue, "/"+strings.ReplaceAll(d.command, " ", "/"))
+	if c.DryRun || destroys && terminal(with.in) {
+		found, err := with.steps(path, c.body(d, true))
+		switch {
+		case err != nil:
 			return err
-		}
-		d.done = "would be " + d.done
-		return c.summary(with, sum, d)
-	}
-	if d.ask != "" && !c.Yes && terminal(s.in) {
-		found, err := with.steps(path, c.body(d, all, true))
-		if err != nil {
-			return err
-		}
-		if found.Changed == 0 {
+		case c.DryRun:
+			d.done = "would be " + d.done
+			return c.summary(with, found, d)
+		case found.Changed == 0:
 			return c.summary(with, found, d) // there is nothing to ask about
-		}
-		if !confirm(s, fmt.Sprintf("%s %s of queue %s?", d.ask, count(found.Changed, "job"), plain(c.Queue))) {
+		case !confirm(with.streams, fmt.Sprintf("%s %s of queue %s?", d.ask, count(found.Changed, "job"), plain(c.Queue))):
 			return fail(exitFailed, "nothing was changed")
 		}
 	}
-	sum, err := with.steps(path, c.body(d, all, false))
+	sum, err := with.steps(path, c.body(d, false))
 	if err != nil {
 		return brokenOff(with.ctx, sum, d, err)
 	}
@@ -92,7 +163,7 @@ func (c *someJobs) act(s *streams, d deed) error {
 }
 
 // summary prints what was done. A kind that no job has is a slip of the pen more often than not.
-func (c *someJobs) summary(with *conversation, sum progress, d deed) error {
+func (c *someJobs) summary(with *conversation, sum progress, d request) error {
 	if c.Kind == "" || c.Cursor != "" || sum.Changed+sum.Skipped > 0 {
 		return with.summary(sum, d)
 	}
@@ -108,7 +179,7 @@ func (c *someJobs) summary(with *conversation, sum progress, d deed) error {
 const shownKinds = 5
 
 // noKind says that no job has an error of the kind, and which kinds there are.
-func (c *someJobs) noKind(with *conversation, d deed) error {
+func (c *someJobs) noKind(with *conversation, d request) error {
 	state := d.errorState()
 	noun := map[string]string{"failed": "failed job", "retry": "job between two attempts", "blocked": "blocked id", "morgue": "buried job"}[state]
 	answer, err := errorsOf(with, c.Queue, state)
@@ -133,9 +204,9 @@ func (c *someJobs) noKind(with *conversation, d deed) error {
 		c.Queue, noun, shellQuoted(c.Kind), strings.Join(kinds, ", "), more, list)
 }
 
-// errorState is the state of those jobs by whose errors a deed chooses, as the command errors has it.
-func (d deed) errorState() string {
-	switch place, _, _ := strings.Cut(strings.TrimPrefix(d.path, "/"), "/"); {
+// errorState is the state of those jobs by whose errors a request chooses, as the command errors has it.
+func (d request) errorState() string {
+	switch place, _, _ := strings.Cut(d.command, " "); {
 	case place != "jobs":
 		return place // blocked or morgue
 	case d.state == "failed":
@@ -148,9 +219,9 @@ func (d deed) errorState() string {
 func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // body is what a node is sent.
-func (c *someJobs) body(d deed, all, dryRun bool) map[string]any {
+func (c *someJobs) body(d request, dryRun bool) map[string]any {
 	body := map[string]any{"ids": c.IDs}
-	if all {
+	if d.all {
 		body = map[string]any{"all": true, "limit": stepLimit}
 		for name, value := range map[string]string{"state": d.state, "kind": c.Kind, "cursor": c.Cursor} {
 			if value != "" {
@@ -173,15 +244,15 @@ func (c *conversation) steps(path string, body map[string]any) (sum progress, er
 			return sum.failed(err), err
 		}
 		var step progress
-		if err := json.Unmarshal(answer, &step); err != nil {
-			return sum, fail(exitFailed, "%s: not what a lowkiq node answers: %w", path, err)
+		if err := decode(path, answer, &step); err != nil {
+			return sum, err
 		}
 		sum = progress{sum.Changed + step.Changed, sum.Skipped + step.Skipped, step.Left, step.Next}
 		if step.Next == "" {
 			return sum, nil
 		}
 		if shown == nil {
-			shown = newBar(c.out.err, int64(step.Changed+step.Skipped+step.Left), "working")
+			shown = newBar(c.err, int64(step.Changed+step.Skipped+step.Left), "working")
 			defer shown.clear()
 		}
 		shown.at(sum.Changed + sum.Skipped)
@@ -203,7 +274,7 @@ func (p progress) failed(err error) progress {
 }
 
 // brokenOff says how far it came, and how to go on.
-func brokenOff(ctx context.Context, sum progress, d deed, err error) error {
+func brokenOff(ctx context.Context, sum progress, d request, err error) error {
 	code := codeOf(err)
 	if ctx.Err() != nil {
 		code, err = exitInterrupted, errors.New("interrupted")
@@ -218,13 +289,13 @@ func brokenOff(ctx context.Context, sum progress, d deed, err error) error {
 }
 
 // summary prints what was done, and what was not.
-func (c *conversation) summary(sum progress, d deed) error {
+func (c *conversation) summary(sum progress, d request) error {
 	if c.asJSON {
-		return json.NewEncoder(c.out.out).Encode(sum)
+		return json.NewEncoder(c.out).Encode(sum)
 	}
 	text := fmt.Sprintf("%d %s", sum.Changed, d.done)
 	if sum.Skipped > 0 {
 		text += fmt.Sprintf(", %d not there", sum.Skipped)
 	}
-	return say(c.out.out, "%s\n", text)
+	return c.say("%s\n", text)
 }
