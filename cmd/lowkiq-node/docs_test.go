@@ -109,31 +109,6 @@ func TestDocumentedCommandsAreFoundOut(t *testing.T) {
 	}
 }
 
-// commands returns the names of the commands that people see.
-func commands(t *testing.T) (names []string) {
-	t.Helper()
-	parser, err := kong.New(&cli{}, kong.Bind(&streams{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, node := range parser.Model.Children {
-		if !node.Hidden {
-			names = append(names, node.Name)
-		}
-	}
-	return names
-}
-
-func TestREADMEHasEveryCommand(t *testing.T) {
-	t.Parallel()
-	readme := documents(t)["README.md"]
-	for _, name := range commands(t) {
-		if !strings.Contains(readme, "`"+name+"`") {
-			t.Errorf("the table of README lacks the command %s", name)
-		}
-	}
-}
-
 func load(file string) error {
 	_, err := config.Load(config.Input{Name: "README.md", File: []byte(file)})
 	return err
