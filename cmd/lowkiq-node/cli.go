@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	_ "embed"
+	"fmt"
 	"runtime"
 	"strings"
 
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/manual"
 )
 
 // cli is the grammar of the command line.
@@ -88,8 +91,12 @@ func execute(args []string, s *streams) int {
 		return exitFailed
 	}
 	redis.SetLogger(silence{}) // what matters comes back as an error
-	if len(args) == 0 {
+	switch {
+	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == manual.Asked && len(args) > 1:
+		fmt.Fprint(s.out, manual.Complete(manual.Read(parser.Model, exitHelp), args[1], args[2:]...))
+		return exitOK
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {

@@ -16,7 +16,7 @@ type completionCommand struct {
 
 // Run prints a script for the shell to source.
 func (c *completionCommand) Run(s *streams, ctx *kong.Context) error {
-	_, err := fmt.Fprint(s.out, manual.Completion(manual.Read(ctx.Model, exitHelp), c.Shell))
+	_, err := fmt.Fprint(s.out, manual.Completion(ctx.Model.Name, c.Shell))
 	return err
 }
 

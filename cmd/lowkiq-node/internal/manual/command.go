@@ -28,7 +28,6 @@ type Flag struct {
 	Value  string // placeholder; "" for a switch
 	Help   string
 	Values []string // all it may be, if that is known
-	File   bool     // it names a file
 	Env    string
 }
 
@@ -81,7 +80,6 @@ func readFlag(flag *kong.Flag) Flag {
 		return f
 	}
 	f.Value = flag.FormatPlaceHolder()
-	f.File = f.Value == "FILE"
 	if flag.Enum != "" {
 		f.Values = slices.DeleteFunc(flag.EnumSlice(), func(v string) bool { return v == "" })
 		f.Value = strings.Join(f.Values, "|")
@@ -99,12 +97,4 @@ func (c *Command) all() []*Command {
 		list = append(list, child.all()...)
 	}
 	return list
-}
-
-// options are the flags that may follow: those of the default child, too.
-func (c *Command) options() []Flag {
-	if c.Default != nil {
-		return c.Default.Flags
-	}
-	return c.Flags
 }
