@@ -185,7 +185,7 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if server.AOFKnown && !server.AOF {
+	if aof, known := server.Fields["aof_enabled"]; known && aof != "1" {
 		n.log.Warn("redis has no append-only file: jobs survive its restart only as far as its snapshots do", "redis", n.client.Redis())
 	}
 	if err := n.settleName(ctx); err != nil {

@@ -90,17 +90,3 @@ func checkOf(t *testing.T, url string) error {
 	_, err = c.Check(t.Context(), false)
 	return err
 }
-
-// What a check leaves for an instant is nothing that an audit complains of.
-func TestProbesAreNoOrphans(t *testing.T) {
-	t.Parallel()
-	c, err := Open(Config{Cluster: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	for n := range 3 {
-		eq(t, probeKey("a", n), c.orphan(probeKey("a", n), nil), "")
-	}
-	eq(t, "of a shard", c.orphan("lk:{a/q/1/0}:probe", map[string]string{}) != "", true)
-}

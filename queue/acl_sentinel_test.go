@@ -93,5 +93,5 @@ func TestInfoOfSentinel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eq(t, "address", c.addressOf(c.rdb), "a:26379,b:26379")
+	eq(t, "address", c.Redis(), "a:26379,b:26379")
 }

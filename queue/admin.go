@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // What people do to waiting jobs and to the morgue. None of it touches a flight: of an
@@ -38,7 +39,7 @@ func (q *Queue) byShard(ids []string, fn func(*Shard, []string) (int, error)) (t
 // some calls a script that does some of the ids and says how many, until all are done: ids
 // with many payloads take long, and Redis serves nobody else meanwhile. One with very many takes
 // several calls. The first argument of the script says whether the call before began with the first id.
-func (s *Shard) some(ctx context.Context, script *script, keys []string, args []any, ids []string) (total int, err error) {
+func (s *Shard) some(ctx context.Context, script *redisdb.Script, keys []string, args []any, ids []string) (total int, err error) {
 	var begun int64
 	for len(ids) > 0 {
 		all := append(make([]any, 0, 1+len(args)+len(ids)), begun)
@@ -48,13 +49,13 @@ func (s *Shard) some(ctx context.Context, script *script, keys []string, args []
 		}
 		r, _ := reply.([]any)
 		if len(r) != 3 {
-			return total, fmt.Errorf("shard %s: %s answered %v, want three numbers", s, script.name, reply)
+			return total, fmt.Errorf("shard %s: %s answered %v, want three numbers", s, script.Name, reply)
 		}
 		n, _ := r[0].(int64)
 		looked, _ := r[1].(int64)
 		begun, _ = r[2].(int64)
 		if looked+begun < 1 || int(looked+begun) > len(ids) {
-			return total, fmt.Errorf("shard %s: %s answered %v for %d ids", s, script.name, reply, len(ids))
+			return total, fmt.Errorf("shard %s: %s answered %v for %d ids", s, script.Name, reply, len(ids))
 		}
 		total, ids = total+int(n), ids[looked:]
 	}
@@ -71,7 +72,7 @@ func withIDs(args []any, ids []string) []any {
 // Delete forgets what waits for ids, if they are in that state.
 func (q *Queue) Delete(ctx context.Context, in State, ids ...string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.some(ctx, q.c.scripts.delete, s.keys.forWaiting(), []any{string(in)}, ids)
+		return s.some(ctx, q.c.db.Scripts.Delete, s.keys.ForWaiting(), []any{string(in)}, ids)
 	})
 }
 
@@ -89,14 +90,14 @@ func (q *Queue) KillOldest(ctx context.Context, in State, ids ...string) (int, e
 
 func (q *Queue) kill(ctx context.Context, in State, what string, ids []string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.some(ctx, q.c.scripts.kill, s.keys.forMorgue(), []any{string(in), what, s.keys.wake}, ids)
+		return s.some(ctx, q.c.db.Scripts.Kill, s.keys.ForMorgue(), []any{string(in), what, s.keys.Wake}, ids)
 	})
 }
 
 // RunNow makes ids due now. Blocked ids stay blocked.
 func (q *Queue) RunNow(ctx context.Context, ids ...string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.some(ctx, q.c.scripts.runNow, s.keys.forWaiting(), []any{s.keys.wake}, ids)
+		return s.some(ctx, q.c.db.Scripts.RunNow, s.keys.ForWaiting(), []any{s.keys.Wake}, ids)
 	})
 }
 
@@ -112,13 +113,13 @@ func (q *Queue) Unblock(ctx context.Context, ids ...string) (int, error) {
 
 func (q *Queue) requeue(ctx context.Context, from string, ids []string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.some(ctx, q.c.scripts.requeue, s.keys.forMorgue(), []any{from, s.keys.wake}, ids)
+		return s.some(ctx, q.c.db.Scripts.Requeue, s.keys.ForMorgue(), []any{from, s.keys.Wake}, ids)
 	})
 }
 
 // DeleteDead forgets what the morgue holds of ids.
 func (q *Queue) DeleteDead(ctx context.Context, ids ...string) (int, error) {
 	return q.byShard(ids, func(s *Shard, ids []string) (int, error) {
-		return s.some(ctx, q.c.scripts.forget, s.keys.forForget(), nil, ids)
+		return s.some(ctx, q.c.db.Scripts.Forget, s.keys.ForForget(), nil, ids)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 var adminTests = []testCase{
@@ -25,11 +26,11 @@ func manyCrowdedIDs(t *testing.T, b *backend) {
 		}
 		r.push(jobs...)
 	}
-	first := func(script *script, keys []string, args ...any) {
+	first := func(script *redisdb.Script, keys []string, args ...any) {
 		t.Helper()
 		reply, err := r.c.run(r.ctx, script, keys, withIDs(args, ids)...)
 		r.no(err)
-		eq(t, script.name, fmt.Sprint(reply), "[7 7 0]")
+		eq(t, script.Name, fmt.Sprint(reply), "[7 7 0]")
 	}
 	all := func(what string, n int, err error) {
 		t.Helper()
@@ -37,13 +38,13 @@ func manyCrowdedIDs(t *testing.T, b *backend) {
 		eq(t, what, n, len(ids))
 	}
 	k := r.s.keys
-	first(r.c.scripts.kill, k.forMorgue(), 0, "", "all", k.wake)
+	first(r.c.db.Scripts.Kill, k.ForMorgue(), 0, "", "all", k.Wake)
 	n, err := r.q.Kill(r.ctx, Anywhere, ids...)
 	all("the rest killed", n+7, err)
-	first(r.c.scripts.requeue, k.forMorgue(), 0, "morgue", k.wake)
+	first(r.c.db.Scripts.Requeue, k.ForMorgue(), 0, "morgue", k.Wake)
 	n, err = r.q.Requeue(r.ctx, ids...)
 	all("the rest requeued", n+7, err)
-	first(r.c.scripts.delete, k.forWaiting(), 0, "")
+	first(r.c.db.Scripts.Delete, k.ForWaiting(), 0, "")
 	n, err = r.q.Delete(r.ctx, Anywhere, ids[7:]...)
 	all("the rest deleted", n+7, err)
 	for _, id := range ids {
@@ -64,10 +65,10 @@ func largeRecords(t *testing.T, b *backend) {
 		r.push(job(ids[i], strings.Repeat("x", 1<<20)))
 	}
 	k := r.s.keys
-	reply, err := r.c.run(r.ctx, r.c.scripts.kill, k.forMorgue(), withIDs([]any{0, "", "all", k.wake}, ids)...)
+	reply, err := r.c.run(r.ctx, r.c.db.Scripts.Kill, k.ForMorgue(), withIDs([]any{0, "", "all", k.Wake}, ids)...)
 	r.no(err)
 	eq(t, "kill", fmt.Sprint(reply), "[1 1 0]")
-	reply, err = r.c.run(r.ctx, r.c.scripts.delete, k.forWaiting(), withIDs([]any{0, ""}, ids)...)
+	reply, err = r.c.run(r.ctx, r.c.db.Scripts.Delete, k.ForWaiting(), withIDs([]any{0, ""}, ids)...)
 	r.no(err)
 	eq(t, "delete", fmt.Sprint(reply), "[1 2 0]")
 	n, err := r.q.Kill(r.ctx, Anywhere, ids...)

@@ -8,9 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // What the registry says of a queue's payloads holds for whoever pushes: the codec in which they are stored, by its
@@ -209,14 +208,11 @@ func (q *Queue) look() {
 
 // read takes in what the registry says of the queue now. One that Redis has lost stays as it was.
 func (q *Queue) read(ctx context.Context) error {
-	text, err := q.c.rdb.HGet(ctx, q.c.queuesKey(), q.Name).Result()
-	if errors.Is(err, redis.Nil) {
-		return nil
+	reply, err := q.c.db.Do(ctx, "read the queue registry", "HGET", q.c.db.Keys.Queues(), q.Name)
+	if err != nil || reply == nil {
+		return err
 	}
-	if err != nil {
-		return q.c.explain("read the queue registry", err)
-	}
-	entry, err := q.c.decodeEntry(q.Name, text)
+	entry, err := q.c.decodeEntry(q.Name, redisdb.Text(reply))
 	q.c.mu.Lock()
 	defer q.c.mu.Unlock()
 	if err != nil {

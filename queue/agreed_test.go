@@ -90,7 +90,7 @@ func TestRulesArePublished(t *testing.T) {
 	}
 	r.no(node.PublishRules(r.ctx, "q"))
 	r.no(node.PublishRules(r.ctx, "q")) // again changes nothing
-	text, err := r.c.rdb.HGet(r.ctx, r.c.queuesKey(), "q").Result()
+	text, err := r.c.rdb().HGet(r.ctx, r.c.db.Keys.Queues(), "q").Result()
 	r.no(err)
 	eq(t, "entry", text, `{"shards":1,"layout":1,"codec":"upper","payload_bytes":4,"id_payloads":2}`)
 	// The program that pushed before: its next look at the registry is beside a push.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Verdict is how an attempt ended that came to nothing.
@@ -60,16 +62,16 @@ func (q *Queue) RecentAttempts(ctx context.Context, limit int) ([]Attempt, error
 // attempts reads the lists of shards, in pipelines of a bounded size.
 func (q *Queue) attempts(ctx context.Context, shards ...*Shard) (all []Attempt, err error) {
 	for part := range slices.Chunk(shards, 100) {
-		pipe := q.c.rdb.Pipeline()
-		for _, s := range part {
-			pipe.LRange(ctx, s.keys.attempts, 0, attemptsKept-1)
+		cmds := make([]redisdb.Cmd, len(part))
+		for i, s := range part {
+			cmds[i] = redisdb.Cmd{"LRANGE", s.keys.Attempts, 0, attemptsKept - 1}
 		}
-		cmds, err := pipe.Exec(ctx)
+		replies, err := q.c.db.Pipeline(ctx, "list attempts of queue "+q.Name, cmds...)
 		if err != nil {
-			return nil, q.c.explain("list attempts of queue "+q.Name, err)
+			return nil, err
 		}
-		for i, cmd := range cmds {
-			for _, entry := range cmd.(interface{ Val() []string }).Val() {
+		for i, reply := range replies {
+			for _, entry := range redisdb.Texts(reply) {
 				a, err := decodeAttempt(entry)
 				if err != nil {
 					return nil, fmt.Errorf("shard %s: %w", part[i], err)

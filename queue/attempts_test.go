@@ -160,7 +160,7 @@ func TestSuccessNotesNoAttempt(t *testing.T) {
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
 	stats := func() string {
 		t.Helper()
-		text, err := r.c.rdb.Info(r.ctx, "commandstats").Result()
+		text, err := r.c.rdb().Info(r.ctx, "commandstats").Result()
 		r.no(err)
 		return text
 	}

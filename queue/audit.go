@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // The audit: do the keys in Redis agree with each other? It reads a shard in pieces, while
@@ -162,15 +164,13 @@ func (c *Client) Audit(ctx context.Context, cfg AuditConfig) (Audit, error) {
 // size counts what there is to do, for the progress.
 func (a *auditor) size(ctx context.Context, queues []*Queue) error {
 	for _, q := range queues {
-		pipe := a.c.rdb.Pipeline()
+		var cmds []redisdb.Cmd
 		for _, s := range q.shards {
-			pipe.HLen(ctx, s.keys.jobs)
+			cmds = append(cmds, redisdb.Cmd{"HLEN", s.keys.Jobs})
 		}
-		cmds, _ := pipe.Exec(ctx) //nolint:errcheck // a key of a wrong type is found later
-		for _, cmd := range cmds {
-			if n, ok := cmd.(interface{ Val() int64 }); ok {
-				a.all += n.Val()
-			}
+		replies, _ := a.c.db.Pipeline(ctx, "count jobs", cmds...) //nolint:errcheck // a key of a wrong type is found later
+		for _, reply := range replies {
+			a.all += redisdb.Int(reply)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -228,25 +228,23 @@ func (a *auditor) addSome(found []Fault) {
 
 // types compares the types of a shard's keys.
 func (a *auditor) types(ctx context.Context, s *Shard) (right bool, err error) {
-	types := s.keys.types()
+	types := s.keys.Types()
 	keys := slices.Sorted(maps.Keys(types))
-	pipe := a.c.rdb.Pipeline()
+	var cmds []redisdb.Cmd
 	for _, key := range keys {
-		pipe.Type(ctx, key)
+		cmds = append(cmds, redisdb.Cmd{"TYPE", key})
 	}
-	aside := pipe.HLen(ctx, s.keys.aside)
-	cmds, err := pipe.Exec(ctx)
+	replies, err := a.c.db.Pipeline(ctx, "read types of "+s.String(), append(cmds, redisdb.Cmd{"HLEN", s.keys.Aside})...)
 	right = true
 	for i, key := range keys {
-		got, ok := cmds[i].(interface{ Val() string })
-		if ok && cmds[i].Err() == nil && got.Val() != "none" && got.Val() != types[key] {
+		if got := redisdb.Text(replies[i]); got != "" && got != "none" && got != types[key] {
 			right = false
-			a.add(Fault{Kind: WrongType, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("key %s is a %s, want a %s; the rest of the shard was not looked at", key, got.Val(), types[key])})
+			a.add(Fault{Kind: WrongType, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("key %s is a %s, want a %s; the rest of the shard was not looked at", key, got, types[key])})
 		}
 	}
 	if !right {
 		return false, nil
 	}
-	a.out.Aside += aside.Val()
-	return true, a.c.explain("read types of "+s.String(), err)
+	a.out.Aside += redisdb.Int(replies[len(keys)])
+	return true, err
 }

@@ -6,23 +6,22 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // What belongs to no shard: the registry, the index of instances, the record, stray keys.
 
 // registry reads the registry's entries one by one and returns the queues to look at.
 func (a *auditor) registry(ctx context.Context) (queues []*Queue, err error) {
-	raw, err := a.c.rdb.HGetAll(ctx, a.c.queuesKey()).Result()
+	reply, err := a.c.db.Do(ctx, "read the queue registry", "HGETALL", a.c.db.Keys.Queues())
 	if err != nil {
-		return nil, a.c.explain("read the queue registry", err)
+		return nil, err
 	}
+	raw := redisdb.Map(reply)
 	for name, text := range raw {
 		if entry, err := parseEntry(text); err == nil && entry.Removed {
 			delete(raw, name)
@@ -72,14 +71,14 @@ func (a *auditor) cluster(ctx context.Context, queues []*Queue) error {
 }
 
 func (a *auditor) records(ctx context.Context) error {
-	for key, what := range map[string]string{a.c.recordKey(): "the cluster record", a.c.markKey(): "the leader's mark"} {
+	for key, what := range map[string]string{a.c.db.Keys.Record(): "the cluster record", a.c.db.Keys.Leader(): "the leader's mark"} {
 		value, err := a.c.bytes(ctx, key, "read "+what)
 		switch {
 		case err != nil && strings.Contains(err.Error(), "WRONGTYPE"):
 			a.add(Fault{Kind: RecordDamaged, Shard: -1, What: what + " is of another type in Redis"})
 		case err != nil:
 			return err
-		case key == a.c.recordKey() && value != nil && !json.Valid(value):
+		case key == a.c.db.Keys.Record() && value != nil && !json.Valid(value):
 			a.add(Fault{Kind: RecordDamaged, Shard: -1, What: fmt.Sprintf("%s cannot be read: %.40q", what, value)})
 		}
 	}
@@ -133,20 +132,21 @@ func (a *auditor) unknown(ctx context.Context, holder string) error {
 
 // orphans walks through all keys of the cluster, on each master.
 func (a *auditor) orphans(ctx context.Context) error {
-	entries, err := a.c.rdb.HGetAll(ctx, a.c.queuesKey()).Result()
+	reply, err := a.c.db.Do(ctx, "read the queue registry", "HGETALL", a.c.db.Keys.Queues())
 	if err != nil {
-		return a.c.explain("read the queue registry", err)
+		return err
 	}
+	entries := redisdb.Map(reply)
 	var mu sync.Mutex // guards found: the masters of a Redis Cluster are asked at once
 	found := map[string]bool{}
-	err = a.c.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
-		for _, pattern := range keyPatterns(a.c.cfg.Cluster) {
-			var cursor uint64
-			for {
-				keys, next, err := node.Scan(ctx, cursor, pattern, sweepIDs).Result()
+	return a.c.db.EachMaster(ctx, func(ctx context.Context, master *redisdb.DB) error {
+		for _, pattern := range a.c.db.Keys.Patterns() {
+			for cursor := "0"; ; {
+				reply, err := master.Do(ctx, "scan keys", "SCAN", cursor, "MATCH", pattern, "COUNT", sweepIDs)
 				if err != nil {
-					return a.c.explain("scan keys", err)
+					return err
 				}
+				keys, next := redisdb.Scanned(reply)
 				mu.Lock()
 				for _, key := range keys {
 					if why := a.c.orphan(key, entries); why != "" && !found[key] {
@@ -155,54 +155,43 @@ func (a *auditor) orphans(ctx context.Context) error {
 					}
 				}
 				mu.Unlock()
-				if cursor = next; cursor == 0 {
+				if cursor = next; cursor == "0" {
 					break
 				}
 			}
 		}
 		return nil
 	})
-	return err
 }
 
 // orphan says why a key belongs to nothing, "" if it does.
 func (c *Client) orphan(key string, registry map[string]string) string {
-	if name, ok := strings.CutPrefix(key, clusterKey(c.cfg.Cluster, "")); ok {
-		for _, known := range clusterNames {
-			if name == known || strings.HasSuffix(known, ":") && strings.HasPrefix(name, known) {
-				return ""
-			}
-		}
-		return "lowkiq keeps no such key"
-	}
-	parts := shardKeyRule.FindStringSubmatch(key)
-	if parts == nil && probeKeyRule.MatchString(key) {
+	if c.db.Keys.Shared(key) {
 		return ""
 	}
-	if parts == nil {
+	queue, layout, index, name, ok := redisdb.ParseShard(key)
+	if !ok {
 		return "lowkiq keeps no such key"
 	}
-	text, ok := registry[parts[1]]
+	text, ok := registry[queue]
 	if !ok {
-		return fmt.Sprintf("queue %s is not registered", parts[1])
+		return fmt.Sprintf("queue %s is not registered", queue)
 	}
 	entry, err := parseEntry(text)
-	layout, _ := strconv.Atoi(parts[2])
-	index, _ := strconv.Atoi(parts[3])
 	switch {
 	case err != nil:
 		return ""
-	case parts[4] == "count" && (layout < entry.Layout || layout == entry.Layout && entry.Removed):
+	case name == "count" && (layout < entry.Layout || layout == entry.Layout && entry.Removed):
 		return "" // the mark of a deleted queue: see remove.go
 	case entry.Removed:
-		return fmt.Sprintf("queue %s is deleted", parts[1])
+		return fmt.Sprintf("queue %s is deleted", queue)
 	case layout != entry.Layout:
-		return fmt.Sprintf("queue %s has layout %d", parts[1], entry.Layout)
+		return fmt.Sprintf("queue %s has layout %d", queue, entry.Layout)
 	case index >= entry.Shards:
-		return fmt.Sprintf("queue %s has %d shards", parts[1], entry.Shards)
+		return fmt.Sprintf("queue %s has %d shards", queue, entry.Shards)
 	}
-	keys := newShardKeys(c.cfg.Cluster, parts[1], layout, index)
-	if _, ok := keys.types()[key]; !ok {
+	keys := c.db.Keys.Shard(queue, layout, index)
+	if _, ok := keys.Types()[key]; !ok {
 		return "a shard has no such key"
 	}
 	return ""

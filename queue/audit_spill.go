@@ -23,26 +23,17 @@ var spillFaults = map[byte]string{
 // spill looks at all entries, some at a time; each look is atomic.
 func (a *auditor) spill(ctx context.Context, s *Shard) error {
 	found := map[string]string{}
-	err := s.walk(ctx, s.c.rdb, s.keys.spillx, func(flat []string) error {
+	err := s.scan(s.send(ctx), "HSCAN", s.keys.Spillx, func(flat []string) error {
 		return a.spillPart(ctx, s, evens(flat), false, found)
 	})
 	if err != nil {
 		return err
 	}
-	var cursor uint64
-	count := int64(sweepFirst)
-	for {
-		flat, next, err := s.c.rdb.ZScan(ctx, s.keys.spill, cursor, "", count).Result()
-		if err != nil {
-			return s.c.explain("scan "+s.String(), err)
-		}
-		if err := a.spillPart(ctx, s, evens(flat), true, found); err != nil {
-			return err
-		}
-		if cursor = next; cursor == 0 {
-			break
-		}
-		count = sweepNext(count, flat)
+	err = s.scan(s.send(ctx), "ZSCAN", s.keys.Spill, func(flat []string) error {
+		return a.spillPart(ctx, s, evens(flat), true, found)
+	})
+	if err != nil {
+		return err
 	}
 	var faults []Fault
 	for id, what := range found {
@@ -93,7 +84,7 @@ func (s *Shard) judgeSpill(ctx context.Context, part []spillEntry, found map[str
 	for _, e := range part {
 		args = append(args, e.space, e.id, e.key, e.payload)
 	}
-	reply, err := s.c.run(ctx, s.c.scripts.auditSpill, s.keys.forSpill(), args...)
+	reply, err := s.c.run(ctx, s.c.db.Scripts.AuditSpill, s.keys.ForSpill(), args...)
 	if err != nil {
 		return err
 	}

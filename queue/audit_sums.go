@@ -2,14 +2,13 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Sums of a shard: counters, flights, payloads of crowded ids.
@@ -25,13 +24,13 @@ type sum struct {
 
 func (s *Shard) sums() []sum {
 	return []sum{
-		{TombCount, "tombs", s.keys.jobs, "marks of deleted jobs", func(record string) int {
+		{TombCount, "tombs", s.keys.Jobs, "marks of deleted jobs", func(record string) int {
 			if record == "x" {
 				return 1
 			}
 			return 0
 		}},
-		{MorgueCount, "morgue", s.keys.morgue, "payloads in the morgue", func(record string) int { return headlineOf(record).n }},
+		{MorgueCount, "morgue", s.keys.Morgue, "payloads in the morgue", func(record string) int { return headlineOf(record).n }},
 	}
 }
 
@@ -43,10 +42,11 @@ func (a *auditor) sums(ctx context.Context, s *Shard, v *sight) error {
 		if one.kind == MorgueCount && v.deadBroken {
 			continue // what a damaged record holds nobody can count
 		}
-		text, err := s.c.rdb.HGet(ctx, s.keys.count, one.field).Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return s.c.explain("read counters of "+s.String(), err)
+		reply, err := s.c.db.Do(ctx, "read counters of "+s.String(), "HGET", s.keys.Count, one.field)
+		if err != nil {
+			return err
 		}
+		text := redisdb.Text(reply)
 		if n, err := strconv.Atoi(text); err == nil && n == seen || text == "" && seen == 0 {
 			continue
 		}
@@ -70,10 +70,10 @@ const recountTries = 10
 // recount counts a sum while its hash does not change, and puts the counter right if asked.
 func (s *Shard) recount(ctx context.Context, one sum, mend bool) (counted int, said string, settled bool, err error) {
 	for range recountTries {
-		err = s.c.rdb.Watch(ctx, func(tx *redis.Tx) error {
+		replies, unchanged, err := s.c.db.IfUnchanged(ctx, "count "+s.String(), one.hash, func(do func(args ...any) (any, error)) ([]redisdb.Cmd, error) {
 			counted = 0
 			seen := map[string]bool{} // a scan may show a field twice
-			err := s.walk(ctx, tx, one.hash, func(flat []string) error {
+			err := s.scan(do, "HSCAN", one.hash, func(flat []string) error {
 				for i := 0; i+1 < len(flat); i += 2 {
 					if n := one.each(flat[i+1]); n != 0 && flat[i] != "" && !seen[flat[i]] {
 						seen[flat[i]] = true
@@ -82,25 +82,17 @@ func (s *Shard) recount(ctx context.Context, one sum, mend bool) (counted int, s
 				}
 				return nil
 			})
-			if err != nil {
-				return err
+			cmds := []redisdb.Cmd{{"HGET", s.keys.Count, one.field}}
+			if mend {
+				cmds = append(cmds, redisdb.Cmd{"HSET", s.keys.Count, one.field, counted})
 			}
-			var old *redis.StringCmd
-			_, err = tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-				old = pipe.HGet(ctx, s.keys.count, one.field)
-				if mend {
-					pipe.HSet(ctx, s.keys.count, one.field, counted)
-				}
-				return nil
-			})
-			said = old.Val()
-			if errors.Is(err, redis.Nil) {
-				return nil
-			}
-			return err
-		}, one.hash)
-		if !errors.Is(err, redis.TxFailedErr) {
-			return counted, said, err == nil, s.c.explain("count "+s.String(), err)
+			return cmds, err
+		})
+		if err != nil {
+			return counted, "", false, err
+		}
+		if unchanged {
+			return counted, redisdb.Text(replies[0]), true, nil
 		}
 	}
 	return 0, "", false, nil
@@ -108,19 +100,15 @@ func (s *Shard) recount(ctx context.Context, one sum, mend bool) (counted int, s
 
 // claim checks the fields of the claim against the flight list, read at one instant.
 func (a *auditor) claim(ctx context.Context, s *Shard) error {
-	var fields *redis.MapStringStringCmd
-	var flying *redis.IntCmd
-	_, err := s.c.rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-		fields, flying = pipe.HGetAll(ctx, s.keys.claim), pipe.LLen(ctx, s.keys.flight)
-		return nil
-	})
+	replies, err := s.c.db.Atomic(ctx, "read the claim of "+s.String(), redisdb.Cmd{"HGETALL", s.keys.Claim}, redisdb.Cmd{"LLEN", s.keys.Flight})
 	if err != nil {
-		return s.c.explain("read the claim of "+s.String(), err)
+		return err
 	}
-	if holder := fields.Val()["instance"]; holder != "" {
+	fields := redisdb.Map(replies[0])
+	if holder := fields["instance"]; holder != "" {
 		a.holders[holder] = append(a.holders[holder], s)
 	}
-	for _, v := range judgeClaim(fields.Val(), int(flying.Val())) {
+	for _, v := range judgeClaim(fields, int(redisdb.Int(replies[1]))) {
 		a.add(Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, What: v.what})
 	}
 	return nil

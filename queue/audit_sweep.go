@@ -3,9 +3,8 @@ package queue
 import (
 	"context"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // The sweep reads a whole shard in pieces. Its pieces are of different moments: what it
@@ -47,7 +46,7 @@ func (a *auditor) sweep(ctx context.Context, s *Shard) (*sight, error) {
 }
 
 func (a *auditor) sweepJobs(ctx context.Context, s *Shard, v *sight) error {
-	return s.walk(ctx, s.c.rdb, s.keys.jobs, func(flat []string) error {
+	return s.scan(s.send(ctx), "HSCAN", s.keys.Jobs, func(flat []string) error {
 		for i := 0; i+1 < len(flat); i += 2 {
 			if flat[i] == "" { // see the end of lua/claim.lua
 				continue
@@ -73,13 +72,13 @@ func (a *auditor) sweepSides(ctx context.Context, s *Shard, v *sight) error {
 		into      func(t *trace, h headline)
 		records   bool
 	}{
-		{"parked", s.keys.parked, func(t *trace, h headline) { t.parked = h }, true},
-		{"morgue", s.keys.morgue, func(t *trace, h headline) { t.dead = h; v.dead += h.n }, true},
-		{"crashes", s.keys.crashes, func(t *trace, h headline) { t.crashes = true }, false},
-		{"stale", s.keys.stale, func(t *trace, h headline) { t.stale = true }, false},
-		{"late", s.keys.late, func(t *trace, h headline) { t.late = true }, false},
+		{"parked", s.keys.Parked, func(t *trace, h headline) { t.parked = h }, true},
+		{"morgue", s.keys.Morgue, func(t *trace, h headline) { t.dead = h; v.dead += h.n }, true},
+		{"crashes", s.keys.Crashes, func(t *trace, h headline) { t.crashes = true }, false},
+		{"stale", s.keys.Stale, func(t *trace, h headline) { t.stale = true }, false},
+		{"late", s.keys.Late, func(t *trace, h headline) { t.late = true }, false},
 	} {
-		err := s.walk(ctx, s.c.rdb, side.key, func(flat []string) error {
+		err := s.scan(s.send(ctx), "HSCAN", side.key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
 				t := v.of(flat[i])
 				side.into(t, headlineOf(flat[i+1]))
@@ -99,23 +98,19 @@ func (a *auditor) sweepSides(ctx context.Context, s *Shard, v *sight) error {
 
 func (a *auditor) sweepSets(ctx context.Context, s *Shard, v *sight) error {
 	for key, into := range map[string]func(*trace, place){
-		s.keys.due:     func(t *trace, p place) { t.due = p },
-		s.keys.retry:   func(t *trace, p place) { t.retry = p },
-		s.keys.blocked: func(t *trace, p place) { t.blocked = p },
-		s.keys.dead:    func(t *trace, p place) { t.deadPlace = p },
+		s.keys.Due:     func(t *trace, p place) { t.due = p },
+		s.keys.Retry:   func(t *trace, p place) { t.retry = p },
+		s.keys.Blocked: func(t *trace, p place) { t.blocked = p },
+		s.keys.Dead:    func(t *trace, p place) { t.deadPlace = p },
 	} {
-		var cursor uint64
-		for {
-			flat, next, err := s.c.rdb.ZScan(ctx, key, cursor, "", sweepIDs).Result()
-			if err != nil {
-				return s.c.explain("scan "+s.String(), err)
-			}
+		err := s.scan(s.send(ctx), "ZSCAN", key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
 				into(v.of(flat[i]), placeOf(flat[i+1]))
 			}
-			if cursor = next; cursor == 0 {
-				break
-			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -123,14 +118,14 @@ func (a *auditor) sweepSets(ctx context.Context, s *Shard, v *sight) error {
 
 func (a *auditor) sweepLists(ctx context.Context, s *Shard, v *sight) error {
 	for key, into := range map[string]func(*trace){
-		s.keys.flight:   func(t *trace) { t.flight++ },
-		s.keys.suspects: func(t *trace) { t.suspects++ },
+		s.keys.Flight:   func(t *trace) { t.flight++ },
+		s.keys.Suspects: func(t *trace) { t.suspects++ },
 	} {
-		ids, err := s.c.rdb.LRange(ctx, key, 0, -1).Result()
+		reply, err := s.c.db.Do(ctx, "list "+s.String(), "LRANGE", key, 0, -1)
 		if err != nil {
-			return s.c.explain("list "+s.String(), err)
+			return err
 		}
-		for _, id := range ids {
+		for _, id := range redisdb.Texts(reply) {
 			into(v.of(id))
 		}
 	}
@@ -144,10 +139,11 @@ func (a *auditor) sweepLists(ctx context.Context, s *Shard, v *sight) error {
 func (a *auditor) sweepReady(ctx context.Context, s *Shard, v *sight) error {
 	anchor, first := "", true
 	for last := int64(-1); ; last -= sweepIDs - 1 {
-		ids, err := s.c.rdb.LRange(ctx, s.keys.ready, last-sweepIDs+1, last).Result()
+		reply, err := s.c.db.Do(ctx, "list "+s.String(), "LRANGE", s.keys.Ready, last-sweepIDs+1, last)
 		if err != nil {
-			return s.c.explain("list "+s.String(), err)
+			return err
 		}
+		ids := redisdb.Texts(reply)
 		fresh, anchored := ids, first
 		if at := lastIndex(ids, anchor); !first && at >= 0 {
 			fresh, anchored = ids[:at], true
@@ -174,19 +170,27 @@ func lastIndex(ids []string, id string) int {
 	return -1
 }
 
-// walk reads a hash in replies of about a megabyte.
-func (s *Shard) walk(ctx context.Context, rdb redis.Cmdable, hash string, see func(flat []string) error) error {
-	var cursor uint64
+// sender sends one command.
+type sender func(args ...any) (any, error)
+
+func (s *Shard) send(ctx context.Context) sender {
+	return func(args ...any) (any, error) { return s.c.db.Do(ctx, "read "+s.String(), args...) }
+}
+
+// scan reads a hash (HSCAN) or a sorted set (ZSCAN) in replies of about a megabyte: names
+// and values.
+func (s *Shard) scan(send sender, command, key string, see func(flat []string) error) error {
 	count := int64(sweepFirst)
-	for {
-		flat, next, err := rdb.HScan(ctx, hash, cursor, "", count).Result()
+	for cursor := "0"; ; {
+		reply, err := send(command, key, cursor, "COUNT", count)
 		if err != nil {
-			return s.c.explain("scan "+s.String(), err)
+			return err
 		}
+		flat, next := redisdb.Scanned(reply)
 		if err := see(flat); err != nil {
 			return err
 		}
-		if cursor = next; cursor == 0 {
+		if cursor = next; cursor == "0" {
 			return nil
 		}
 		count = sweepNext(count, flat)

@@ -2,9 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -167,9 +164,9 @@ func auditCluster(t *testing.T, b *backend) {
 	eq(t, "gone, by an audit of one queue", r.audit(func(cfg *AuditConfig) { cfg.Queues = []string{r.q.Name} }).Gone, r.audit().Gone)
 	r.no(c.DropLease(r.ctx, old)) // as nodes forget
 	eq(t, "gone, but for one", r.audit().Gone, []string{"n/1", young})
-	r.no(c.rdb.HSet(r.ctx, c.queuesKey(), "bad", "{").Err())
-	r.no(c.rdb.Set(r.ctx, c.recordKey(), "{", 0).Err())
-	r.no(c.rdb.RPush(r.ctx, c.markKey(), "x").Err())
+	r.no(c.rdb().HSet(r.ctx, c.db.Keys.Queues(), "bad", "{").Err())
+	r.no(c.rdb().Set(r.ctx, c.db.Keys.Record(), "{", 0).Err())
+	r.no(c.rdb().RPush(r.ctx, c.db.Keys.Leader(), "x").Err())
 	eq(t, "registry and record", kinds(), "record-damaged , record-damaged , registry-damaged bad")
 	_, err := c.Audit(r.ctx, AuditConfig{Queues: []string{"nothing"}})
 	if err == nil || !strings.Contains(err.Error(), `unknown queue "nothing"`) {
@@ -184,16 +181,16 @@ func auditOrphans(t *testing.T, b *backend) {
 	r.own(Fresh)
 	r.push(job("a", "1"))
 	keys := []string{
-		clusterKey(c.cfg.Cluster, "nonsense"),
-		newShardKeys(c.cfg.Cluster, "nowhere", 1, 0).jobs,
-		newShardKeys(c.cfg.Cluster, r.q.Name, 2, 0).jobs,
-		newShardKeys(c.cfg.Cluster, r.q.Name, 1, 1).jobs,
-		strings.TrimSuffix(r.s.keys.jobs, "jobs") + "other",
+		strings.Replace(c.db.Keys.Queues(), "queues", "nonsense", 1),
+		c.db.Keys.Shard("nowhere", 1, 0).Jobs,
+		c.db.Keys.Shard(r.q.Name, 2, 0).Jobs,
+		c.db.Keys.Shard(r.q.Name, 1, 1).Jobs,
+		strings.TrimSuffix(r.s.keys.Jobs, "jobs") + "other",
 	}
 	for _, key := range keys {
-		r.no(c.rdb.Set(r.ctx, key, 1, 0).Err())
+		r.no(c.rdb().Set(r.ctx, key, 1, 0).Err())
 	}
-	r.no(c.rdb.Set(r.ctx, newShardKeys(c.cfg.Cluster+"-other", r.q.Name, 1, 0).jobs, 1, 0).Err()) // another cluster's
+	r.no(c.rdb().Set(r.ctx, c.db.With(c.cfg.Cluster+"-other").Keys.Shard(r.q.Name, 1, 0).Jobs, 1, 0).Err()) // another cluster's
 	if got := r.audit().lines(); got != "" {
 		t.Errorf("without --orphans:\n%s", got)
 	}
@@ -203,35 +200,6 @@ func auditOrphans(t *testing.T, b *backend) {
 		if !strings.Contains(got.lines(), "key "+key+": ") {
 			t.Errorf("key %s: not found in\n%s", key, got.lines())
 		}
-	}
-}
-
-// TestClusterNames: an audit for orphans knows every key of the cluster that the code spells.
-func TestClusterNames(t *testing.T) {
-	t.Parallel()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := 0
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range regexp.MustCompile(`clusterKey\([a-zA-Z.]+, "([a-z:]+)"`).FindAllStringSubmatch(string(text), -1) {
-			seen++
-			// "to:" and "answer:" are channels, no keys.
-			if name := found[1]; name != "to:" && name != "answer:" && !slices.Contains(clusterNames, name) {
-				t.Errorf("%s: key %q is not among clusterNames", file, name)
-			}
-		}
-	}
-	if seen < 6 {
-		t.Errorf("got %d keys, want at least 6: the test looks in the wrong place", seen)
 	}
 }
 
@@ -249,8 +217,8 @@ func auditLongReadyList(t *testing.T, b *backend) {
 	if got := r.audit().lines(); got != "" {
 		t.Fatalf("got\n%s", got)
 	}
-	r.no(c.rdb.LRem(r.ctx, r.s.keys.ready, 1, "2-250").Err())
-	r.no(c.rdb.RPush(r.ctx, r.s.keys.ready, "0-3").Err())
+	r.no(c.rdb().LRem(r.ctx, r.s.keys.Ready, 1, "2-250").Err())
+	r.no(c.rdb().RPush(r.ctx, r.s.keys.Ready, "0-3").Err())
 	got := r.audit()
 	eq(t, "faults", got.lines(), fmt.Sprintf("shard %s/0, id \"0-3\": two-places: it is in ready and ready, want one of them\n"+
 		"shard %s/0, id \"2-250\": no-entry: it has a record and is in no list, so it never runs", r.q.Name, r.q.Name))

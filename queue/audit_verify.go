@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 const (
@@ -48,10 +50,11 @@ func (a *auditor) verify(ctx context.Context, s *Shard, v *sight) (found []Fault
 
 // verifyOpen looks for ids in the ready list, which takes as long as it is.
 func (a *auditor) verifyOpen(ctx context.Context, found []Fault, s *Shard, v *sight, ids []string) ([]Fault, error) {
-	size, err := s.c.rdb.LLen(ctx, s.keys.ready).Result()
+	reply, err := s.c.db.Do(ctx, "count "+s.String(), "LLEN", s.keys.Ready)
 	if err != nil {
-		return nil, s.c.explain("count "+s.String(), err)
+		return nil, err
 	}
+	size := redisdb.Int(reply)
 	several := max(1, min(verifyIDs, verifyEntries/int(size+1)))
 	for few := range slices.Chunk(ids, several) {
 		if len(found) >= a.cfg.Most {
@@ -96,9 +99,10 @@ func (a *auditor) judged(ctx context.Context, found []Fault, s *Shard, t, swept 
 		}
 	}
 	for _, b := range swept.broken {
-		key := map[string]string{"jobs": s.keys.jobs, "parked": s.keys.parked, "morgue": s.keys.morgue}[b.within]
-		record, err := s.c.rdb.HGet(ctx, key, t.id).Result()
-		if err != nil || !unreadable(t.id, record) || b.within == "jobs" && record == "x" {
+		key := map[string]string{"jobs": s.keys.Jobs, "parked": s.keys.Parked, "morgue": s.keys.Morgue}[b.within]
+		reply, err := s.c.db.Do(ctx, "read a record", "HGET", key, t.id)
+		record := redisdb.Text(reply)
+		if reply == nil || err != nil || !unreadable(t.id, record) || b.within == "jobs" && record == "x" {
 			continue
 		}
 		if isLater(record) {
@@ -121,7 +125,7 @@ func (s *Shard) traces(ctx context.Context, ids []string, ready bool) ([]*trace,
 	if ready {
 		look = "1"
 	}
-	reply, err := s.c.run(ctx, s.c.scripts.audit, s.keys.forMorgue(), withIDs([]any{look}, ids)...)
+	reply, err := s.c.run(ctx, s.c.db.Scripts.Audit, s.keys.ForMorgue(), withIDs([]any{look}, ids)...)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,9 @@ type backend struct {
 // rdb is one Redis, as go-redis sees it.
 type rdb = redis.UniversalClient
 
+// rdb is the client's connection, to look at keys or to damage them.
+func (c *Client) rdb() rdb { return c.db.ForTests() }
+
 // testCase is one test of the suite.
 type testCase struct {
 	name string
@@ -118,7 +121,7 @@ func (b *backend) name() string { return fmt.Sprint("test-", b.names.Add(1)) }
 func (c *Client) rename(cluster string) *Client {
 	cfg := c.cfg
 	cfg.Cluster = cluster
-	return &Client{cfg: cfg, rdb: c.rdb, address: c.address, scripts: c.scripts, queues: map[string]*Queue{}, rules: map[string]PushRules{}}
+	return &Client{cfg: cfg, db: c.db.With(cluster), queues: map[string]*Queue{}, rules: map[string]PushRules{}}
 }
 
 // newQueue registers queue "q".

@@ -1,8 +1,6 @@
 package queue
 
 import (
-	"crypto/sha1"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -42,10 +40,8 @@ end
 
 // counted replaces a client's scripts by ones that count.
 func (c *Client) counted() {
-	for _, s := range c.scripts.all() {
-		s.text = strings.ReplaceAll(counting, "NAME", s.name) + strings.ReplaceAll(s.text, "redis.call(", "counted(")
-		sum := sha1.Sum([]byte(s.text))
-		s.sha = hex.EncodeToString(sum[:])
+	for _, s := range c.db.Scripts.All() {
+		s.SetText(strings.ReplaceAll(counting, "NAME", s.Name) + strings.ReplaceAll(s.Text(), "redis.call(", "counted("))
 	}
 }
 
@@ -65,7 +61,7 @@ func (r *rig) costs() map[string][2]int {
 			w[i] = n
 			seen[name] = w
 		}
-		r.no(r.c.rdb.Del(r.ctx, key).Err())
+		r.no(r.c.rdb().Del(r.ctx, key).Err())
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
 		if w := seen[name]; w[0] > mostValues || w[1] > mostBytes {
@@ -77,7 +73,7 @@ func (r *rig) costs() map[string][2]int {
 
 func (r *rig) scores(key string) map[string]int {
 	r.t.Helper()
-	list, err := r.c.rdb.ZRangeWithScores(r.ctx, key, 0, -1).Result()
+	list, err := r.c.rdb().ZRangeWithScores(r.ctx, key, 0, -1).Result()
 	r.no(err)
 	scores := map[string]int{}
 	for _, z := range list {
@@ -347,7 +343,7 @@ func TestAcksInAnyOrderAreBounded(t *testing.T) {
 			for _, f := range flights {
 				acks = append(acks, Acks{Flight: f.Flight, IDs: c.order(f.IDs)})
 			}
-			r.no(r.c.rdb.Do(r.ctx, "CONFIG", "RESETSTAT").Err())
+			r.no(r.c.rdb().Do(r.ctx, "CONFIG", "RESETSTAT").Err())
 			n, err := r.claim.Ack(r.ctx, acks...)
 			r.no(err)
 			eq(t, "acked", n, 4000)
@@ -361,7 +357,7 @@ func TestAcksInAnyOrderAreBounded(t *testing.T) {
 			n, err = r.claim.Ack(r.ctx, acks...)
 			r.no(err)
 			eq(t, "acked again", n, 0)
-			eq(t, "left in flight", r.c.rdb.LLen(r.ctx, r.s.keys.flight).Val(), 0)
+			eq(t, "left in flight", r.c.rdb().LLen(r.ctx, r.s.keys.Flight).Val(), 0)
 			eq(t, "open flights", r.pop(1).Open, nil)
 		})
 	}
@@ -390,7 +386,7 @@ func TestAcksTakeWhatTheyName(t *testing.T) {
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1 << 20, Acks: acks})
 	r.no(err)
 	eq(t, "open flights", len(p.Open), len(flights))
-	eq(t, "left in flight", strings.Join(r.c.rdb.LRange(r.ctx, r.s.keys.flight, 0, -1).Val(), "\n")+"\n", left)
+	eq(t, "left in flight", strings.Join(r.c.rdb().LRange(r.ctx, r.s.keys.Flight, 0, -1).Val(), "\n")+"\n", left)
 	n, err := r.claim.Ack(r.ctx, append(acks, Acks{Flight: 1, Rest: true}, Acks{Flight: 2, Rest: true}, Acks{Flight: 3, Rest: true}, Acks{Flight: 4, Rest: true})...)
 	r.no(err)
 	eq(t, "acked with the rest", n, 2000)
@@ -449,7 +445,7 @@ func reversed(ids []string) []string {
 func (r *rig) calls() map[string]int {
 	r.t.Helper()
 	calls := map[string]int{}
-	for line := range strings.Lines(r.c.rdb.Info(r.ctx, "commandstats").Val()) {
+	for line := range strings.Lines(r.c.rdb().Info(r.ctx, "commandstats").Val()) {
 		name, rest, found := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
 		if number, _, _ := strings.Cut(rest, ","); found {
 			calls[name], _ = strconv.Atoi(number)

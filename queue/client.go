@@ -3,17 +3,10 @@ package queue
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
-	"net"
-	"net/url"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Config says which Redis and which cluster of nodes. The zero value of a field is
@@ -59,14 +52,8 @@ func (cfg Config) withDefaults() Config {
 
 // Client talks to the Redis of one cluster. It is safe for concurrent use.
 type Client struct {
-	cfg     Config
-	rdb     redis.UniversalClient
-	address string // for people: hosts without credentials
-	// sentinels are how to reach them; nil without Sentinel.
-	sentinels *sentinels
-	scripts   *scripts
-	// replicas of the masters; claims wait for one.
-	replicas replicas
+	cfg Config
+	db  *redisdb.DB
 
 	mu     sync.Mutex
 	queues map[string]*Queue    // by name, as registered; guarded by mu
@@ -79,152 +66,48 @@ func Open(cfg Config) (*Client, error) {
 	if err := CheckName("cluster", cfg.Cluster); err != nil {
 		return nil, err
 	}
-	opts, err := options(cfg)
+	db, err := redisdb.Open(redisdb.Config{URL: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.TLS, Timeout: cfg.Timeout, PoolSize: cfg.PoolSize})
 	if err != nil {
-		return nil, fmt.Errorf("redis address %q: %w", MaskURL(cfg.Redis), err)
+		return nil, err
 	}
-	c := &Client{
-		cfg: cfg, rdb: redis.NewUniversalClient(opts), address: strings.Join(opts.Addrs, ","),
-		scripts: newScripts(), queues: map[string]*Queue{}, rules: map[string]PushRules{},
-	}
-	if opts.MasterName != "" {
-		c.sentinels = &sentinels{opts}
-		c.rdb.AddHook(knownMaster{opts.MasterName})
-	}
-	return c, nil
+	return &Client{cfg: cfg, db: db, queues: map[string]*Queue{}, rules: map[string]PushRules{}}, nil
 }
 
+// DB is the connection, for the packages below this one.
+func (c *Client) DB() *redisdb.DB { return c.db }
+
 // Close gives the connections back. It may be called twice.
-func (c *Client) Close() error {
-	if err := c.rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
-		return fmt.Errorf("close redis %s: %w", c.address, err)
-	}
-	return nil
-}
+func (c *Client) Close() error { return c.db.Close() }
 
 // Cluster is the name of the cluster whose keys the client uses.
 func (c *Client) Cluster() string { return c.cfg.Cluster }
 
 // Redis is the address for people: hosts, no credentials.
-func (c *Client) Redis() string { return c.address }
+func (c *Client) Redis() string { return c.db.Address() }
 
-// options turns the URL into go-redis's options. go-redis must not retry by itself:
-// the callers repeat by the rules of each script (design, section 5).
-func options(cfg Config) (*redis.UniversalOptions, error) {
-	opts := &redis.UniversalOptions{
-		MaxRetries: -1, ContextTimeoutEnabled: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		Protocol: 2, DisableIdentity: true,
-		DialTimeout: cfg.Timeout, ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout, PoolTimeout: cfg.Timeout,
-		PoolSize: cfg.PoolSize, DialerRetries: 1,
-	}
-	scheme, rest, ok := strings.Cut(cfg.Redis, "://")
-	if !ok {
-		return nil, errors.New("want redis://, rediss://, redis+sentinel:// or redis+cluster://")
-	}
-	if secure, ok := strings.CutPrefix(scheme, "rediss"); ok {
-		scheme, opts.TLSConfig = "redis"+secure, tlsConfig(cfg.TLS)
-	} else if cfg.TLS != nil {
-		return nil, errors.New("there are TLS settings for it, but no TLS in it: want rediss://, rediss+sentinel:// or rediss+cluster://")
-	}
-	authority, path, _ := strings.Cut(rest, "/")
-	path, query, hasQuery := strings.Cut(path, "?")
-	if strings.Contains(path+query, "@") {
-		return nil, errors.New("a user or password with a '/' in it must be URL-encoded")
-	}
-	if at := strings.LastIndex(authority, "@"); at >= 0 {
-		user, password, _ := strings.Cut(authority[:at], ":")
-		var err1, err2 error
-		opts.Username, err1 = url.PathUnescape(user)
-		opts.Password, err2 = url.PathUnescape(password)
-		if err := errors.Join(err1, err2); err != nil {
-			return nil, errors.New("user or password is not URL-encoded")
-		}
-		authority = authority[at+1:]
-	}
-	for host := range strings.SplitSeq(authority, ",") {
-		addr, err := hostPort(host, scheme)
-		if err != nil {
-			return nil, err
-		}
-		opts.Addrs = append(opts.Addrs, addr)
-	}
-	if err := kind(opts, scheme, path); err != nil || !hasQuery {
-		return opts, err
-	}
-	return opts, sentinelLogin(opts, query)
+// Server is what one Redis server says of itself.
+type Server = redisdb.Server
+
+// Check connects, reads what the server is and sends it the scripts. It fails when
+// Redis is out of reach, too old, may evict jobs at will, or does not permit what the
+// client does. Of a cluster every master is asked, of Sentinel the master and every sentinel
+// that answers.
+func (c *Client) Check(ctx context.Context, allowEviction bool) (Server, error) {
+	return c.db.Check(ctx, allowEviction)
 }
 
-// tlsConfig leaves the server's name open: it is that of each connection's address.
-func tlsConfig(configured *tls.Config) *tls.Config {
-	if configured != nil {
-		return configured
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12}
-}
+// Load sends the scripts to every master, so that the first jobs need not.
+func (c *Client) Load(ctx context.Context) error { return c.db.Load(ctx) }
 
-// kind sets what differs between single Redis, Sentinel and Cluster.
-func kind(opts *redis.UniversalOptions, scheme, path string) error {
-	path = strings.Trim(path, "/")
-	switch scheme {
-	case "redis":
-		if len(opts.Addrs) > 1 {
-			return errors.New("several hosts: want redis+sentinel:// or redis+cluster://")
-		}
-	case "redis+sentinel":
-		master, db, _ := strings.Cut(path, "/")
-		if master == "" {
-			return errors.New("name the master: redis+sentinel://host:port/master")
-		}
-		opts.MasterName, path = master, db
-	case "redis+cluster":
-		opts.IsClusterMode = true
-		if path != "" && path != "0" {
-			return errors.New("a Redis Cluster has database 0 only")
-		}
-	default:
-		return fmt.Errorf("scheme %q: want redis, redis+sentinel, redis+cluster, or rediss for TLS", scheme)
-	}
-	if path == "" {
-		return nil
-	}
-	db, err := strconv.Atoi(path)
-	if err != nil || db < 0 {
-		return fmt.Errorf("database %q: want a number", path)
-	}
-	opts.DB = db
-	return nil
-}
+// Info asks every master what it says of itself. It fails if one of them says nothing.
+func (c *Client) Info(ctx context.Context) ([]Server, error) { return c.db.Info(ctx) }
 
-func hostPort(host, scheme string) (string, error) {
-	switch {
-	case host == "":
-		return "", errors.New("host is missing")
-	case strings.Contains(host, "?"):
-		return "", errors.New("'?' follows a '/': want redis+sentinel://host:port/master?sentinel_user=…&sentinel_password=…")
-	}
-	if _, _, err := net.SplitHostPort(host); err == nil {
-		return host, nil
-	}
-	port := "6379"
-	if strings.HasPrefix(scheme, "redis+sentinel") {
-		port = "26379"
-	}
-	return net.JoinHostPort(strings.Trim(host, "[]"), port), nil
-}
+// MaskURL hides the passwords of a Redis URL. It may be one that [Open] refuses.
+func MaskURL(raw string) string { return redisdb.MaskURL(raw) }
 
-// eachMaster calls fn for every master; for a single Redis, for that one.
-func (c *Client) eachMaster(ctx context.Context, fn func(context.Context, redis.UniversalClient) error) error {
-	if cluster, ok := c.rdb.(*redis.ClusterClient); ok {
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return fn(ctx, node) })
-	}
-	return fn(ctx, c.rdb)
-}
-
-// addressOf is where a master of eachMaster is. What go-redis calls the master of the
-// sentinels is no address: the sentinels' stand for it.
-func (c *Client) addressOf(node redis.UniversalClient) string {
-	if single, ok := node.(*redis.Client); ok && c.rdb != node {
-		return single.Options().Addr
-	}
-	return c.address
+// run calls a script. That a shard refuses the caller is a [FencedError], that its queue is
+// deleted a lowkiq.ErrUnknownQueue.
+func (c *Client) run(ctx context.Context, s *redisdb.Script, keys []string, args ...any) (any, error) {
+	reply, err := c.db.Run(ctx, s, keys, args...)
+	return reply, refusal(err)
 }

@@ -38,10 +38,10 @@ func damaged(t *testing.T, b *backend, record string) *rig {
 	r.push(job("later-bad", "1", in(time.Hour)), job("later-good", "1", in(time.Hour)), job("fly-bad", "2"))
 	k := r.s.keys
 	for _, id := range []string{"fly-bad", "blocked-bad", "retry-bad", "ready-bad", "later-bad"} {
-		r.no(r.c.rdb.HSet(r.ctx, k.jobs, id, record).Err())
+		r.no(r.c.rdb().HSet(r.ctx, k.Jobs, id, record).Err())
 	}
-	r.no(r.c.rdb.HSet(r.ctx, k.morgue, "morgue-bad", record).Err())
-	r.no(r.c.rdb.HSet(r.ctx, k.parked, "fly-bad", record).Err())
+	r.no(r.c.rdb().HSet(r.ctx, k.Morgue, "morgue-bad", record).Err())
+	r.no(r.c.rdb().HSet(r.ctx, k.Parked, "fly-bad", record).Err())
 	return r
 }
 
@@ -87,8 +87,8 @@ func damageStopsNoAction(t *testing.T, b *backend) {
 		step, err := r.q.Bulk(r.ctx, RunNow, Query{})
 		r.no(err)
 		eq(t, name+": made due", step.Changed, 2)
-		for _, place := range []string{r.s.keys.due, r.s.keys.retry} {
-			n, err := r.c.rdb.ZCard(r.ctx, place).Result()
+		for _, place := range []string{r.s.keys.Due, r.s.keys.Retry} {
+			n, err := r.c.rdb().ZCard(r.ctx, place).Result()
 			r.no(err)
 			eq(t, name+": left in "+place, n, 1)
 		}
@@ -116,12 +116,12 @@ func damageStrandsNobody(t *testing.T, b *backend) {
 		for _, id := range ids {
 			r.push(job(id+"1", "1"), job(id+"2", "1"))
 		}
-		r.no(r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "ready-bad").Err()) // no handler could be given it
+		r.no(r.c.rdb().HDel(r.ctx, r.s.keys.Jobs, "ready-bad").Err()) // no handler could be given it
 		p := r.pop(20)
 		for _, id := range ids {
 			r.push(job(id+"1", "2"), job(id+"2", "2"))
-			r.no(r.c.rdb.HSet(r.ctx, r.s.keys.parked, id+"1", record).Err())
-			r.no(r.c.rdb.HSet(r.ctx, r.s.keys.morgue, id+"1", record).Err())
+			r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Parked, id+"1", record).Err())
+			r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Morgue, id+"1", record).Err())
 		}
 		_, err := r.claim.Bury(r.ctx, Burial{Flight: p.Flight, ID: "skip1", Policy: Skip}, Burial{Flight: p.Flight, ID: "skip2", Policy: Skip},
 			Burial{Flight: p.Flight, ID: "bury1", Policy: Bury}, Burial{Flight: p.Flight, ID: "bury2", Policy: Bury})
@@ -129,10 +129,10 @@ func damageStrandsNobody(t *testing.T, b *backend) {
 		_, err = r.claim.Nack(r.ctx, Nack{Flight: p.Flight, ID: "retry1", Kind: Retry}, Nack{Flight: p.Flight, ID: "retry2", Kind: Retry},
 			Nack{Flight: p.Flight, ID: "return1", Kind: Return}, Nack{Flight: p.Flight, ID: "return2", Kind: Return})
 		r.no(err)
-		r.no(r.c.rdb.HSet(r.ctx, r.s.keys.claim, "max_crashes", 1).Err())
-		r.no(r.c.rdb.HSet(r.ctx, r.s.keys.crashes, "crash1", 1).Err())
-		r.no(r.c.rdb.LTrim(r.ctx, r.s.keys.flight, -2, -2).Err()) // crash1 alone
-		r.no(r.c.rdb.HSet(r.ctx, r.s.keys.claim, "#1", 0, "#2", 1).Err())
+		r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "max_crashes", 1).Err())
+		r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Crashes, "crash1", 1).Err())
+		r.no(r.c.rdb().LTrim(r.ctx, r.s.keys.Flight, -2, -2).Err()) // crash1 alone
+		r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "#1", 0, "#2", 1).Err())
 		r.own(Seize)
 		for _, f := range r.audit().Faults {
 			left := f.ID == "crash2" || strings.HasPrefix(f.ID, "fly-") || f.ID == "ready-good" // this test cut their flight off
@@ -148,18 +148,18 @@ func damageStrandsNobody(t *testing.T, b *backend) {
 func damageFliesAside(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
-		r.no(r.c.rdb.HDel(r.ctx, r.s.keys.parked, "fly-bad").Err())
+		r.no(r.c.rdb().HDel(r.ctx, r.s.keys.Parked, "fly-bad").Err())
 		r.own(Self) // all of the first flight is ready again
 		p := r.pop(8)
 		eq(t, name+": set aside", slices.Sorted(slices.Values(p.Damaged)), []string{"fly-bad", "ready-bad"})
 		eq(t, name+": handed out", jobIDs(p), []string{"fly-good", "ready-good"})
 		eq(t, name+": acked", r.ack(p.Flight, "fly-good", "ready-good"), 2)
-		aside, err := r.c.rdb.HGetAll(r.ctx, r.s.keys.aside).Result()
+		aside, err := r.c.rdb().HGetAll(r.ctx, r.s.keys.Aside).Result()
 		r.no(err)
 		eq(t, name+": kept", aside, map[string]string{"jobs:fly-bad": record, "jobs:ready-bad": record})
 
 		r.push(job("alone", "1"), job("next", "1"))
-		r.no(r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "alone", record).Err())
+		r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "alone", record).Err())
 		p = r.pop(1)
 		eq(t, name+": set aside, a flight of its own", p.Damaged, []string{"alone"})
 		eq(t, name+": next flight", jobIDs(p), []string{"next"})
@@ -213,7 +213,7 @@ func damageOfAnEntry(t *testing.T, b *backend) {
 			whole, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "whole", Shards: 2})
 			r.no(err)
 			const right = `{"shards":1,"layout":1}`
-			r.no(r.c.rdb.HSet(r.ctx, r.c.queuesKey(), "q", c.entry).Err())
+			r.no(r.c.rdb().HSet(r.ctx, r.c.db.Keys.Queues(), "q", c.entry).Err())
 			fresh := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.cfg.Cluster })
 			before := r.dump()
 			for _, client := range []*Client{fresh, r.c} { // the second one knew the queue
@@ -230,7 +230,7 @@ func damageOfAnEntry(t *testing.T, b *backend) {
 						t.Errorf("%s: got %v, want %v", door, err, ErrEntryDamaged)
 						continue
 					}
-					for _, part := range []string{c.says, `queue "q"`, client.queuesKey(), client.address, `write {"shards":N,"layout":L} there`} {
+					for _, part := range []string{c.says, `queue "q"`, client.db.Keys.Queues(), client.Redis(), `write {"shards":N,"layout":L} there`} {
 						if !strings.Contains(err.Error(), part) {
 							t.Errorf("%s: got %q, want %q in it", door, err, part)
 						}
@@ -254,7 +254,7 @@ func damageOfAnEntry(t *testing.T, b *backend) {
 			eq(t, "redis", r.dump(), before)
 			_, err = whole.Push(r.ctx, job("a", "1"))
 			r.no(err)
-			r.no(r.c.rdb.HSet(r.ctx, r.c.queuesKey(), "q", right).Err())
+			r.no(r.c.rdb().HSet(r.ctx, r.c.db.Keys.Queues(), "q", right).Err())
 			_, err = r.c.Queue(r.ctx, "q")
 			r.no(err)
 			r.push(job("a", "1"))

@@ -92,7 +92,7 @@ func badQueues(t *testing.T, b *backend) {
 	eq(t, "redis after resume", r.dump(), before)
 	// A later release may have written more, which is not ours to lose.
 	const later = `{"shards":1,"layout":1,"from":{"shards":12345678901234567890},"z":"\u00e9"}`
-	r.no(r.c.rdb.HSet(r.ctx, r.c.queuesKey(), "q", later).Err())
+	r.no(r.c.rdb().HSet(r.ctx, r.c.db.Keys.Queues(), "q", later).Err())
 	for _, step := range []struct {
 		name string
 		do   func() error
@@ -103,12 +103,12 @@ func badQueues(t *testing.T, b *backend) {
 		{"resume", func() error { return r.c.Resume(r.ctx, "q") }, later},
 	} {
 		r.no(step.do())
-		got, err := r.c.rdb.HGet(r.ctx, r.c.queuesKey(), "q").Result()
+		got, err := r.c.rdb().HGet(r.ctx, r.c.db.Keys.Queues(), "q").Result()
 		r.no(err)
 		eq(t, "entry of a later release after "+step.name, got, step.want)
 	}
 	// What needs a feature of a later release is refused, as a whole and before anything is touched.
-	r.no(r.c.rdb.HSet(r.ctx, r.c.queuesKey(), "q", `{"shards":1,"layout":1,"needs":["fmt2"]}`).Err())
+	r.no(r.c.rdb().HSet(r.ctx, r.c.db.Keys.Queues(), "q", `{"shards":1,"layout":1,"needs":["fmt2"]}`).Err())
 	older := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.cfg.Cluster })
 	was := r.dump()
 	_, err1 := older.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
@@ -123,7 +123,7 @@ func badQueues(t *testing.T, b *backend) {
 		t.Errorf("audit: got %+v, %v, want one fault and no shard looked at", audit, err)
 	}
 	eq(t, "redis after a queue of a later release", r.dump(), was)
-	r.no(r.c.rdb.Del(r.ctx, r.c.queuesKey()).Err())
+	r.no(r.c.rdb().Del(r.ctx, r.c.db.Keys.Queues()).Err())
 	if err := r.c.Pause(r.ctx, "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("pause of a queue that Redis forgot: got %v, want %v", err, lowkiq.ErrUnknownQueue)
 	}
@@ -214,8 +214,8 @@ func TestErrorKinds(t *testing.T) {
 	check := func(name, url string, unreachable bool, says string) {
 		t.Helper()
 		c, err := push(url)
-		if err == nil || !Transient(err) || Unreachable(err) != unreachable || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), c.address) {
-			t.Errorf("%s: got %v (transient %v, unreachable %v), want one with %q and %s, transient, unreachable %v", name, err, Transient(err), Unreachable(err), says, c.address, unreachable)
+		if err == nil || !Transient(err) || Unreachable(err) != unreachable || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), c.Redis()) {
+			t.Errorf("%s: got %v (transient %v, unreachable %v), want one with %q and %s, transient, unreachable %v", name, err, Transient(err), Unreachable(err), says, c.Redis(), unreachable)
 		}
 	}
 	proxy.CutBeforeReply(1)

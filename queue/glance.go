@@ -1,6 +1,10 @@
 package queue
 
-import "context"
+import (
+	"context"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+)
 
 // Glance is what a node looks at again and again, read by one command.
 type Glance struct {
@@ -11,25 +15,18 @@ type Glance struct {
 
 // Glance reads the record, the mark and the leases of the instances of an index.
 func (c *Client) Glance(ctx context.Context, index []Instance) (Glance, error) {
-	keys := []string{c.recordKey(), c.markKey()}
+	mget := []any{"MGET", c.db.Keys.Record(), c.db.Keys.Leader()}
 	for _, i := range index {
-		keys = append(keys, c.leaseKey(i.Name))
+		mget = append(mget, c.db.Keys.Lease(i.Name))
 	}
-	values, err := c.rdb.MGet(ctx, keys...).Result()
+	reply, err := c.db.Do(ctx, "read record, mark and leases", mget...)
 	if err != nil {
-		return Glance{}, c.explain("read record, mark and leases", err)
+		return Glance{}, err
 	}
-	g := Glance{Record: bytesIn(values[0]), Mark: bytesIn(values[1]), Instances: make([]Instance, len(index))}
+	values := redisdb.List(reply)
+	g := Glance{Record: redisdb.Bytes(values[0]), Mark: redisdb.Bytes(values[1]), Instances: make([]Instance, len(index))}
 	for i, known := range index {
-		g.Instances[i] = Instance{Name: known.Name, Identity: known.Identity, Lease: bytesIn(values[i+2])}
+		g.Instances[i] = Instance{Name: known.Name, Identity: known.Identity, Lease: redisdb.Bytes(values[i+2])}
 	}
 	return g, nil
-}
-
-// bytesIn is nil for a key that is missing.
-func bytesIn(value any) []byte {
-	if text, ok := value.(string); ok {
-		return []byte(text)
-	}
-	return nil
 }

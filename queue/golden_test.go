@@ -84,11 +84,11 @@ func goldenRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	record := func(id string) string {
-		text, err := r.c.rdb.HGet(r.ctx, r.s.keys.jobs, id).Result()
+		text, err := r.c.rdb().HGet(r.ctx, r.s.keys.Jobs, id).Result()
 		r.no(err)
 		return text
 	}
-	spilled, err := r.c.rdb.ZRangeWithScores(r.ctx, r.s.keys.spill, 0, 2).Result()
+	spilled, err := r.c.rdb().ZRangeWithScores(r.ctx, r.s.keys.Spill, 0, 2).Result()
 	r.no(err)
 	rows := ""
 	for _, row := range spilled {
@@ -99,7 +99,7 @@ func goldenRecords(t *testing.T) {
 			t.Errorf("got %q, want three rows", stored)
 		}
 	})
-	index, err := r.c.rdb.HGetAll(r.ctx, r.s.keys.spillx).Result()
+	index, err := r.c.rdb().HGetAll(r.ctx, r.s.keys.Spillx).Result()
 	r.no(err)
 	rows = ""
 	for _, field := range slices.Sorted(maps.Keys(index))[:3] {
@@ -157,7 +157,7 @@ func goldenRecords(t *testing.T) {
 	}
 	r.pop(8)
 	// A claim's numbers are Redis's time; its fields are the form.
-	claim, err := r.c.rdb.HGetAll(r.ctx, r.s.keys.claim).Result()
+	claim, err := r.c.rdb().HGetAll(r.ctx, r.s.keys.Claim).Result()
 	r.no(err)
 	var fields []string
 	for field := range claim {

@@ -2,12 +2,10 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // State is where a job is.
@@ -68,7 +66,7 @@ func (r Range) hasRetry(n int) bool {
 // it. ok is false if there is nothing.
 func (q *Queue) Job(ctx context.Context, id string) (job Listed, ok bool, err error) {
 	s := q.Of(id)
-	jobs, err := s.load(ctx, s.keys.jobs, "w", []string{id})
+	jobs, err := s.load(ctx, s.keys.Jobs, "w", []string{id})
 	if err != nil {
 		return job, false, err
 	}
@@ -76,7 +74,7 @@ func (q *Queue) Job(ctx context.Context, id string) (job Listed, ok bool, err er
 		err := s.locate(ctx, &jobs[0])
 		return jobs[0], true, err
 	}
-	dead, err := s.load(ctx, s.keys.morgue, "m", []string{id})
+	dead, err := s.load(ctx, s.keys.Morgue, "m", []string{id})
 	if err != nil || len(dead) == 0 {
 		return job, false, err
 	}
@@ -86,27 +84,28 @@ func (q *Queue) Job(ctx context.Context, id string) (job Listed, ok bool, err er
 
 // locate finds the state of a job that has a record.
 func (s *Shard) locate(ctx context.Context, job *Listed) error {
-	pipe := s.c.rdb.Pipeline()
-	place := pipe.LPos(ctx, s.keys.flight, job.ID, redis.LPosArgs{})
-	claim := pipe.HGetAll(ctx, s.keys.claim)
-	parked := pipe.HGet(ctx, s.keys.parked, job.ID)
-	due := pipe.ZScore(ctx, s.keys.due, job.ID)
-	retry := pipe.ZScore(ctx, s.keys.retry, job.ID)
-	blocked := pipe.ZScore(ctx, s.keys.blocked, job.ID)
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return s.c.explain("find a job of "+s.String(), err)
+	r, err := s.c.db.Pipeline(ctx, "find a job of "+s.String(),
+		redisdb.Cmd{"LPOS", s.keys.Flight, job.ID},
+		redisdb.Cmd{"HGETALL", s.keys.Claim},
+		redisdb.Cmd{"HGET", s.keys.Parked, job.ID},
+		redisdb.Cmd{"ZSCORE", s.keys.Due, job.ID},
+		redisdb.Cmd{"ZSCORE", s.keys.Retry, job.ID},
+		redisdb.Cmd{"ZSCORE", s.keys.Blocked, job.ID})
+	if err != nil {
+		return err
 	}
+	place, claim, parked, due, retry, blocked := r[0], redisdb.Map(r[1]), r[2], r[3], r[4], r[5]
 	switch {
-	case place.Err() == nil:
+	case place != nil:
 		job.State = InFlight
-		job.Flight = flightAt(claim.Val(), place.Val())
-		job.Since = flightSince(claim.Val(), job.Flight)
-		job.Parked = countPayloads(parked.Val())
-	case due.Err() == nil:
+		job.Flight = flightAt(claim, redisdb.Int(place))
+		job.Since = flightSince(claim, job.Flight)
+		job.Parked = countPayloads(redisdb.Text(parked))
+	case due != nil:
 		job.State = Scheduled
-	case retry.Err() == nil:
+	case retry != nil:
 		job.State = Retrying
-	case blocked.Err() == nil:
+	case blocked != nil:
 		job.State = Waiting
 	default:
 		job.State = Ready

@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // load reads the records of ids from a hash, their spilled payloads included. Ids
@@ -19,10 +18,11 @@ func (s *Shard) load(ctx context.Context, hash, space string, ids []string) ([]L
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	records, err := s.c.rdb.HMGet(ctx, hash, ids...).Result()
+	reply, err := s.c.db.Do(ctx, "read jobs of "+s.String(), withIDs([]any{"HMGET", hash}, ids)...)
 	if err != nil {
-		return nil, s.c.explain("read jobs of "+s.String(), err)
+		return nil, err
 	}
+	records := redisdb.List(reply)
 	jobs := make([]Listed, 0, len(ids))
 	for i, id := range ids {
 		record, ok := records[i].(string)
@@ -50,10 +50,11 @@ func (s *Shard) spilled(ctx context.Context, space, id string) ([]lowkiq.Payload
 	from := "[" + prefix + ":"
 	var payloads []lowkiq.Payload
 	for {
-		members, err := s.c.rdb.ZRangeByLex(ctx, s.keys.spill, &redis.ZRangeBy{Min: from, Max: "(" + prefix + ";", Count: 1000}).Result()
+		reply, err := s.c.db.Do(ctx, "read payloads of "+s.String(), "ZRANGEBYLEX", s.keys.Spill, from, "("+prefix+";", "LIMIT", 0, 1000)
 		if err != nil {
-			return nil, s.c.explain("read payloads of "+s.String(), err)
+			return nil, err
 		}
+		members := redisdb.Texts(reply)
 		if len(members) == 0 {
 			return payloads, nil
 		}

@@ -53,7 +53,7 @@ func lateIsFailed(t *testing.T, b *backend) {
 	r.ack(got.Flight, "first")
 	eq(t, "drained", show(r.drain()...), "fresh[1] a[1 2] b[1] c[1]")
 	r.wantFailed("done", 0, 0)
-	eq(t, "nothing is left of them", r.c.rdb.Exists(r.ctx, r.s.keys.late).Val(), 0)
+	eq(t, "nothing is left of them", r.c.rdb().Exists(r.ctx, r.s.keys.Late).Val(), 0)
 }
 
 // lateInEveryLine: failed jobs get into the lines of those that are due, and out of them, in many ways.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Lease is an instance's proof of life in Redis. Once expired it can never be revived,
@@ -23,16 +23,11 @@ type Lease struct {
 // ErrLeaseGone means that the lease has expired or was deleted, for good.
 var ErrLeaseGone = errors.New("the lease is gone")
 
-func (c *Client) leaseKey(instance string) string {
-	return clusterKey(c.cfg.Cluster, "lease:"+instance)
-}
-func (c *Client) instancesKey() string { return clusterKey(c.cfg.Cluster, "instances") }
-
 // TakeLease creates the lease of a new instance and puts it into the index of
 // instances, with what identifies its process: that outlives the lease.
 func (c *Client) TakeLease(ctx context.Context, instance string, identity, value []byte, ttl time.Duration) (*Lease, error) {
-	l := &Lease{c: c, key: c.leaseKey(instance), Instance: instance}
-	reply, err := c.run(ctx, c.scripts.leaseNew, []string{l.key, c.instancesKey()}, value, ttl.Milliseconds(), instance, identity)
+	l := &Lease{c: c, key: c.db.Keys.Lease(instance), Instance: instance}
+	reply, err := c.run(ctx, c.db.Scripts.LeaseNew, []string{l.key, c.db.Keys.Instances()}, value, ttl.Milliseconds(), instance, identity)
 	if err != nil {
 		return nil, err
 	}
@@ -45,14 +40,14 @@ func (c *Client) TakeLease(ctx context.Context, instance string, identity, value
 // Renew rewrites the lease and extends it by ttl from now. ErrLeaseGone is final. It is
 // one command; only a Redis out of memory, which refuses that, is asked by the script.
 func (l *Lease) Renew(ctx context.Context, value []byte, ttl time.Duration) error {
-	renewed, err := l.c.rdb.SetXX(ctx, l.key, value, ttl).Result()
-	if says(err, "OOM") {
-		var reply any
-		reply, err = l.c.run(ctx, l.c.scripts.lease, []string{l.key}, value, ttl.Milliseconds())
+	reply, err := l.c.db.Do(ctx, "lease", "SET", l.key, value, "PX", ttl.Milliseconds(), "XX")
+	renewed := reply != nil
+	if redisdb.Says(err, "OOM") {
+		reply, err = l.c.db.Run(ctx, l.c.db.Scripts.Lease, []string{l.key}, value, ttl.Milliseconds())
 		renewed = reply == int64(1)
 	}
 	if err != nil {
-		return l.c.explain("lease", err)
+		return err
 	}
 	if !renewed {
 		return fmt.Errorf("instance %s: %w", l.Instance, ErrLeaseGone)
@@ -66,17 +61,16 @@ func (l *Lease) Drop(ctx context.Context) error { return l.c.DropLease(ctx, l.In
 // DropLease deletes the lease of an instance that is proven dead, and forgets the
 // instance.
 func (c *Client) DropLease(ctx context.Context, instance string) error {
-	pipe := c.rdb.Pipeline()
-	pipe.Del(ctx, c.leaseKey(instance))
-	pipe.HDel(ctx, c.instancesKey(), instance)
-	_, err := pipe.Exec(ctx)
-	return c.explain("drop the lease of "+instance, err)
+	_, err := c.db.Pipeline(ctx, "drop the lease of "+instance,
+		redisdb.Cmd{"DEL", c.db.Keys.Lease(instance)}, redisdb.Cmd{"HDEL", c.db.Keys.Instances(), instance})
+	return err
 }
 
 // EndLease deletes the lease of an instance that is proven dead. The index keeps what
 // identifies it, so that the proof can be repeated until nothing refers to it.
 func (c *Client) EndLease(ctx context.Context, instance string) error {
-	return c.explain("end the lease of "+instance, c.rdb.Del(ctx, c.leaseKey(instance)).Err())
+	_, err := c.db.Do(ctx, "end the lease of "+instance, "DEL", c.db.Keys.Lease(instance))
+	return err
 }
 
 // Instance is an entry of the index of instances.
@@ -88,37 +82,21 @@ type Instance struct {
 
 // Instance reads one entry.
 func (c *Client) Instance(ctx context.Context, name string) (Instance, error) {
-	pipe := c.rdb.Pipeline()
-	identity := pipe.HGet(ctx, c.instancesKey(), name)
-	lease := pipe.Get(ctx, c.leaseKey(name))
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return Instance{}, c.explain("read instance "+name, err)
+	replies, err := c.db.Pipeline(ctx, "read instance "+name,
+		redisdb.Cmd{"HGET", c.db.Keys.Instances(), name}, redisdb.Cmd{"GET", c.db.Keys.Lease(name)})
+	if err != nil {
+		return Instance{}, err
 	}
-	return instanceOf(name, identity, lease)
-}
-
-// instanceOf reads the commands' answers, nil for what is not there.
-func instanceOf(name string, identity, lease *redis.StringCmd) (Instance, error) {
-	i := Instance{Name: name}
-	for _, part := range []struct {
-		cmd  *redis.StringCmd
-		into *[]byte
-	}{{identity, &i.Identity}, {lease, &i.Lease}} {
-		value, err := part.cmd.Bytes()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return i, fmt.Errorf("read instance %s: %w", name, err)
-		}
-		*part.into = value
-	}
-	return i, nil
+	return Instance{Name: name, Identity: redisdb.Bytes(replies[0]), Lease: redisdb.Bytes(replies[1])}, nil
 }
 
 // Index reads the index alone: names and identities, in order of their names, no leases.
 func (c *Client) Index(ctx context.Context) ([]Instance, error) {
-	index, err := c.rdb.HGetAll(ctx, c.instancesKey()).Result()
+	reply, err := c.db.Do(ctx, "list instances", "HGETALL", c.db.Keys.Instances())
 	if err != nil {
-		return nil, c.explain("list instances", err)
+		return nil, err
 	}
+	index := redisdb.Map(reply)
 	instances := make([]Instance, 0, len(index))
 	for _, name := range slices.Sorted(maps.Keys(index)) {
 		instances = append(instances, Instance{Name: name, Identity: []byte(index[name])})
@@ -139,17 +117,17 @@ func (c *Client) Instances(ctx context.Context) ([]Instance, error) {
 // LeasesLeft returns for how long the leases of instances last unless they are renewed; 0
 // for one that is gone.
 func (c *Client) LeasesLeft(ctx context.Context, instances ...Instance) ([]time.Duration, error) {
-	pipe := c.rdb.Pipeline()
-	answers := make([]*redis.DurationCmd, len(instances))
+	cmds := make([]redisdb.Cmd, len(instances))
 	for i, known := range instances {
-		answers[i] = pipe.PTTL(ctx, c.leaseKey(known.Name))
+		cmds[i] = redisdb.Cmd{"PTTL", c.db.Keys.Lease(known.Name)}
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return nil, c.explain("read how long leases last", err)
+	replies, err := c.db.Pipeline(ctx, "read how long leases last", cmds...)
+	if err != nil {
+		return nil, err
 	}
 	left := make([]time.Duration, len(instances))
-	for i, answer := range answers {
-		left[i] = max(0, answer.Val())
+	for i, reply := range replies {
+		left[i] = time.Duration(max(0, redisdb.Int(reply))) * time.Millisecond
 	}
 	return left, nil
 }
@@ -158,10 +136,10 @@ func (c *Client) LeasesLeft(ctx context.Context, instances ...Instance) ([]time.
 // returns false if another boot has it. To repeat it does no harm: in a Redis Cluster go-redis
 // does so by itself when an answer is lost.
 func (c *Client) Reserve(ctx context.Context, node, boot string, ttl time.Duration) (bool, error) {
-	key := clusterKey(c.cfg.Cluster, "name:"+node)
-	taken, err := c.rdb.SetNX(ctx, key, boot, ttl).Result()
-	if err != nil || taken {
-		return taken, c.explain("reserve the name "+node, err)
+	key := c.db.Keys.Name(node)
+	taken, err := c.db.Do(ctx, "reserve the name "+node, "SET", key, boot, "PX", ttl.Milliseconds(), "NX")
+	if err != nil || taken != nil {
+		return err == nil, err
 	}
 	holder, err := c.bytes(ctx, key, "read who has the name "+node)
 	return string(holder) == boot, err
@@ -169,12 +147,16 @@ func (c *Client) Reserve(ctx context.Context, node, boot string, ttl time.Durati
 
 // Unreserve ends a reservation of this boot.
 func (c *Client) Unreserve(ctx context.Context, node, boot string) error {
-	_, err := c.run(ctx, c.scripts.clusterSwap, []string{clusterKey(c.cfg.Cluster, "name:"+node)}, boot, "")
+	_, err := c.run(ctx, c.db.Scripts.ClusterSwap, []string{c.db.Keys.Name(node)}, boot, "")
 	return err
 }
 
 // Time is Redis's clock.
 func (c *Client) Time(ctx context.Context) (time.Time, error) {
-	now, err := c.rdb.Time(ctx).Result()
-	return now, c.explain("read the time", err)
+	reply, err := c.db.Do(ctx, "read the time", "TIME")
+	parts := redisdb.List(reply)
+	if err != nil || len(parts) != 2 {
+		return time.Time{}, err
+	}
+	return time.Unix(redisdb.Int(parts[0]), redisdb.Int(parts[1])*int64(time.Microsecond)), nil
 }

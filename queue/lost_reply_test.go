@@ -72,8 +72,8 @@ func persist(r *rig, calls *int, op func() error) {
 		if err == nil {
 			return
 		}
-		if !Transient(err) || !strings.Contains(err.Error(), r.c.address) {
-			r.t.Fatalf("got %v, want a transient error with the address %s", err, r.c.address)
+		if !Transient(err) || !strings.Contains(err.Error(), r.c.Redis()) {
+			r.t.Fatalf("got %v, want a transient error with the address %s", err, r.c.Redis())
 		}
 	}
 	r.t.Fatal("three failures, one was asked for")
@@ -108,7 +108,7 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	var lease *Lease
 	do(func() (err error) {
 		if lease, err = c.TakeLease(r.ctx, "n/1", []byte("id"), []byte("v"), time.Hour); err != nil && !Transient(err) {
-			err, lease = nil, &Lease{c: c, key: c.leaseKey("n/1"), Instance: "n/1"} // it was taken by the lost request
+			err, lease = nil, &Lease{c: c, key: c.db.Keys.Lease("n/1"), Instance: "n/1"} // it was taken by the lost request
 		}
 		return err
 	})

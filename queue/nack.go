@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // NackKind is what happens to a job that was not done.
@@ -82,7 +84,7 @@ const nackChunk = 500
 // Nack puts jobs back; to repeat it does nothing. It returns how many were still in
 // their flight.
 func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
-	return c.settle(ctx, c.c.scripts.nack, c.keys.forNack(), len(nacks), func(from, to int) []any {
+	return c.settle(ctx, c.c.db.Scripts.Nack, c.keys.ForNack(), len(nacks), func(from, to int) []any {
 		args := []any{c.Instance, c.fence}
 		for _, n := range nacks[from:to] {
 			text := cutError(n.Error)
@@ -95,7 +97,7 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 // Bury deals with jobs that ran out of retries; to repeat it does nothing. It returns
 // how many were still in their flight.
 func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
-	return c.settle(ctx, c.c.scripts.bury, c.keys.forBury(), len(burials), func(from, to int) []any {
+	return c.settle(ctx, c.c.db.Scripts.Bury, c.keys.ForBury(), len(burials), func(from, to int) []any {
 		args := []any{c.Instance, c.fence}
 		for _, b := range burials[from:to] {
 			text := cutError(b.Error)
@@ -107,7 +109,7 @@ func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
 
 // settle runs a script that takes some of n jobs out of their flights and says how many, until all are:
 // Redis serves nobody else meanwhile. args gives its arguments for some of them.
-func (c *Claim) settle(ctx context.Context, script *script, keys []string, n int, args func(from, to int) []any) (total int, err error) {
+func (c *Claim) settle(ctx context.Context, script *redisdb.Script, keys []string, n int, args func(from, to int) []any) (total int, err error) {
 	for from := 0; from < n; {
 		to := min(from+nackChunk, n)
 		reply, err := c.c.run(ctx, script, keys, args(from, to)...)
@@ -116,7 +118,7 @@ func (c *Claim) settle(ctx context.Context, script *script, keys []string, n int
 		}
 		r, ok := twoNumbers(reply)
 		if !ok || r[1] < 1 || r[1] > to-from {
-			return total, fmt.Errorf("shard %s: %s answered %v for %d jobs", c.Shard, script.name, reply, to-from)
+			return total, fmt.Errorf("shard %s: %s answered %v for %d jobs", c.Shard, script.Name, reply, to-from)
 		}
 		total, from = total+r[0], from+r[1]
 	}
@@ -140,14 +142,14 @@ func twoNumbers(reply any) (n [2]int, ok bool) {
 }
 
 // count runs a script that answers with a number.
-func (s *Shard) count(ctx context.Context, script *script, keys []string, args []any) (int, error) {
+func (s *Shard) count(ctx context.Context, script *redisdb.Script, keys []string, args []any) (int, error) {
 	reply, err := s.c.run(ctx, script, keys, args...)
 	if err != nil {
 		return 0, fmt.Errorf("shard %s: %w", s, err)
 	}
 	n, ok := reply.(int64)
 	if !ok {
-		return 0, fmt.Errorf("shard %s: %s answered %v, want a number", s, script.name, reply)
+		return 0, fmt.Errorf("shard %s: %s answered %v, want a number", s, script.Name, reply)
 	}
 	return int(n), nil
 }

@@ -89,7 +89,7 @@ func TestJobsAreReadTogether(t *testing.T) {
 // evals counts the scripts that Redis has run.
 func evals(t *testing.T, c *Client) (n int) {
 	t.Helper()
-	text, err := c.rdb.Info(t.Context(), "commandstats").Result()
+	text, err := c.rdb().Info(t.Context(), "commandstats").Result()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 // fill makes Redis refuse whatever could grow, and undoes it.
 func (r *rig) fill() (empty func()) {
 	r.t.Helper()
-	r.no(r.c.rdb.ConfigSet(r.ctx, "maxmemory", "1").Err())
-	return func() { r.no(r.c.rdb.ConfigSet(r.ctx, "maxmemory", "0").Err()) }
+	r.no(r.c.rdb().ConfigSet(r.ctx, "maxmemory", "1").Err())
+	return func() { r.no(r.c.rdb().ConfigSet(r.ctx, "maxmemory", "0").Err()) }
 }
 
 // TestOutOfMemory: a full Redis refuses pushes and lets itself be drained. Redis

@@ -25,8 +25,8 @@ func TestBulkOrderWhileScriptsAreForgotten(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				r.c.rdb.ScriptFlush(r.ctx)
-				r.c.rdb.ScriptLoad(r.ctx, r.c.scripts.push.text)
+				r.c.rdb().ScriptFlush(r.ctx)
+				r.c.rdb().ScriptLoad(r.ctx, r.c.db.Scripts.Push.Text())
 			}
 		}
 	})

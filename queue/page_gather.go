@@ -3,7 +3,7 @@ package queue
 import (
 	"context"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // gather reads the ids of a whole list if it is short enough to be sorted.
@@ -33,16 +33,16 @@ func (q *Queue) gather(ctx context.Context, query Query) (all []candidate, small
 
 // flying lists what handlers have: never more than the nodes take at once.
 func (q *Queue) flying(ctx context.Context) (all []candidate, err error) {
-	pipe := q.c.rdb.Pipeline()
+	var cmds []redisdb.Cmd
 	for _, s := range q.shards {
-		pipe.LRange(ctx, s.keys.flight, 0, -1)
+		cmds = append(cmds, redisdb.Cmd{"LRANGE", s.keys.Flight, 0, -1})
 	}
-	cmds, err := pipe.Exec(ctx)
+	replies, err := q.c.db.Pipeline(ctx, "list flights of "+q.Name, cmds...)
 	if err != nil {
-		return nil, q.c.explain("list flights of "+q.Name, err)
+		return nil, err
 	}
-	for i, cmd := range cmds {
-		for _, id := range cmd.(*redis.StringSliceCmd).Val() {
+	for i, reply := range replies {
+		for _, id := range redisdb.Texts(reply) {
 			all = append(all, candidate{shard: i, id: id, state: InFlight})
 		}
 	}
@@ -55,27 +55,26 @@ func (q *Queue) size(ctx context.Context, query Query) (n int, err error) {
 }
 
 func (q *Queue) sizeIn(ctx context.Context, shards []*Shard, query Query) (n int, err error) {
-	pipe := q.c.rdb.Pipeline()
+	var cmds []redisdb.Cmd
 	for _, s := range shards {
 		if query.State == "" && query.By == ByID {
-			pipe.HLen(ctx, s.keys.jobs)
+			cmds = append(cmds, redisdb.Cmd{"HLEN", s.keys.Jobs})
 			continue
 		}
 		for _, state := range statesOf(query.State) {
 			if state != Ready {
-				pipe.ZCard(ctx, s.keys.timed(state))
+				cmds = append(cmds, redisdb.Cmd{"ZCARD", timedKey(&s.keys, state)})
 				continue
 			}
-			pipe.LLen(ctx, s.keys.ready)
-			pipe.LLen(ctx, s.keys.suspects)
+			cmds = append(cmds, redisdb.Cmd{"LLEN", s.keys.Ready}, redisdb.Cmd{"LLEN", s.keys.Suspects})
 		}
 	}
-	cmds, err := pipe.Exec(ctx)
+	replies, err := q.c.db.Pipeline(ctx, "count jobs of "+q.Name, cmds...)
 	if err != nil {
-		return 0, q.c.explain("count jobs of "+q.Name, err)
+		return 0, err
 	}
-	for _, cmd := range cmds {
-		n += int(cmd.(*redis.IntCmd).Val())
+	for _, reply := range replies {
+		n += int(redisdb.Int(reply))
 	}
 	return n, nil
 }

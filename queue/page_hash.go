@@ -35,7 +35,7 @@ func (w *hashWalk) step(ctx context.Context, n int) error {
 	if from == "" {
 		from = "0"
 	}
-	reply, err := w.q.c.run(ctx, w.q.c.scripts.scan, []string{s.keys.jobs}, from, min(w.count, max(n, 16)))
+	reply, err := w.q.c.run(ctx, w.q.c.db.Scripts.Scan, []string{s.keys.Jobs}, from, min(w.count, max(n, 16)))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"strconv"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // lineGroup is how many shards' lines are merged. A queue of more goes through them group by
@@ -50,7 +52,7 @@ func (w *lineWalk) group() *merge {
 	return &merge{c: w.q.c, streams: streams, reverse: w.reverse, ask: w.ask}
 }
 
-func (w *lineWalk) ask(st *stream, n int) *call {
+func (w *lineWalk) ask(st *stream, n int) *redisdb.Call {
 	args := []any{n, flag(w.reverse), scriptBytes}
 	for _, m := range st.seen {
 		at := ""
@@ -60,7 +62,7 @@ func (w *lineWalk) ask(st *stream, n int) *call {
 		args = append(args, m.ID, at)
 	}
 	k := st.s.keys
-	return &call{script: w.q.c.scripts.line, keys: []string{k.jobs, k.suspects, k.ready, k.stale}, args: args}
+	return &redisdb.Call{Script: w.q.c.db.Scripts.Line, Keys: []string{k.Jobs, k.Suspects, k.Ready, k.Stale}, Args: args}
 }
 
 func (w *lineWalk) advance(c candidate) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // merge joins lists of several shards into one. Each list keeps its own order; the one whose
@@ -14,7 +16,7 @@ type merge struct {
 	c       *Client
 	streams []*stream
 	reverse bool
-	ask     func(st *stream, n int) *call // the script that reads on in one list
+	ask     func(st *stream, n int) *redisdb.Call // the script that reads on in one list
 }
 
 // stream is one list of one shard.
@@ -79,7 +81,7 @@ func (m *merge) ended() bool {
 // only a few of the next hundred.
 func (m *merge) refill(ctx context.Context, n int) error {
 	var empty []*stream
-	var calls []*call
+	var calls []*redisdb.Call
 	for _, st := range m.streams {
 		if len(st.buf) > 0 || st.dry {
 			continue
@@ -90,10 +92,10 @@ func (m *merge) refill(ctx context.Context, n int) error {
 	}
 	m.c.runParts(ctx, calls)
 	for i, st := range empty {
-		if calls[i].err != nil {
-			return calls[i].err
+		if calls[i].Err != nil {
+			return calls[i].Err
 		}
-		if err := st.take(calls[i].reply); err != nil {
+		if err := st.take(calls[i].Reply); err != nil {
 			return err
 		}
 	}
@@ -135,10 +137,10 @@ func (st *stream) take(reply any) error {
 }
 
 // runParts runs calls in pipelines short enough not to keep Redis from others for long.
-func (c *Client) runParts(ctx context.Context, calls []*call) {
+func (c *Client) runParts(ctx context.Context, calls []*redisdb.Call) {
 	for len(calls) > 0 {
 		part := calls[:min(100, len(calls))]
 		calls = calls[len(part):]
-		c.runAll(ctx, part)
+		c.db.RunAll(ctx, part)
 	}
 }

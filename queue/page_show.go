@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // listedState stands for the state of a candidate's list.
@@ -24,7 +25,7 @@ func (q *Queue) show(ctx context.Context, state State, cut int, found []candidat
 		left[s] = append(left[s], i)
 	}
 	for len(left) > 0 {
-		var calls []*call
+		var calls []*redisdb.Call
 		var shards []*Shard
 		for s, todo := range left {
 			calls = append(calls, s.showCall(state, cut, found, todo[:min(len(todo), adminChunk)]))
@@ -44,7 +45,7 @@ func (q *Queue) show(ctx context.Context, state State, cut int, found []candidat
 	return jobs, nil
 }
 
-func (s *Shard) showCall(state State, cut int, found []candidate, todo []int) *call {
+func (s *Shard) showCall(state State, cut int, found []candidate, todo []int) *redisdb.Call {
 	from := "waiting"
 	switch {
 	case state == Dead:
@@ -56,15 +57,15 @@ func (s *Shard) showCall(state State, cut int, found []candidate, todo []int) *c
 	for _, i := range todo {
 		args = append(args, found[i].id)
 	}
-	return &call{script: s.c.scripts.show, keys: s.keys.forShow(), args: args}
+	return &redisdb.Call{Script: s.c.db.Scripts.Show, Keys: s.keys.ForShow(), Args: args}
 }
 
 // decodeShown reads the answer for the first of todo, and says how many those were.
-func decodeShown(answer *call, todo []int, found []candidate, jobs []Listed) (n int, err error) {
-	if answer.err != nil {
-		return 0, answer.err
+func decodeShown(answer *redisdb.Call, todo []int, found []candidate, jobs []Listed) (n int, err error) {
+	if answer.Err != nil {
+		return 0, answer.Err
 	}
-	r, ok := answer.reply.([]any)
+	r, ok := answer.Reply.([]any)
 	if !ok || len(r) == 0 || len(r)%showFields != 0 || len(r)/showFields > len(todo) {
 		return 0, fmt.Errorf("show answered %d values for %d jobs", len(r), len(todo))
 	}
@@ -81,7 +82,7 @@ func decodeOne(c candidate, r []any) Listed {
 	text := func(i int) string { s, _ := r[i].(string); return s }
 	number := func(i int) int { n, _ := r[i].(int64); return int(n) }
 	job := Listed{Job: lowkiq.Job{ID: c.id}, Shard: c.shard, State: State(text(0)),
-		Flight: int64(number(1)), Since: microTime(r[2]), Parked: number(3), Bytes: number(7)}
+		Flight: int64(number(1)), Since: redisdb.Micros(r[2]), Parked: number(3), Bytes: number(7)}
 	switch job.State {
 	case "":
 		return job

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // candidate is an id found in a list, with what the list tells of it.
@@ -98,13 +100,13 @@ func (q *Queue) timedWalk(r Range, p *spot, states ...State) walker {
 			streams = append(streams, &stream{s: s, state: state, last: p.Timed})
 		}
 	}
-	ask := func(st *stream, n int) *call {
+	ask := func(st *stream, n int) *redisdb.Call {
 		score, id := "", []byte(nil)
 		if st.last != nil {
 			score, id = strconv.FormatInt(st.last.At, 10), st.last.ID
 		}
-		return &call{script: q.c.scripts.slice, keys: []string{st.s.keys.timed(st.state)},
-			args: []any{n, flag(r.Reverse), bound(r.MinTime, "-inf"), bound(r.MaxTime, "+inf"), score, id}}
+		return &redisdb.Call{Script: q.c.db.Scripts.Slice, Keys: []string{timedKey(&st.s.keys, st.state)},
+			Args: []any{n, flag(r.Reverse), bound(r.MinTime, "-inf"), bound(r.MaxTime, "+inf"), score, id}}
 	}
 	return &timedWalk{&merge{c: q.c, streams: streams, reverse: r.Reverse, ask: ask}, p}
 }
@@ -112,8 +114,8 @@ func (q *Queue) timedWalk(r Range, p *spot, states ...State) walker {
 func (w *timedWalk) advance(c candidate) { w.place.Timed = &mark{At: c.at, ID: []byte(c.id)} }
 
 // timed is the sorted set of a state.
-func (k *shardKeys) timed(state State) string {
-	return map[State]string{Scheduled: k.due, Retrying: k.retry, Waiting: k.blocked, Dead: k.dead}[state]
+func timedKey(k *redisdb.ShardKeys, state State) string {
+	return map[State]string{Scheduled: k.Due, Retrying: k.Retry, Waiting: k.Blocked, Dead: k.Dead}[state]
 }
 
 func flag(on bool) string {

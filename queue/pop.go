@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // PopRequest says what to pop.
@@ -79,10 +78,10 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	args[4], args[5], args[6] = req.Bytes, req.MaxCrashes, slot
 	args = appendAcks(args, req.Acks)
 	args[7] = len(args) - 8
-	reply, err := c.c.run(ctx, c.c.scripts.pop, c.pop, args...)
-	if redis.HasErrorPrefix(err, "RECOVERING") {
+	reply, err := c.c.run(ctx, c.c.db.Scripts.Pop, c.pop, args...)
+	if redisdb.Says(err, "RECOVERING") {
 		if err = c.resume(ctx); err == nil {
-			reply, err = c.c.run(ctx, c.c.scripts.pop, c.pop, args...)
+			reply, err = c.c.run(ctx, c.c.db.Scripts.Pop, c.pop, args...)
 		}
 	}
 	if err != nil {
@@ -111,7 +110,7 @@ func (c *Claim) withoutDamaged(ctx context.Context, req PopRequest, popped Poppe
 	for _, id := range popped.Damaged {
 		args = append(args, id)
 	}
-	if _, err := c.c.run(ctx, c.c.scripts.aside, c.keys.forAside(), args...); err != nil {
+	if _, err := c.c.run(ctx, c.c.db.Scripts.Aside, c.keys.ForAside(), args...); err != nil {
 		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}
 	c.popped = popped.Flight
@@ -139,7 +138,7 @@ func decodePop(reply any) (Popped, error) {
 		return Popped{}, errors.New("pop answered nonsense")
 	}
 	var p Popped
-	p.Now, p.Next = microTime(r[0]), microTime(r[2])
+	p.Now, p.Next = redisdb.Micros(r[0]), redisdb.Micros(r[2])
 	if open, _ := r[1].(string); open != "" {
 		for word := range strings.SplitSeq(open, " ") {
 			n, _ := strconv.ParseInt(word, 10, 64)
@@ -170,14 +169,4 @@ func decodePop(reply any) (Popped, error) {
 		p.Jobs, slab = append(p.Jobs, job), rest
 	}
 	return p, nil
-}
-
-// microTime reads unix microseconds; "" is the zero time.
-func microTime(v any) time.Time {
-	text, _ := v.(string)
-	us, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMicro(us)
 }

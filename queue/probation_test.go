@@ -176,7 +176,7 @@ func probationMaxCrashes(t *testing.T, b *backend) {
 // takeBack removes a payload that a recovery merged into a waiting job.
 func (r *rig) takeBack(id, payload string) {
 	r.t.Helper()
-	record, err := r.c.rdb.HGet(r.ctx, r.s.keys.jobs, id).Result()
+	record, err := r.c.rdb().HGet(r.ctx, r.s.keys.Jobs, id).Result()
 	r.no(err)
 	job, err := newSpill(nil, nil).job("w", id, record)
 	r.no(err)
@@ -189,7 +189,7 @@ func (r *rig) takeBack(id, payload string) {
 		}
 	}
 	record = fmt.Sprintf("j%d %d %d %d 0 %d\n%s", job.retry, job.at, n, size, n+1, b.String())
-	r.no(r.c.rdb.HSet(r.ctx, r.s.keys.jobs, id, record).Err())
+	r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, id, record).Err())
 }
 
 // A payload that kills each process that handles it: its neighbours are all handled,

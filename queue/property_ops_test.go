@@ -180,17 +180,17 @@ func (s *Shard) pass(ctx context.Context, now, us int64) error {
 	if err != nil {
 		return err
 	}
-	pipe := s.c.rdb.Pipeline()
-	for key, set := range map[string][]redis.Z{s.keys.due: r.due.Val(), s.keys.retry: r.retry.Val()} {
+	pipe := s.c.rdb().Pipeline()
+	for key, set := range map[string][]redis.Z{s.keys.Due: r.due.Val(), s.keys.Retry: r.retry.Val()} {
 		for _, z := range set {
 			if int64(z.Score) > now {
 				pipe.ZAdd(ctx, key, redis.Z{Score: z.Score - float64(us), Member: z.Member})
 			}
 		}
 	}
-	for key, records := range map[string]map[string]string{s.keys.jobs: r.jobs.Val(), s.keys.parked: r.parked.Val()} {
+	for key, records := range map[string]map[string]string{s.keys.Jobs: r.jobs.Val(), s.keys.Parked: r.parked.Val()} {
 		for id, record := range records {
-			if key == s.keys.jobs && slices.Contains(r.flight.Val(), id) {
+			if key == s.keys.Jobs && slices.Contains(r.flight.Val(), id) {
 				continue
 			}
 			if found := headRule.FindStringSubmatch(record); found != nil {

@@ -2,8 +2,6 @@ package queue
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 var propertyTests = []testCase{{"Model", testModel}}
@@ -24,7 +23,7 @@ var propertyTests = []testCase{{"Model", testModel}}
 // long; a failure prints its seed, shrunk.
 func testModel(t *testing.T, b *backend) {
 	client := b.open(t)
-	client.rdb.AddHook(twice{})
+	client.rdb().AddHook(twice{})
 	rapid.Check(t, func(rt *rapid.T) {
 		if b.second && rapid.Uint64().Draw(rt, "second")%8 != 0 {
 			return
@@ -71,17 +70,16 @@ const (
 )
 
 // inSmallSteps gives the scripts with a bound that a few payloads reach.
-var inSmallSteps = sync.OnceValue(func() *scripts {
-	s, changed := newScripts(), 0
-	for _, one := range s.all() {
+var inSmallSteps = sync.OnceValue(func() *redisdb.Scripts {
+	s, changed := redisdb.NewScripts(), 0
+	for _, one := range s.All() {
 		text := strings.NewReplacer(
 			"piece_count, piece_bytes = 2000, 1048576", fmt.Sprintf("piece_count, piece_bytes = %d, %d", machinePiece, machinePieceBytes),
 			"seen >= 2000", "seen >= 60",
-		).Replace(one.text)
-		if text != one.text {
+		).Replace(one.Text())
+		if text != one.Text() {
 			changed++
-			sum := sha1.Sum([]byte(text))
-			one.text, one.sha = text, hex.EncodeToString(sum[:])
+			one.SetText(text)
 		}
 	}
 	if changed < 9 {
@@ -96,7 +94,7 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	if err := c.SetRules("q", PushRules{Payloads: machinePayloads, IDPayload: machineBytes}); err != nil {
 		t.Fatal(err)
 	}
-	c.scripts = inSmallSteps()
+	c.db.Scripts = inSmallSteps()
 	shards := rapid.IntRange(1, 2).Draw(t, "shards")
 	q, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: shards})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 var protocolTests = []testCase{
@@ -159,7 +160,7 @@ func (r *rig) dump() string {
 	r.t.Helper()
 	raw, err := r.s.readRaw(r.ctx)
 	r.no(err)
-	registry, err := r.c.rdb.HGetAll(r.ctx, r.c.queuesKey()).Result()
+	registry, err := r.c.rdb().HGetAll(r.ctx, r.c.db.Keys.Queues()).Result()
 	r.no(err)
 	return fmt.Sprintf("%q %q %q %q %q %q %q %q %q %q %q %v %v %v %v %q", raw.jobs.Val(), raw.parked.Val(), raw.morgue.Val(), raw.crashes.Val(),
 		raw.count.Val(), raw.claim.Val(), raw.spillx.Val(), raw.ready.Val(), raw.suspects.Val(), raw.spill.Val(), raw.flight.Val(),
@@ -188,7 +189,7 @@ func staleClaim(t *testing.T, b *backend) {
 	_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1})
 	r.no(err)
 	// Fences grow even if Redis lost the counter.
-	r.no(r.c.rdb.Del(r.ctx, r.s.keys.claim).Err())
+	r.no(r.c.rdb().Del(r.ctx, r.s.keys.Claim).Err())
 	old := r.claim.Fence
 	until(t, "the next millisecond", func() bool { now, err := r.c.Time(r.ctx); return err == nil && now.UnixMilli() > old })
 	r.own(Fresh)
@@ -260,7 +261,7 @@ func noScript(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	forget := func() {
 		t.Helper()
-		r.no(r.c.eachMaster(r.ctx, func(ctx context.Context, node rdb) error { return node.ScriptFlush(ctx).Err() }))
+		r.no(r.c.db.EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error { return master.ForTests().ScriptFlush(ctx).Err() }))
 	}
 	q, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "wide", Shards: 3})
 	r.no(err)

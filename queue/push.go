@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Result is the answer to one pushed job.
@@ -143,7 +144,7 @@ func (r *PushRules) check(job *lowkiq.Push) error {
 
 // chunk is one script's share of a push: jobs of one shard, in push order.
 type chunk struct {
-	call
+	redisdb.Call
 	shard int
 	jobs  []int32          // places in the push
 	next  *chunk           // the shard's next one: sent once this one is stored
@@ -172,14 +173,14 @@ func (q *Queue) write(ctx context.Context, jobs []lowkiq.Push, results []Result)
 		for _, ch := range wave {
 			q.finish(ctx, ch, jobs, results)
 			switch {
-			case ch.err != nil:
-				ch.next.unsent(ch.err, results)
+			case ch.Err != nil:
+				ch.next.unsent(ch.Err, results)
 			case ch.full != nil && ch.next != nil:
 				q.withhold(ch.next, ch.full, jobs, results)
 			}
-			ch.args = nil
+			ch.Args = nil
 		}
-		done := func(ch *chunk) bool { return ch.err != nil || len(ch.jobs) == 0 }
+		done := func(ch *chunk) bool { return ch.Err != nil || len(ch.jobs) == 0 }
 		wave, rest = slices.DeleteFunc(next, done), slices.DeleteFunc(after, done)
 		if len(wave) == 0 {
 			wave, rest = q.nextWave(rest, jobs)
@@ -200,29 +201,30 @@ func (q *Queue) nextWave(chunks []*chunk, jobs []lowkiq.Push) (wave, rest []*chu
 // send sends a wave, beside the caller if that has something to do meanwhile. The answers
 // are there when answered returns.
 func (q *Queue) send(ctx context.Context, wave []*chunk, beside bool) (answered func()) {
-	calls := make([]*call, len(wave))
+	calls := make([]*redisdb.Call, len(wave))
 	for i, ch := range wave {
-		calls[i] = &ch.call
+		calls[i] = &ch.Call
 	}
 	if !beside {
-		q.c.runAll(ctx, calls)
+		q.c.db.RunAll(ctx, calls)
 		return func() {}
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		q.c.runAll(ctx, calls)
+		q.c.db.RunAll(ctx, calls)
 	}()
 	return func() { <-done }
 }
 
 // again repeats a chunk that was refused for the mark of a deletion which was given up.
 func (q *Queue) again(ctx context.Context, ch *chunk) {
-	if mark := (*markError)(nil); !errors.As(ch.err, &mark) {
+	ch.Err = refusal(ch.Err)
+	if mark := (*markError)(nil); !errors.As(ch.Err, &mark) {
 		return
 	}
-	if ch.err = q.shards[ch.shard].removed(ctx, ch.err); ch.err == nil {
-		ch.reply, ch.err = q.c.run(ctx, ch.script, ch.keys, ch.args...)
+	if ch.Err = q.shards[ch.shard].removed(ctx, ch.Err); ch.Err == nil {
+		ch.Reply, ch.Err = q.c.run(ctx, ch.Script, ch.Keys, ch.Args...)
 	}
 }
 
@@ -233,8 +235,8 @@ func (q *Queue) finish(ctx context.Context, ch *chunk, jobs []lowkiq.Push, resul
 		q.again(ctx, ch)
 		n := q.answer(ch, jobs, results)
 		rest = rest[n:]
-		if ch.err != nil {
-			(&chunk{jobs: rest}).unsent(ch.err, results)
+		if ch.Err != nil {
+			(&chunk{jobs: rest}).unsent(ch.Err, results)
 			return
 		}
 		if ch.full != nil {
@@ -243,9 +245,9 @@ func (q *Queue) finish(ctx context.Context, ch *chunk, jobs []lowkiq.Push, resul
 		if len(rest) == 0 {
 			return
 		}
-		ch.jobs, ch.args = rest[:min(n, len(rest))], ch.args[:headArgs]
+		ch.jobs, ch.Args = rest[:min(n, len(rest))], ch.Args[:headArgs]
 		q.fill(ch, jobs)
-		q.c.runAll(ctx, []*call{&ch.call})
+		q.c.db.RunAll(ctx, []*redisdb.Call{&ch.Call})
 	}
 }
 
@@ -263,9 +265,9 @@ func withheld(places []int32, full map[string]error, jobs []lowkiq.Push, results
 // unsent answers the jobs of a chunk and of those behind it, which are not sent.
 func (ch *chunk) unsent(cause error, results []Result) {
 	for ; ch != nil; ch = ch.next {
-		ch.err = &unsentError{cause}
+		ch.Err = &unsentError{cause}
 		for _, i := range ch.jobs {
-			results[i].Err = ch.err
+			results[i].Err = ch.Err
 		}
 	}
 }
@@ -282,8 +284,8 @@ func (q *Queue) withhold(ch *chunk, full map[string]error, jobs []lowkiq.Push, r
 		}
 		ch.jobs, ch.next = ch.next.jobs, ch.next.next
 	}
-	if written := len(ch.args) > headArgs; written && len(ch.jobs) > 0 && !slices.Equal(ch.jobs, before) {
-		ch.args = ch.args[:headArgs]
+	if written := len(ch.Args) > headArgs; written && len(ch.jobs) > 0 && !slices.Equal(ch.jobs, before) {
+		ch.Args = ch.Args[:headArgs]
 		q.fill(ch, jobs)
 	}
 }
@@ -305,8 +307,8 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 		ch := open[shard]
 		if ch == nil || len(ch.jobs) == chunkJobs || sizes[ch]+len(job.Payload) > chunkBytes {
 			before := ch
-			ch = &chunk{shard: shard, call: call{script: q.c.scripts.push, keys: q.shards[shard].push}}
-			ch.args = []any{nil, nil, nil, q.shards[shard].keys.wake}
+			ch = &chunk{shard: shard, Call: redisdb.Call{Script: q.c.db.Scripts.Push, Keys: q.shards[shard].push}}
+			ch.Args = []any{nil, nil, nil, q.shards[shard].keys.Wake}
 			open[shard] = ch
 			if before == nil {
 				first = append(first, ch)
@@ -323,7 +325,7 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 // fill writes the script's arguments and returns their size in bytes.
 func (q *Queue) fill(ch *chunk, jobs []lowkiq.Push) (size int) {
 	form, rules := formOf(ch.jobs, jobs), q.rules.Load()
-	ch.args[0], ch.args[1], ch.args[2] = form, rules.Payloads, rules.IDPayload
+	ch.Args[0], ch.Args[1], ch.Args[2] = form, rules.Payloads, rules.IDPayload
 	if form == "m" {
 		return q.fillAny(ch, jobs)
 	}
@@ -334,8 +336,8 @@ func (q *Queue) fill(ch *chunk, jobs []lowkiq.Push) (size int) {
 	// pointers to strings, so nothing is boxed.
 	buf := make([]byte, 0, size)
 	words := make([]string, 2*len(ch.jobs))
-	args := make([]any, len(ch.args), len(ch.args)+len(words))
-	copy(args, ch.args)
+	args := make([]any, len(ch.Args), len(ch.Args)+len(words))
+	copy(args, ch.Args)
 	for k, i := range ch.jobs {
 		job := &jobs[i]
 		start := len(buf)
@@ -348,7 +350,7 @@ func (q *Queue) fill(ch *chunk, jobs []lowkiq.Push) (size int) {
 		words[2*k], words[2*k+1] = job.ID, unsafe.String(unsafe.SliceData(buf[start:]), len(buf)-start)
 		args = append(args, &words[2*k], &words[2*k+1])
 	}
-	ch.args = args
+	ch.Args = args
 	return size
 }
 
@@ -363,7 +365,7 @@ func (q *Queue) fillAny(ch *chunk, jobs []lowkiq.Push) (size int) {
 		if !job.PerformAt.IsZero() {
 			at = strconv.FormatInt(job.PerformAt.UnixMicro(), 10)
 		}
-		ch.args = append(ch.args, job.ID, job.Payload, score, at)
+		ch.Args = append(ch.Args, job.ID, job.Payload, score, at)
 		size += len(job.ID) + len(job.Payload) + len(score) + len(at)
 	}
 	return size
@@ -420,22 +422,22 @@ func repeatsID(places []int32, jobs []lowkiq.Push) bool {
 
 // answer reads the script's answer into the results, and says of how many of the chunk's jobs it was.
 func (q *Queue) answer(ch *chunk, jobs []lowkiq.Push, results []Result) int {
-	codes, each := ch.reply.(string)
-	_, all := ch.reply.(int64)
-	if ch.err == nil && !all && (!each || codes == "" || len(codes) > len(ch.jobs)) {
-		ch.err = fmt.Errorf("push answered %.50v for %d jobs", ch.reply, len(ch.jobs))
+	codes, each := ch.Reply.(string)
+	_, all := ch.Reply.(int64)
+	if ch.Err == nil && !all && (!each || codes == "" || len(codes) > len(ch.jobs)) {
+		ch.Err = fmt.Errorf("push answered %.50v for %d jobs", ch.Reply, len(ch.jobs))
 	}
-	if errors.Is(ch.err, context.Canceled) || errors.Is(ch.err, context.DeadlineExceeded) {
-		ch.err = unknownOutcome(ch.err)
+	if errors.Is(ch.Err, context.Canceled) || errors.Is(ch.Err, context.DeadlineExceeded) {
+		ch.Err = unknownOutcome(ch.Err)
 	}
 	answered := ch.jobs
-	if ch.err == nil && each {
+	if ch.Err == nil && each {
 		answered = answered[:len(codes)]
 	}
 	for k, i := range answered {
 		switch {
-		case ch.err != nil:
-			results[i].Err = ch.err
+		case ch.Err != nil:
+			results[i].Err = ch.Err
 		case codes == "" || codes[k] == '0':
 		case codes[k] == '1':
 			results[i].Merged = true
@@ -453,9 +455,9 @@ func (ch *chunk) refused(code byte, id string) error {
 	err := fmt.Errorf("job %q: push answered %q", id, code)
 	switch code {
 	case '2':
-		err = fmt.Errorf("job %q: %w: %d is the limit", id, ErrTooManyPayloads, ch.args[1])
+		err = fmt.Errorf("job %q: %w: %d is the limit", id, ErrTooManyPayloads, ch.Args[1])
 	case '3':
-		err = fmt.Errorf("job %q: %w: %d is the limit", id, ErrTooManyBytes, ch.args[2])
+		err = fmt.Errorf("job %q: %w: %d is the limit", id, ErrTooManyBytes, ch.Args[2])
 	case '4':
 		err = fmt.Errorf("job %q: %w, of what waits for it: check --repair moves it aside", id, errRecord)
 	}

@@ -102,7 +102,7 @@ func pushAgainKeepsOrder(t *testing.T, b *backend) {
 	var l loser
 	r := newRig(t, b)
 	r.no(r.c.Load(r.ctx)) // or the first request comes twice
-	r.c.rdb.AddHook(&l)
+	r.c.rdb().AddHook(&l)
 	r.push(jobs...)
 	requests := l.sent
 	checkOrder(t, n, r.drain())
@@ -161,7 +161,7 @@ func pushAgainSays(t *testing.T, b *backend) {
 		jobs = append(jobs, job(hot[0], fmt.Sprint(i)), job(hot[1], fmt.Sprint(i)))
 	}
 	var l loser
-	c.rdb.AddHook(&l)
+	c.rdb().AddHook(&l)
 	l.from(1, false) // the first thousand of hot[0]
 	results, err := q.Push(t.Context(), jobs...)
 	if !Transient(err) {
@@ -266,7 +266,7 @@ func pushAgainFullAcross(t *testing.T, b *backend) {
 	r.no(err)
 	r.no(pusher.SetRules("q", PushRules{Payloads: 1}))
 	r.no(pusher.Load(r.ctx))
-	pusher.rdb.AddHook(h)
+	pusher.rdb().AddHook(h)
 	var results []Result
 	done := make(chan struct{})
 	go func() {

@@ -7,8 +7,6 @@ import (
 	"math"
 	"unsafe"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
 )
 
@@ -23,7 +21,7 @@ const (
 // pushEach stores what it can of small chunks and returns the chunks that are left: the
 // large ones, and the ids that were not fresh, in push order.
 func (q *Queue) pushEach(ctx context.Context, chunks []*chunk, jobs []lowkiq.Push, results []Result) []*chunk {
-	if _, cluster := q.c.rdb.(*redis.ClusterClient); cluster {
+	if q.c.db.Sharded {
 		return chunks
 	}
 	var few, left []*chunk
@@ -56,12 +54,12 @@ func (q *Queue) each(ctx context.Context, chunks []*chunk, jobs []lowkiq.Push, r
 	for _, ch := range chunks {
 		k := &q.shards[ch.shard].keys
 		for _, i := range ch.jobs {
-			keys = append(keys, k.jobs, k.ready, k.count)
+			keys = append(keys, k.Jobs, k.Ready, k.Count)
 			form, tail := single(&jobs[i])
-			args = append(args, &jobs[i].ID, form, tail, &k.wake)
+			args = append(args, &jobs[i].ID, form, tail, &k.Wake)
 		}
 	}
-	reply, err := q.c.run(ctx, q.c.scripts.pushEach, keys, args...)
+	reply, err := q.c.run(ctx, q.c.db.Scripts.PushEach, keys, args...)
 	codes, _ := reply.(string)
 	if err == nil && len(codes) != len(keys)/3 {
 		err = fmt.Errorf("push answered %.50v for %d jobs", reply, len(keys)/3)

@@ -57,7 +57,7 @@ func contents(t *testing.T, s *Shard) map[string]string {
 	}
 	all := map[string]string{"ready": fmt.Sprint(state.ready)}
 	for id := range state.jobs {
-		found, err := s.load(t.Context(), s.keys.jobs, "w", []string{id})
+		found, err := s.load(t.Context(), s.keys.Jobs, "w", []string{id})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,15 +7,15 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/extra"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Entry is a queue's entry in the registry: what all producers and nodes must agree on.
@@ -72,7 +72,7 @@ type Queue struct {
 type Shard struct {
 	lowkiq.Shard
 	c    *Client
-	keys shardKeys
+	keys redisdb.ShardKeys
 	push []string // keys.forPush, made once
 }
 
@@ -81,8 +81,8 @@ func (c *Client) newQueue(name string, entry Entry) *Queue {
 	q.shards = make([]*Shard, entry.Shards)
 	all := make([]Shard, entry.Shards)
 	for i := range all {
-		keys := newShardKeys(c.cfg.Cluster, name, entry.Layout, i)
-		all[i] = Shard{Shard: lowkiq.Shard{Queue: name, Index: i}, c: c, keys: keys, push: keys.forPush()}
+		keys := c.db.Keys.Shard(name, entry.Layout, i)
+		all[i] = Shard{Shard: lowkiq.Shard{Queue: name, Index: i}, c: c, keys: keys, push: keys.ForPush()}
 		q.shards[i] = &all[i]
 	}
 	q.commit.queue, q.entry = q, entry
@@ -134,7 +134,7 @@ func (c *Client) register(ctx context.Context, q lowkiq.Queue, layout int) (*Que
 	if err != nil {
 		return nil, fmt.Errorf("queue %q: %w", q.Name, err)
 	}
-	reply, err := c.run(ctx, c.scripts.register, []string{c.queuesKey()}, q.Name, fresh)
+	reply, err := c.run(ctx, c.db.Scripts.Register, []string{c.db.Keys.Queues()}, q.Name, fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (c *Client) register(ctx context.Context, q lowkiq.Queue, layout int) (*Que
 		return nil, err
 	}
 	if registered.Shards != q.Shards {
-		return nil, fmt.Errorf("queue %q has %d shards in redis %s, not %d: %w; configure %d", q.Name, registered.Shards, c.address, q.Shards, lowkiq.ErrShardCount, registered.Shards)
+		return nil, fmt.Errorf("queue %q has %d shards in redis %s, not %d: %w; configure %d", q.Name, registered.Shards, c.db.Address(), q.Shards, lowkiq.ErrShardCount, registered.Shards)
 	}
 	return registered, nil
 }
@@ -198,10 +198,11 @@ func (c *Client) Registry(ctx context.Context) (map[string]Entry, error) {
 // concerns its own queue only. Whoever opens, registers, changes or deletes that queue is refused with this error. also are other
 // clients of the process, which learn of the entries, too.
 func (c *Client) ReadRegistry(ctx context.Context, also ...*Client) (entries map[string]Entry, damaged map[string]error, err error) {
-	raw, err := c.rdb.HGetAll(ctx, c.queuesKey()).Result()
+	reply, err := c.db.Do(ctx, "read the queue registry", "HGETALL", c.db.Keys.Queues())
 	if err != nil {
-		return nil, nil, c.explain("read the queue registry", err)
+		return nil, nil, err
 	}
+	raw := redisdb.Map(reply)
 	entries, damaged = make(map[string]Entry, len(raw)), map[string]error{}
 	for name, text := range raw {
 		entry, err := c.decodeEntry(name, text)
@@ -248,13 +249,14 @@ func (c *Client) setPaused(ctx context.Context, name string, paused bool) error 
 // rewrite changes a queue's entry, unless change leaves it as it is.
 func (c *Client) rewrite(ctx context.Context, name string, change func(*Entry) error) error {
 	for {
-		old, err := c.rdb.HGet(ctx, c.queuesKey(), name).Result()
-		if errors.Is(err, redis.Nil) { // known from before Redis lost its data
+		reply, err := c.db.Do(ctx, "read the queue registry", "HGET", c.db.Keys.Queues(), name)
+		if err != nil {
+			return err
+		}
+		if reply == nil { // known from before Redis lost its data
 			return fmt.Errorf("%w %q", lowkiq.ErrUnknownQueue, name)
 		}
-		if err != nil {
-			return c.explain("read the queue registry", err)
-		}
+		old := redisdb.Text(reply)
 		entry, err := c.decodeEntry(name, old)
 		if err != nil {
 			return err
@@ -274,7 +276,7 @@ func (c *Client) rewrite(ctx context.Context, name string, change func(*Entry) e
 		if err != nil {
 			return fmt.Errorf("queue %q: %w", name, err)
 		}
-		reply, err := c.run(ctx, c.scripts.swap, []string{c.queuesKey()}, name, old, fresh)
+		reply, err = c.run(ctx, c.db.Scripts.Swap, []string{c.db.Keys.Queues()}, name, old, fresh)
 		if err != nil {
 			return err
 		}
@@ -296,7 +298,7 @@ func (c *Client) decodeEntry(name, text string) (Entry, error) {
 		return entry, nil
 	}
 	return Entry{}, fmt.Errorf(`queue %q: %w: %w: field %q of the hash %s in redis %s is %.100q; write {"shards":N,"layout":L} there, N as the nodes have it configured, `+
-		`L as in the names of the queue's keys, lk:{%s/%s/L/0}:*`, name, ErrEntryDamaged, err, name, c.queuesKey(), c.address, text, c.cfg.Cluster, name)
+		`L as in the names of the queue's keys, %s`, name, ErrEntryDamaged, err, name, c.db.Keys.Queues(), c.db.Address(), text, c.db.Keys.Pattern(name))
 }
 
 func parseEntry(text string) (entry Entry, err error) {
@@ -341,4 +343,18 @@ func (c *Client) remember(name string, entry Entry) *Queue {
 	return q
 }
 
-func (c *Client) queuesKey() string { return clusterKey(c.cfg.Cluster, "queues") }
+// nameRule keeps the delimiters of keys out of names.
+var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// CheckName says what is wrong with the name of a cluster, a queue or a node.
+func CheckName(what, name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%s name is empty", what)
+	case len(name) > lowkiq.MaxQueueName:
+		return fmt.Errorf("%s name is %d bytes long, at most %d are allowed", what, len(name), lowkiq.MaxQueueName)
+	case !nameRule.MatchString(name):
+		return fmt.Errorf("%s name %q: use letters, digits, '.', '_' and '-', beginning with a letter or digit", what, name)
+	}
+	return nil
+}

@@ -10,10 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/extra"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // A queue is deleted in steps, each of which may be repeated, and leaves what the next needs:
@@ -120,17 +119,18 @@ func (c *Client) removal(ctx context.Context, name string, d Deletion) (*removal
 
 // entry reads one entry, whatever it says.
 func (c *Client) entry(ctx context.Context, name string) (string, Entry, error) {
-	text, err := c.rdb.HGet(ctx, c.queuesKey(), name).Result()
-	if errors.Is(err, redis.Nil) {
+	reply, err := c.db.Do(ctx, "read the queue registry", "HGET", c.db.Keys.Queues(), name)
+	if err != nil {
+		return "", Entry{}, err
+	}
+	if reply == nil {
 		entries, err := c.Registry(ctx)
 		if err == nil {
 			err = unknown(name, entries)
 		}
 		return "", Entry{}, err
 	}
-	if err != nil {
-		return "", Entry{}, c.explain("read the queue registry", err)
-	}
+	text := redisdb.Text(reply)
 	entry, err := c.decodeEntry(name, text)
 	return text, entry, err
 }
@@ -200,7 +200,7 @@ func (r *removal) swap(ctx context.Context, next Entry) error {
 	if err != nil {
 		return fmt.Errorf("queue %q: %w", r.q.Name, err)
 	}
-	reply, err := r.c.run(ctx, r.c.scripts.swap, []string{r.c.queuesKey()}, r.q.Name, r.text, fresh)
+	reply, err := r.c.run(ctx, r.c.db.Scripts.Swap, []string{r.c.db.Keys.Queues()}, r.q.Name, r.text, fresh)
 	if err != nil {
 		return err
 	}
@@ -221,21 +221,21 @@ func (r *removal) swap(ctx context.Context, next Entry) error {
 // each runs a step on all shards, and hands over the answers.
 func (r *removal) each(ctx context.Context, step, token, force string, see func(*Shard, []any) error) error {
 	for part := range slices.Chunk(r.q.shards, removeChunk) {
-		calls := make([]*call, len(part))
+		calls := make([]*redisdb.Call, len(part))
 		for i, s := range part {
-			calls[i] = &call{script: r.c.scripts.remove, keys: s.keys.forRemove(), args: []any{step, token, force}}
+			calls[i] = &redisdb.Call{Script: r.c.db.Scripts.Remove, Keys: s.keys.ForRemove(), Args: []any{step, token, force}}
 		}
-		r.c.runAll(ctx, calls)
+		r.c.db.RunAll(ctx, calls)
 		for i, call := range calls {
-			answer, _ := call.reply.([]any)
-			if call.err == nil && len(answer) == 0 {
-				call.err = fmt.Errorf("remove_shard answered %v", call.reply)
+			answer, _ := call.Reply.([]any)
+			if call.Err == nil && len(answer) == 0 {
+				call.Err = fmt.Errorf("remove_shard answered %v", call.Reply)
 			}
-			if call.err == nil {
-				call.err = see(part[i], answer)
+			if call.Err == nil {
+				call.Err = see(part[i], answer)
 			}
-			if call.err != nil {
-				return fmt.Errorf("shard %s: %w", part[i], call.err)
+			if call.Err != nil {
+				return fmt.Errorf("shard %s: %w", part[i], call.Err)
 			}
 		}
 	}
@@ -347,10 +347,10 @@ func (s *Shard) removed(ctx context.Context, refusal error) error {
 		return err
 	}
 	s.c.forget(s.Queue, entry)
-	if keys := newShardKeys(s.c.cfg.Cluster, s.Queue, entry.Layout, s.Index); entry.gone() || keys.count != s.keys.count {
+	if keys := s.c.db.Keys.Shard(s.Queue, entry.Layout, s.Index); entry.gone() || keys.Count != s.keys.Count {
 		return fmt.Errorf("%w %q: %w", lowkiq.ErrUnknownQueue, s.Queue, mark)
 	}
-	_, err = s.c.run(ctx, s.c.scripts.remove, s.keys.forRemove(), "restore", mark.token, "")
+	_, err = s.c.run(ctx, s.c.db.Scripts.Remove, s.keys.ForRemove(), "restore", mark.token, "")
 	return err
 }
 
@@ -372,7 +372,7 @@ func (c *Client) revive(ctx context.Context, name string, first Entry, text stri
 		if err != nil {
 			return "", fmt.Errorf("queue %q: %w", name, err)
 		}
-		reply, err := c.run(ctx, c.scripts.swap, []string{c.queuesKey()}, name, text, fresh)
+		reply, err := c.run(ctx, c.db.Scripts.Swap, []string{c.db.Keys.Queues()}, name, text, fresh)
 		if err != nil || reply == int64(1) {
 			return string(fresh), err
 		}

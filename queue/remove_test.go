@@ -44,8 +44,8 @@ func removeRig(t *testing.T, b *backend, shards int) (*Client, *Queue) {
 func keysLeft(t *testing.T, q *Queue) (left []string) {
 	t.Helper()
 	for _, s := range q.shards {
-		for key := range s.keys.types() {
-			n, err := q.c.rdb.Exists(t.Context(), key).Result()
+		for key := range s.keys.Types() {
+			n, err := q.c.rdb().Exists(t.Context(), key).Result()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,9 +115,9 @@ var fillings = map[string]func(r *rig){
 	"retry":     func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.nack(f, "a", Retry, 0, time.Hour) },
 	"blocked":   func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.bury(f, "a", Block) },
 	"morgue":    func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.bury(f, "a", Bury) },
-	"aside":     func(r *rig) { r.no(r.c.rdb.HSet(r.ctx, r.s.keys.aside, "jobs:a", "?").Err()) },
+	"aside":     func(r *rig) { r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Aside, "jobs:a", "?").Err()) },
 	"suspect":   func(r *rig) { r.push(job("a", "1")); r.popOne("a"); r.own(Seize) },
-	"damaged":   func(r *rig) { r.no(r.c.rdb.ZAdd(r.ctx, r.s.keys.due, redis.Z{Score: 1, Member: "a"}).Err()) }, // an entry without a record
+	"damaged":   func(r *rig) { r.no(r.c.rdb().ZAdd(r.ctx, r.s.keys.Due, redis.Z{Score: 1, Member: "a"}).Err()) }, // an entry without a record
 }
 
 func testRemoveFilled(t *testing.T, b *backend) {
@@ -173,7 +173,7 @@ func testRemoveHandled(t *testing.T, b *backend) {
 	if err != nil {
 		t.Error(err)
 	}
-	text, err := c.rdb.HGet(t.Context(), q.shards[0].keys.count, "last").Result()
+	text, err := c.rdb().HGet(t.Context(), q.shards[0].keys.Count, "last").Result()
 	if err == nil && strings.Contains(text, "removed") {
 		t.Errorf("got the mark %q, want none", text)
 	}
@@ -385,7 +385,7 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 	}
 	last := func() string {
 		t.Helper()
-		text, err := c.rdb.HGet(t.Context(), q.shards[0].keys.count, "last").Result()
+		text, err := c.rdb().HGet(t.Context(), q.shards[0].keys.Count, "last").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -394,13 +394,13 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 	before := last()
 	leave := func(token string) {
 		t.Helper()
-		if _, err := c.run(t.Context(), c.scripts.remove, q.shards[0].keys.forRemove(), "mark", token, "1"); err != nil {
+		if _, err := c.run(t.Context(), c.db.Scripts.Remove, q.shards[0].keys.ForRemove(), "mark", token, "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	leave("OLD")
 	leave("OLDER") // two of them
-	if _, err := c.run(t.Context(), c.scripts.remove, q.shards[0].keys.forRemove(), "restore", "ANOTHER", ""); err != nil {
+	if _, err := c.run(t.Context(), c.db.Scripts.Remove, q.shards[0].keys.ForRemove(), "restore", "ANOTHER", ""); err != nil {
 		t.Fatal(err)
 	}
 	eq(t, "mark", last(), "removed OLDER "+before)
@@ -408,7 +408,7 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 		t.Fatalf("claim: %v", err)
 	}
 	eq(t, "last after the claim", last(), before)
-	if err := c.rdb.HSet(t.Context(), q.shards[0].keys.count, "last", "removed OLD "+before).Err(); err != nil {
+	if err := c.rdb().HSet(t.Context(), q.shards[0].keys.Count, "last", "removed OLD "+before).Err(); err != nil {
 		t.Fatal(err)
 	}
 	results, err := q.Push(t.Context(), job("b", "1"), job("c", "1", in(time.Hour)))
@@ -442,7 +442,7 @@ func testRemoveLayout(t *testing.T, b *backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.rdb.Del(t.Context(), c.queuesKey()).Err(); err != nil {
+	if err := c.rdb().Del(t.Context(), c.db.Keys.Queues()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := c.RegisterAgain(t.Context(), anew); again != anew || err != nil {

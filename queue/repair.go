@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"fmt"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Repair mends one fault, in one atomic step that looks first whether it is still there. It
@@ -32,7 +34,7 @@ func (s *Shard) repair(ctx context.Context, f Fault) (bool, error) {
 	case ClaimDamaged:
 		return s.repairClaim(ctx)
 	case FlightUnowned:
-		return s.giveBack(ctx, s.c.scripts.repairFlight, s.keys.wake)
+		return s.giveBack(ctx, s.c.db.Scripts.RepairFlight, s.keys.Wake)
 	case TombCount, MorgueCount:
 		for _, one := range s.sums() {
 			if one.kind == f.Kind {
@@ -41,28 +43,29 @@ func (s *Shard) repair(ctx context.Context, f Fault) (bool, error) {
 			}
 		}
 	}
-	n, err := s.count(ctx, s.c.scripts.repair, s.keys.forRepair(), []any{s.keys.wake, string(f.Kind), f.ID, f.within, f.record})
+	n, err := s.count(ctx, s.c.db.Scripts.Repair, s.keys.ForRepair(), []any{s.keys.Wake, string(f.Kind), f.ID, f.within, f.record})
 	return n > 0, err
 }
 
 // repairClaim gives a shard up whose fence is no number. Its holder is refused whatever it does,
 // but may be at work until it hears of that: while it has a lease, the claim stays.
 func (s *Shard) repairClaim(ctx context.Context) (bool, error) {
-	claim, err := s.c.rdb.HGetAll(ctx, s.keys.claim).Result()
+	reply, err := s.c.db.Do(ctx, "read the claim of "+s.String(), "HGETALL", s.keys.Claim)
+	claim := redisdb.Map(reply)
 	if err != nil || soundFence(claim) {
-		return false, s.c.explain("read the claim of "+s.String(), err)
+		return false, err
 	}
 	holder, err := s.c.Instance(ctx, claim["instance"])
 	if err != nil || holder.Lease != nil {
 		return false, err
 	}
-	return s.giveBack(ctx, s.c.scripts.repairClaim, s.keys.wake, claim["instance"], claim["fence"])
+	return s.giveBack(ctx, s.c.db.Scripts.RepairClaim, s.keys.Wake, claim["instance"], claim["fence"])
 }
 
 // giveBack runs a script that takes flights back, a part of them per call, until there is no more to do.
-func (s *Shard) giveBack(ctx context.Context, script *script, args ...any) (done bool, err error) {
+func (s *Shard) giveBack(ctx context.Context, script *redisdb.Script, args ...any) (done bool, err error) {
 	for {
-		n, err := s.count(ctx, script, s.keys.forRelease(), args)
+		n, err := s.count(ctx, script, s.keys.ForRelease(), args)
 		if n > 0 {
 			done = true
 		}

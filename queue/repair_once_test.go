@@ -16,7 +16,7 @@ func repairOfATombCounts(t *testing.T, b *backend) {
 	r.push(job("a", "1"))
 	_, err := r.q.Delete(r.ctx, Anywhere, "a")
 	r.no(err)
-	r.no(r.c.rdb.LRem(r.ctx, r.s.keys.ready, 0, "a").Err())
+	r.no(r.c.rdb().LRem(r.ctx, r.s.keys.Ready, 0, "a").Err())
 	found := r.audit()
 	if len(found.Faults) != 1 || found.Faults[0].Kind != LoneTomb {
 		t.Fatalf("got these faults, want a lone tomb\n%s", found.lines())
@@ -34,14 +34,14 @@ func repairLeavesTheOnlyPlace(t *testing.T, b *backend) {
 	r.push(job("a", "1"))
 	_, flight := r.popOne("a")
 	r.nack(flight, "a", Retry, 0, time.Hour)
-	at, err := r.c.rdb.ZScore(r.ctx, r.s.keys.retry, "a").Result()
+	at, err := r.c.rdb().ZScore(r.ctx, r.s.keys.Retry, "a").Result()
 	r.no(err)
-	r.no(r.c.rdb.ZRem(r.ctx, r.s.keys.retry, "a").Err())
-	r.no(r.c.rdb.ZAdd(r.ctx, r.s.keys.due, redis.Z{Score: at, Member: "a"}).Err())
+	r.no(r.c.rdb().ZRem(r.ctx, r.s.keys.Retry, "a").Err())
+	r.no(r.c.rdb().ZAdd(r.ctx, r.s.keys.Due, redis.Z{Score: at, Member: "a"}).Err())
 	mended, err := r.c.Repair(r.ctx, Fault{Kind: TwoPlaces, Queue: r.q.Name, ID: "a"})
 	r.no(err)
 	eq(t, "mended", mended, false)
-	eq(t, "places", r.c.rdb.ZCard(r.ctx, r.s.keys.due).Val(), 1)
+	eq(t, "places", r.c.rdb().ZCard(r.ctx, r.s.keys.Due).Val(), 1)
 	_, err = r.c.Repair(r.ctx, Fault{Kind: WrongTime, Queue: r.q.Name, ID: "a"})
 	r.no(err)
 	r.find("a", Retrying)
@@ -51,7 +51,7 @@ func repairLeavesTheOnlyPlace(t *testing.T, b *backend) {
 func repairOfADamagedFlight(t *testing.T, b *backend) {
 	for name, back := range map[string]func(r *rig) error{
 		"repair": func(r *rig) error {
-			r.no(r.c.rdb.HDel(r.ctx, r.s.keys.claim, "instance").Err())
+			r.no(r.c.rdb().HDel(r.ctx, r.s.keys.Claim, "instance").Err())
 			return second(r.c.Repair(r.ctx, Fault{Kind: FlightUnowned, Queue: r.q.Name}))
 		},
 		"release": func(r *rig) error { return second(r.claim.Release(r.ctx)) },
@@ -67,14 +67,14 @@ func repairOfADamagedFlight(t *testing.T, b *backend) {
 			r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 			eq(t, "popped", len(r.pop(3).Jobs), 3)
 			r.push(job("b", "2"))
-			r.no(r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "b", "j0 5 2 9 0 2\n1 1:x").Err())
+			r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "b", "j0 5 2 9 0 2\n1 1:x").Err())
 			if err := back(r); err != nil {
 				t.Error(err)
 			}
-			ids := append(r.c.rdb.LRange(r.ctx, r.s.keys.suspects, 0, -1).Val(), r.c.rdb.LRange(r.ctx, r.s.keys.ready, 0, -1).Val()...)
+			ids := append(r.c.rdb().LRange(r.ctx, r.s.keys.Suspects, 0, -1).Val(), r.c.rdb().LRange(r.ctx, r.s.keys.Ready, 0, -1).Val()...)
 			slices.Sort(ids)
 			eq(t, "waiting", ids, []string{"a", "b", "c"})
-			eq(t, "in flight", r.c.rdb.LLen(r.ctx, r.s.keys.flight).Val(), 0)
+			eq(t, "in flight", r.c.rdb().LLen(r.ctx, r.s.keys.Flight).Val(), 0)
 			eq(t, "moved aside", r.mend().Aside, 1)
 			eq(t, "what was parked", fmt.Sprintf("%q", dataOf(r.find("b", Ready).Payloads)), `["2"]`)
 		})

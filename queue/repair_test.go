@@ -75,8 +75,8 @@ func (r *rig) payloads() map[string]bool {
 	r.t.Helper()
 	all := map[string]bool{}
 	k := &r.s.keys
-	for _, hash := range []string{k.jobs, k.parked, k.morgue, k.aside} {
-		records, err := r.c.rdb.HGetAll(r.ctx, hash).Result()
+	for _, hash := range []string{k.Jobs, k.Parked, k.Morgue, k.Aside} {
+		records, err := r.c.rdb().HGetAll(r.ctx, hash).Result()
 		if err != nil {
 			continue // of another type: the payloads are elsewhere
 		}
@@ -93,7 +93,7 @@ func (r *rig) payloads() map[string]bool {
 			}
 		}
 	}
-	fields, err := r.c.rdb.HKeys(r.ctx, k.spillx).Result()
+	fields, err := r.c.rdb().HKeys(r.ctx, k.Spillx).Result()
 	r.no(err)
 	for _, field := range fields {
 		if e, ok := parseSpill(field, false); ok {
@@ -170,9 +170,9 @@ func repairMergesWhatWasParked(t *testing.T, b *backend) {
 // would wait for it.
 func repairEndsProbation(t *testing.T, b *backend) {
 	for name, do := range map[string]func(*rig) error{
-		"record lost": func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "a").Err() },
-		"deleted":     func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "a", "x").Err() },
-		"damaged":     func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "a", "damaged").Err() },
+		"record lost": func(r *rig) error { return r.c.rdb().HDel(r.ctx, r.s.keys.Jobs, "a").Err() },
+		"deleted":     func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "a", "x").Err() },
+		"damaged":     func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "a", "damaged").Err() },
 	} {
 		c := b.open(t)
 		r := rigOn(t, c)
@@ -196,7 +196,7 @@ func repairEndsProbation(t *testing.T, b *backend) {
 // repairOfAnEmptyFlight: nobody owns the shard, and its claim counts flights of which nothing is left.
 func repairOfAnEmptyFlight(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
-	r.no(r.c.rdb.HSet(r.ctx, r.s.keys.claim, "fence", 7, "#3", 1, "@3", 5).Err())
+	r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "fence", 7, "#3", 1, "@3", 5).Err())
 	found := r.audit().Faults
 	eq(t, "faults", len(found), 1)
 	for _, want := range []bool{true, false} {
@@ -219,7 +219,7 @@ func repairOfAFence(t *testing.T, b *backend) {
 		r.push(job("a", "1"), job("b", "1"))
 		r.popOne("a")
 		r.push(job("a", "2"))
-		r.no(c.rdb.HSet(r.ctx, r.s.keys.claim, "fence", fence).Err())
+		r.no(c.rdb().HSet(r.ctx, r.s.keys.Claim, "fence", fence).Err())
 		repair := func(want bool) {
 			t.Helper()
 			found := r.audit().Faults
@@ -239,7 +239,7 @@ func repairOfAFence(t *testing.T, b *backend) {
 		// A shard that nobody owns can be as stuck.
 		_, err = r.claim.Release(r.ctx)
 		r.no(err)
-		r.no(c.rdb.HSet(r.ctx, r.s.keys.claim, "fence", fence).Err())
+		r.no(c.rdb().HSet(r.ctx, r.s.keys.Claim, "fence", fence).Err())
 		repair(true)
 		r.own(Fresh)
 	}
@@ -289,33 +289,33 @@ func repairAnything(t *testing.T, b *backend) {
 func (m *machine) smash(t *rapid.T) {
 	s := m.q.Shard(0)
 	id := drawID.Draw(t, "id")
-	busy := s.c.rdb.LPos(m.ctx, s.keys.flight, id, lposAny).Err() == nil
-	key := rapid.SampledFrom([]string{s.keys.due, s.keys.retry, s.keys.blocked, s.keys.dead}).Draw(t, "set")
+	busy := s.c.rdb().LPos(m.ctx, s.keys.Flight, id, lposAny).Err() == nil
+	key := rapid.SampledFrom([]string{s.keys.Due, s.keys.Retry, s.keys.Blocked, s.keys.Dead}).Draw(t, "set")
 	ways := map[string]func() error{
-		"entry":   func() error { return s.c.rdb.RPush(m.ctx, s.keys.ready, id).Err() },
-		"head":    func() error { return s.c.rdb.LPush(m.ctx, s.keys.ready, id).Err() },
-		"lost":    func() error { return s.c.rdb.LRem(m.ctx, s.keys.ready, 0, id).Err() },
-		"unset":   func() error { return s.c.rdb.ZRem(m.ctx, key, id).Err() },
-		"set":     func() error { return s.c.rdb.ZAdd(m.ctx, key, zAt(id)).Err() },
-		"crash":   func() error { return s.c.rdb.HSet(m.ctx, s.keys.crashes, id, 2).Err() },
-		"excuse":  func() error { return s.c.rdb.HDel(m.ctx, s.keys.crashes, id).Err() },
-		"suspect": func() error { return s.c.rdb.RPush(m.ctx, s.keys.suspects, id).Err() },
-		"mark":    func() error { return s.c.rdb.HSet(m.ctx, s.keys.stale, id, 1).Err() },
-		"unmark":  func() error { return s.c.rdb.HDel(m.ctx, s.keys.stale, id).Err() },
-		"late":    func() error { return s.c.rdb.HSet(m.ctx, s.keys.late, id, 1).Err() },
-		"unlate":  func() error { return s.c.rdb.HDel(m.ctx, s.keys.late, id).Err() },
-		"counts":  func() error { return s.c.rdb.HSet(m.ctx, s.keys.count, "tombs", 9, "morgue", 9).Err() },
+		"entry":   func() error { return s.c.rdb().RPush(m.ctx, s.keys.Ready, id).Err() },
+		"head":    func() error { return s.c.rdb().LPush(m.ctx, s.keys.Ready, id).Err() },
+		"lost":    func() error { return s.c.rdb().LRem(m.ctx, s.keys.Ready, 0, id).Err() },
+		"unset":   func() error { return s.c.rdb().ZRem(m.ctx, key, id).Err() },
+		"set":     func() error { return s.c.rdb().ZAdd(m.ctx, key, zAt(id)).Err() },
+		"crash":   func() error { return s.c.rdb().HSet(m.ctx, s.keys.Crashes, id, 2).Err() },
+		"excuse":  func() error { return s.c.rdb().HDel(m.ctx, s.keys.Crashes, id).Err() },
+		"suspect": func() error { return s.c.rdb().RPush(m.ctx, s.keys.Suspects, id).Err() },
+		"mark":    func() error { return s.c.rdb().HSet(m.ctx, s.keys.Stale, id, 1).Err() },
+		"unmark":  func() error { return s.c.rdb().HDel(m.ctx, s.keys.Stale, id).Err() },
+		"late":    func() error { return s.c.rdb().HSet(m.ctx, s.keys.Late, id, 1).Err() },
+		"unlate":  func() error { return s.c.rdb().HDel(m.ctx, s.keys.Late, id).Err() },
+		"counts":  func() error { return s.c.rdb().HSet(m.ctx, s.keys.Count, "tombs", 9, "morgue", 9).Err() },
 		"park": func() error {
-			if record := s.c.rdb.HGet(m.ctx, s.keys.jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
+			if record := s.c.rdb().HGet(m.ctx, s.keys.Jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
 				return nil
 			}
-			return s.c.rdb.HSet(m.ctx, s.keys.parked, id, "j-1 5 1 4 0 2\n7 4:left").Err()
+			return s.c.rdb().HSet(m.ctx, s.keys.Parked, id, "j-1 5 1 4 0 2\n7 4:left").Err()
 		},
 		"record": func() error {
-			if record := s.c.rdb.HGet(m.ctx, s.keys.jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
+			if record := s.c.rdb().HGet(m.ctx, s.keys.Jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
 				return nil // its payloads would be of nobody
 			}
-			return s.c.rdb.HSet(m.ctx, s.keys.jobs, id, "damaged").Err()
+			return s.c.rdb().HSet(m.ctx, s.keys.Jobs, id, "damaged").Err()
 		},
 	}
 	if err := ways[rapid.SampledFrom(slices.Sorted(maps.Keys(ways))).Draw(t, "way")](); err != nil {

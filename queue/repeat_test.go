@@ -67,7 +67,7 @@ var repeatTests = []testCase{
 // repeatClusterKeys: what is not a shard's.
 func repeatClusterKeys(t *testing.T, b *backend) {
 	c := b.open(t)
-	c.rdb.AddHook(twice{})
+	c.rdb().AddHook(twice{})
 	ctx := repeated(t.Context())
 	swap := func(old, next string, want bool) {
 		t.Helper()
@@ -96,7 +96,7 @@ func repeatClusterKeys(t *testing.T, b *backend) {
 // repeatSkip: one request buries one payload, and none of an id whose turn comes anyhow.
 func repeatSkip(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.c.rdb.AddHook(twice{})
+	r.c.rdb().AddHook(twice{})
 	r.ctx = repeated(r.ctx)
 	r.push(job("a", "1"), job("a", "2"), job("a", "3"))
 	_, flight := r.popOne("a")
@@ -118,7 +118,7 @@ func repeatSkip(t *testing.T, b *backend) {
 // repeatCrashes: seizures, each sent twice, count one crash each.
 func repeatCrashes(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.c.rdb.AddHook(twice{})
+	r.c.rdb().AddHook(twice{})
 	r.ctx = repeated(r.ctx)
 	r.push(job("a", "1"))
 	for want := range 4 {

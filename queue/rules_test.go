@@ -228,7 +228,7 @@ func ruleDefaultScores(t *testing.T, b *backend) {
 	rise("as the clock goes")
 	// Redis's clock was ahead an hour ago: scores go on from where they were.
 	ahead := time.Now().Add(time.Hour).UnixMicro()
-	r.no(r.c.rdb.HSet(r.ctx, r.s.keys.count, "last", ahead).Err())
+	r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Count, "last", ahead).Err())
 	rise("after the clock went back")
 	if last < float64(ahead)/1e6 {
 		t.Errorf("score: got %v, want more than the last one, %v", last, float64(ahead)/1e6)
@@ -363,11 +363,11 @@ func ruleAnyBytes(t *testing.T, b *backend) {
 // crashFree ends everybody's probation.
 func (r *rig) crashFree() {
 	r.t.Helper()
-	pipe := r.c.rdb.Pipeline()
-	ids := r.c.rdb.LRange(r.ctx, r.s.keys.suspects, 0, -1).Val()
-	pipe.Del(r.ctx, r.s.keys.suspects, r.s.keys.crashes)
+	pipe := r.c.rdb().Pipeline()
+	ids := r.c.rdb().LRange(r.ctx, r.s.keys.Suspects, 0, -1).Val()
+	pipe.Del(r.ctx, r.s.keys.Suspects, r.s.keys.Crashes)
 	for _, id := range ids {
-		pipe.RPush(r.ctx, r.s.keys.ready, id)
+		pipe.RPush(r.ctx, r.s.keys.Ready, id)
 	}
 	_, err := pipe.Exec(r.ctx)
 	r.no(err)

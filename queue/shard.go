@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Cause says why a shard may be claimed.
@@ -20,36 +22,34 @@ const (
 
 // Owner reads who holds the shard.
 func (s *Shard) Owner(ctx context.Context) (Owner, error) {
-	values, err := s.c.rdb.HMGet(ctx, s.keys.claim, "instance", "fence").Result()
+	owners, err := s.c.Owners(ctx, []*Shard{s})
 	if err != nil {
-		return Owner{}, s.c.explain("read the claim of "+s.String(), err)
+		return Owner{}, err
 	}
-	return ownerOf(values[0], values[1]), nil
+	return owners[0], nil
 }
 
 // Owners reads who holds the shards, in one round trip.
 func (c *Client) Owners(ctx context.Context, shards []*Shard) ([]Owner, error) {
-	pipe := c.rdb.Pipeline()
-	for _, s := range shards {
-		pipe.HMGet(ctx, s.keys.claim, "instance", "fence")
+	cmds := make([]redisdb.Cmd, len(shards))
+	for i, s := range shards {
+		cmds[i] = redisdb.Cmd{"HMGET", s.keys.Claim, "instance", "fence"}
 	}
-	cmds, err := pipe.Exec(ctx)
+	replies, err := c.db.Pipeline(ctx, "read claims", cmds...)
 	if err != nil {
-		return nil, c.explain("read claims", err)
+		return nil, err
 	}
 	owners := make([]Owner, len(shards))
-	for i, cmd := range cmds {
-		values := cmd.(interface{ Val() []any }).Val()
-		owners[i] = ownerOf(values[0], values[1])
+	for i, reply := range replies {
+		owners[i] = ownerOf(reply)
 	}
 	return owners, nil
 }
 
-func ownerOf(instance, fence any) Owner {
-	var o Owner
-	o.Instance, _ = instance.(string)
-	if text, ok := fence.(string); ok {
-		o.Fence, _ = strconv.ParseInt(text, 10, 64)
+// ownerOf reads instance and fence.
+func ownerOf(reply any) (o Owner) {
+	if values := redisdb.List(reply); len(values) == 2 {
+		o.Instance, o.Fence = redisdb.Text(values[0]), redisdb.Int(values[1])
 	}
 	return o
 }
@@ -79,7 +79,7 @@ type Claim struct {
 //
 // With replicas attached it waits up to 100 ms for one of them.
 func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Owner) (*Claim, error) {
-	reply, confirmed, err := s.c.runReplicated(ctx, s.c.scripts.claim, s.keys.forClaim(), instance, string(cause), strconv.FormatInt(seen.Fence, 10), seen.Instance)
+	reply, confirmed, err := s.c.db.RunReplicated(ctx, s.c.db.Scripts.Claim, s.keys.ForClaim(), instance, string(cause), strconv.FormatInt(seen.Fence, 10), seen.Instance)
 	if err != nil {
 		return nil, fmt.Errorf("shard %s: %w", s, err)
 	}
@@ -115,7 +115,7 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 // that finds them half-way does so, too.
 func (c *Claim) resume(ctx context.Context) error {
 	for {
-		reply, err := c.c.run(ctx, c.c.scripts.resume, c.keys.forClaim(), c.Instance, c.fence)
+		reply, err := c.c.run(ctx, c.c.db.Scripts.Resume, c.keys.ForClaim(), c.Instance, c.fence)
 		if err != nil {
 			return fmt.Errorf("shard %s: %w", c.Shard, err)
 		}
@@ -135,7 +135,7 @@ func (c *Claim) resume(ctx context.Context) error {
 
 func (s *Shard) held(instance string, fence int64, recovered, buried int) *Claim {
 	return &Claim{Shard: s, Instance: instance, Fence: fence, Recovered: recovered, Buried: buried,
-		pop: s.keys.forPop(), fence: strconv.FormatInt(fence, 10)}
+		pop: s.keys.ForPop(), fence: strconv.FormatInt(fence, 10)}
 }
 
 // Adopt returns the claim that instance holds with this fence, for a process that
@@ -147,7 +147,7 @@ func (s *Shard) Adopt(instance string, fence int64) *Claim { return s.held(insta
 // handler of this process works on the shard.
 func (c *Claim) Release(ctx context.Context) (total int, err error) {
 	for begun := false; ; begun = true {
-		reply, err := c.c.run(ctx, c.c.scripts.release, c.keys.forRelease(), c.Instance, c.fence, c.keys.wake)
+		reply, err := c.c.run(ctx, c.c.db.Scripts.Release, c.keys.ForRelease(), c.Instance, c.fence, c.keys.Wake)
 		if fenced := (*FencedError)(nil); begun && errors.As(err, &fenced) {
 			return total, nil // its last part came twice
 		}
@@ -232,7 +232,7 @@ func (c *Claim) Ack(ctx context.Context, acks ...Acks) (total int, err error) {
 }
 
 func (c *Claim) ack(ctx context.Context, acks []Acks) (int, error) {
-	reply, err := c.c.run(ctx, c.c.scripts.ack, c.pop[:8], appendAcks([]any{c.Instance, c.fence, c.keys.wake}, acks)...)
+	reply, err := c.c.run(ctx, c.c.db.Scripts.Ack, c.pop[:8], appendAcks([]any{c.Instance, c.fence, c.keys.Wake}, acks)...)
 	if err != nil {
 		return 0, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}

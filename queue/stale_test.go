@@ -42,7 +42,7 @@ func (r *rig) later() {
 // line is the ready list.
 func (r *rig) line() []string {
 	r.t.Helper()
-	return r.c.rdb.LRange(r.ctx, r.s.keys.ready, 0, -1).Val()
+	return r.c.rdb().LRange(r.ctx, r.s.keys.Ready, 0, -1).Val()
 }
 
 func staleIsPassedOver(t *testing.T, b *backend) {
@@ -53,7 +53,7 @@ func staleIsPassedOver(t *testing.T, b *backend) {
 	near(t, "next", p.Next, time.Hour)
 	r.ack(p.Flight, "a", "c")
 	r.find("b", Scheduled)
-	eq(t, "stale", r.c.rdb.HLen(r.ctx, r.s.keys.stale).Val(), 0)
+	eq(t, "stale", r.c.rdb().HLen(r.ctx, r.s.keys.Stale).Val(), 0)
 	r.later()
 	eq(t, "when it is due", show(r.drain()...), "b[1]")
 }
@@ -95,7 +95,7 @@ func staleEndsAsATombstone(t *testing.T, b *backend) {
 	r.push(job("b", "3", in(time.Hour)))
 	r.delete("b")
 	eq(t, "popped", show(r.drain()...), "a[1] c[1]")
-	eq(t, "records", r.c.rdb.HLen(r.ctx, r.s.keys.jobs).Val(), 1) // see the end of lua/claim.lua
+	eq(t, "records", r.c.rdb().HLen(r.ctx, r.s.keys.Jobs).Val(), 1) // see the end of lua/claim.lua
 }
 
 func staleIsShownOnce(t *testing.T, b *backend) {

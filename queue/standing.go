@@ -2,10 +2,9 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Standing says what stands between a waiting id and a handler.
@@ -29,26 +28,24 @@ func (q *Queue) Standing(ctx context.Context, id string) (Standing, error) {
 		return Standing{}, err
 	}
 	s := q.Of(id)
-	pipe := q.c.rdb.Pipeline()
-	claim := pipe.HMGet(ctx, s.keys.claim, "instance", "fence")
-	ready := pipe.LPos(ctx, s.keys.ready, id, redis.LPosArgs{MaxLen: standingDepth})
-	suspect := pipe.LPos(ctx, s.keys.suspects, id, redis.LPosArgs{})
-	stale := pipe.HGet(ctx, s.keys.stale, id)
-	crashes := pipe.HGet(ctx, s.keys.crashes, id)
-	flight := pipe.LLen(ctx, s.keys.flight)
-	suspects := pipe.LLen(ctx, s.keys.suspects)
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return Standing{}, q.c.explain("find the standing of an id of "+s.String(), err)
+	r, err := q.c.db.Pipeline(ctx, "find the standing of an id of "+s.String(),
+		redisdb.Cmd{"HMGET", s.keys.Claim, "instance", "fence"},
+		redisdb.Cmd{"LPOS", s.keys.Ready, id, "MAXLEN", standingDepth},
+		redisdb.Cmd{"LPOS", s.keys.Suspects, id},
+		redisdb.Cmd{"HGET", s.keys.Stale, id},
+		redisdb.Cmd{"HGET", s.keys.Crashes, id},
+		redisdb.Cmd{"LLEN", s.keys.Flight},
+		redisdb.Cmd{"LLEN", s.keys.Suspects})
+	if err != nil {
+		return Standing{}, err
 	}
-	p := Standing{Now: now, Owner: ownerOf(claim.Val()[0], claim.Val()[1]), Ahead: -1, InFlight: int(flight.Val())}
-	if n, err := crashes.Int(); err == nil {
-		p.Crashes = n
-	}
+	ready, suspect, stale := r[1], r[2], r[3]
+	p := Standing{Now: now, Owner: ownerOf(r[0]), Ahead: -1, Crashes: int(redisdb.Int(r[4])), InFlight: int(redisdb.Int(r[5]))}
 	switch {
-	case suspect.Err() == nil:
-		p.Suspect, p.Ahead = true, int(suspect.Val())
-	case ready.Err() == nil && stale.Err() != nil:
-		p.Ahead = int(suspects.Val() + ready.Val())
+	case suspect != nil:
+		p.Suspect, p.Ahead = true, int(redisdb.Int(suspect))
+	case ready != nil && stale == nil:
+		p.Ahead = int(redisdb.Int(r[6]) + redisdb.Int(ready))
 	}
 	return p, nil
 }

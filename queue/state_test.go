@@ -36,16 +36,16 @@ type raw struct {
 }
 
 func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
-	pipe := s.c.rdb.Pipeline()
+	pipe := s.c.rdb().Pipeline()
 	k := s.keys
 	r := &raw{
-		jobs: pipe.HGetAll(ctx, k.jobs), parked: pipe.HGetAll(ctx, k.parked), morgue: pipe.HGetAll(ctx, k.morgue),
-		flight: pipe.LRange(ctx, k.flight, 0, -1), crashes: pipe.HGetAll(ctx, k.crashes), count: pipe.HGetAll(ctx, k.count),
-		claim: pipe.HGetAll(ctx, k.claim), spillx: pipe.HGetAll(ctx, k.spillx), stale: pipe.HGetAll(ctx, k.stale), late: pipe.HGetAll(ctx, k.late),
-		ready: pipe.LRange(ctx, k.ready, 0, -1), suspects: pipe.LRange(ctx, k.suspects, 0, -1), spill: pipe.ZRange(ctx, k.spill, 0, -1),
-		due: pipe.ZRangeWithScores(ctx, k.due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.retry, 0, -1),
-		attempts: pipe.LRange(ctx, k.attempts, 0, -1),
-		blocked:  pipe.ZRangeWithScores(ctx, k.blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.dead, 0, -1),
+		jobs: pipe.HGetAll(ctx, k.Jobs), parked: pipe.HGetAll(ctx, k.Parked), morgue: pipe.HGetAll(ctx, k.Morgue),
+		flight: pipe.LRange(ctx, k.Flight, 0, -1), crashes: pipe.HGetAll(ctx, k.Crashes), count: pipe.HGetAll(ctx, k.Count),
+		claim: pipe.HGetAll(ctx, k.Claim), spillx: pipe.HGetAll(ctx, k.Spillx), stale: pipe.HGetAll(ctx, k.Stale), late: pipe.HGetAll(ctx, k.Late),
+		ready: pipe.LRange(ctx, k.Ready, 0, -1), suspects: pipe.LRange(ctx, k.Suspects, 0, -1), spill: pipe.ZRange(ctx, k.Spill, 0, -1),
+		due: pipe.ZRangeWithScores(ctx, k.Due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.Retry, 0, -1),
+		attempts: pipe.LRange(ctx, k.Attempts, 0, -1),
+		blocked:  pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
 	return r, err

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Counts are the jobs of a shard or a queue by state, each id in one of them but for Failed.
@@ -50,15 +50,15 @@ func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
 	for len(shards) > 0 {
 		part := shards[:min(200, len(shards))]
 		shards = shards[len(part):]
-		calls := make([]*call, len(part))
+		calls := make([]*redisdb.Call, len(part))
 		for i, s := range part {
-			calls[i] = &call{script: c.scripts.stats, keys: s.keys.forStats()}
+			calls[i] = &redisdb.Call{Script: c.db.Scripts.Stats, Keys: s.keys.ForStats()}
 		}
-		c.runAll(ctx, calls)
+		c.db.RunAll(ctx, calls)
 		for i, call := range calls {
-			one, err := decodeStats(call.reply)
-			if call.err != nil {
-				err = call.err
+			one, err := decodeStats(call.Reply)
+			if call.Err != nil {
+				err = call.Err
 			}
 			if err != nil {
 				return nil, fmt.Errorf("shard %s: %w", part[i], err)
@@ -83,32 +83,25 @@ func (c *Client) Counted(ctx context.Context) (processed, failed int64, shards i
 			return 0, 0, 0, err
 		}
 		for _, s := range q.shards {
-			keys = append(keys, s.keys.count)
+			keys = append(keys, s.keys.Count)
 		}
 	}
 	for part := range slices.Chunk(keys, 1000) {
-		pipe := c.rdb.Pipeline()
-		for _, key := range part {
-			pipe.HMGet(ctx, key, "processed", "failed")
+		cmds := make([]redisdb.Cmd, len(part))
+		for i, key := range part {
+			cmds[i] = redisdb.Cmd{"HMGET", key, "processed", "failed"}
 		}
-		answers, err := pipe.Exec(ctx)
+		answers, err := c.db.Pipeline(ctx, "read counters", cmds...)
 		if err != nil {
-			return 0, 0, 0, c.explain("read counters", err)
+			return 0, 0, 0, err
 		}
 		for _, answer := range answers {
-			counts := answer.(*redis.SliceCmd).Val()
-			processed += countIn(counts[0])
-			failed += countIn(counts[1])
+			counts := redisdb.List(answer)
+			processed += redisdb.Int(counts[0])
+			failed += redisdb.Int(counts[1])
 		}
 	}
 	return processed, failed, len(keys), nil
-}
-
-// countIn reads a counter, 0 if there is none.
-func countIn(v any) int64 {
-	text, _ := v.(string)
-	n, _ := strconv.ParseInt(text, 10, 64)
-	return n
 }
 
 // Stats reads the figures of the whole queue.
@@ -152,12 +145,12 @@ func decodeStats(reply any) (Stats, error) {
 		return int(v)
 	}
 	s := Stats{
-		Now:    microTime(r[0]),
+		Now:    redisdb.Micros(r[0]),
 		Jobs:   Counts{Ready: n(1), Scheduled: n(2), Retry: n(3), InFlight: n(4), Blocked: n(5)},
 		Morgue: n(7), MorgueIDs: n(6), Processed: int64(n(8)), Failed: int64(n(9)),
 	}
 	s.Jobs.Failed = s.Jobs.Retry + n(13)
-	if oldest := microTime(r[10]); !oldest.IsZero() {
+	if oldest := redisdb.Micros(r[10]); !oldest.IsZero() {
 		s.Lag = max(0, s.Now.Sub(oldest))
 	}
 	s.Owner.Instance, _ = r[11].(string)

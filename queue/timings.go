@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // How long handlers take and jobs wait, told by the nodes and read by anyone: each node
@@ -96,7 +98,8 @@ func (c *Client) PublishTimings(ctx context.Context, instance string, timings ma
 	if err != nil {
 		return err
 	}
-	return c.explain("publish timings of "+instance, c.rdb.Set(ctx, c.timingsKey(instance), value, timingsTTL).Err())
+	_, err = c.db.Do(ctx, "publish timings of "+instance, "SET", c.db.Keys.Timings(instance), value, "PX", timingsTTL.Milliseconds())
+	return err
 }
 
 // Timings joins what the instances of the index have published, by queue. Queues that
@@ -106,18 +109,18 @@ func (c *Client) Timings(ctx context.Context) (map[string]Timing, error) {
 	if err != nil || len(index) == 0 {
 		return map[string]Timing{}, err
 	}
-	keys := make([]string, len(index))
-	for i, instance := range index {
-		keys[i] = c.timingsKey(instance.Name)
+	mget := []any{"MGET"}
+	for _, instance := range index {
+		mget = append(mget, c.db.Keys.Timings(instance.Name))
 	}
-	values, err := c.rdb.MGet(ctx, keys...).Result()
+	reply, err := c.db.Do(ctx, "read timings", mget...)
 	if err != nil {
-		return nil, c.explain("read timings", err)
+		return nil, err
 	}
 	all := map[string]Timing{}
-	for _, value := range values {
+	for _, value := range redisdb.List(reply) {
 		var part map[string]Timing
-		if json.Unmarshal(bytesIn(value), &part) != nil {
+		if json.Unmarshal(redisdb.Bytes(value), &part) != nil {
 			continue // nothing published, or by a version that says it otherwise
 		}
 		for name, timing := range part {

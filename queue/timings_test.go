@@ -75,13 +75,13 @@ func timings(t *testing.T, b *backend) {
 	no(c.PublishTimings(ctx, "a", map[string]Timing{"orders": timingOf(5), "mail": timingOf(1)}))
 	no(c.PublishTimings(ctx, "b", map[string]Timing{"orders": timingOf(7), "odd": {}}))
 	no(c.PublishTimings(ctx, "stranger", map[string]Timing{"orders": timingOf(100)}))
-	no(c.rdb.Set(ctx, c.timingsKey("broken"), `{"orders":{"handler":{"n":{"999999":1}},"wait":{"n":{"1":1}}}}`, 0).Err())
+	no(c.rdb().Set(ctx, c.db.Keys.Timings("broken"), `{"orders":{"handler":{"n":{"999999":1}},"wait":{"n":{"1":1}}}}`, 0).Err())
 	all := read()
 	eq(t, "queues", len(all), 2)
 	eq(t, "orders", all["orders"].Handler.Count(), uint64(12))
 	eq(t, "their sum", all["orders"].Wait.Sum, 12.0)
 	eq(t, "mail", all["mail"].Wait.Count(), uint64(1))
-	if left, err := c.rdb.PTTL(ctx, c.timingsKey("a")).Result(); err != nil || left <= 0 || left > time.Minute {
+	if left, err := c.rdb().PTTL(ctx, c.db.Keys.Timings("a")).Result(); err != nil || left <= 0 || left > time.Minute {
 		t.Errorf("expiry: got %s, %v, want at most a minute", left, err)
 	}
 }

@@ -131,7 +131,7 @@ func versionOf(t *testing.T, server *redistest.Server) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return found.Version
+	return found.Fields["redis_version"]
 }
 
 // Sentinels are verified by the URL's hosts, the master by what they say, also after a

@@ -2,19 +2,16 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Wake is news of a shard.
@@ -46,18 +43,14 @@ type Wakes struct {
 	silence time.Duration // after which the connection is tested
 
 	mu     sync.Mutex              // guards the fields below
-	pubsub *redis.PubSub           // replaced when it answers no more
+	pubsub *redisdb.Subscription   // replaced when it answers no more
 	shards map[string]lowkiq.Shard // by channel
 }
 
 // NewWakes builds a listener for an instance; Run makes it listen. Besides the news of
 // shards it hears what others have to say to the instance.
 func (c *Client) NewWakes(ctx context.Context, instance string) *Wakes {
-	return &Wakes{c: c, mail: c.mailChannel(instance), silence: wakeSilence, pubsub: c.rdb.Subscribe(ctx), shards: map[string]lowkiq.Shard{}}
-}
-
-func (c *Client) mailChannel(instance string) string {
-	return clusterKey(c.cfg.Cluster, "to:"+instance)
+	return &Wakes{c: c, mail: c.db.Keys.To(instance), silence: wakeSilence, pubsub: c.db.Subscribe(ctx), shards: map[string]lowkiq.Shard{}}
 }
 
 // Add subscribes to shards. The confirmation arrives as a Wake.
@@ -65,12 +58,12 @@ func (w *Wakes) Add(ctx context.Context, shards ...*Shard) error {
 	w.mu.Lock()
 	channels := make([]string, 0, len(shards))
 	for _, s := range shards {
-		w.shards[s.keys.wake] = s.Shard
-		channels = append(channels, s.keys.wake)
+		w.shards[s.keys.Wake] = s.Shard
+		channels = append(channels, s.keys.Wake)
 	}
 	pubsub := w.pubsub
 	w.mu.Unlock()
-	return w.c.explain("subscribe", pubsub.Subscribe(ctx, channels...))
+	return w.c.db.Explain("subscribe", pubsub.Add(ctx, channels...))
 }
 
 // Remove ends subscriptions.
@@ -78,16 +71,16 @@ func (w *Wakes) Remove(ctx context.Context, shards ...*Shard) error {
 	w.mu.Lock()
 	channels := make([]string, 0, len(shards))
 	for _, s := range shards {
-		delete(w.shards, s.keys.wake)
-		channels = append(channels, s.keys.wake)
+		delete(w.shards, s.keys.Wake)
+		channels = append(channels, s.keys.Wake)
 	}
 	pubsub := w.pubsub
 	w.mu.Unlock()
-	err := pubsub.Unsubscribe(ctx, channels...)
-	if errors.Is(err, redis.ErrClosed) {
+	err := pubsub.Remove(ctx, channels...)
+	if redisdb.Closed(err) {
 		return nil // all subscriptions have ended with it, and the next connection has not these
 	}
-	return w.c.explain("unsubscribe", err)
+	return w.c.db.Explain("unsubscribe", err)
 }
 
 // Silence after which the connection is tested, and pause between attempts to get a
@@ -100,23 +93,23 @@ const (
 // Run delivers news until ctx ends. tell must not block for long.
 func (w *Wakes) Run(ctx context.Context, tell func(Wake)) error {
 	defer w.close()
-	if err := w.current().Subscribe(ctx, w.mail); err != nil && ctx.Err() == nil {
+	if err := w.current().Add(ctx, w.mail); err != nil && ctx.Err() == nil {
 		tell(Wake{Lost: true}) // the next connection subscribes it
 	}
 	stop := context.AfterFunc(ctx, w.close) // unblocks the receive
 	defer stop()
 	wait := w.silence
 	for {
-		msg, err := w.current().ReceiveTimeout(ctx, wait)
+		news, err := w.current().Receive(ctx, wait)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
 			wait = w.silence
-			w.deliver(msg, tell)
-		case silent(err) && wait == w.silence && w.current().Ping(ctx) == nil:
+			w.deliver(news, tell)
+		case redisdb.TimedOut(err) && wait == w.silence && w.current().Ping(ctx) == nil:
 			wait = w.c.cfg.Timeout // for the answer
-		case errors.Is(err, redis.ErrClosed):
+		case redisdb.Closed(err):
 			return fmt.Errorf("wakes: %w", err)
 		default:
 			wait = w.silence
@@ -125,17 +118,12 @@ func (w *Wakes) Run(ctx context.Context, tell func(Wake)) error {
 	}
 }
 
-func silent(err error) bool {
-	timeout, ok := err.(interface{ Timeout() bool })
-	return ok && timeout.Timeout()
-}
-
 // lost waits a moment after a broken connection, which the next receive replaces,
 // subscriptions included. One that is merely silent must be given up first: the network
 // may have forgotten it without telling.
 func (w *Wakes) lost(ctx context.Context, err error, tell func(Wake)) {
 	tell(Wake{Lost: true})
-	if silent(err) {
+	if redisdb.TimedOut(err) {
 		w.renew(ctx)
 	}
 	select {
@@ -144,7 +132,7 @@ func (w *Wakes) lost(ctx context.Context, err error, tell func(Wake)) {
 	}
 }
 
-func (w *Wakes) current() *redis.PubSub {
+func (w *Wakes) current() *redisdb.Subscription {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pubsub
@@ -157,28 +145,25 @@ func (w *Wakes) renew(ctx context.Context) {
 	w.close()
 	w.mu.Lock()
 	channels := append(slices.Collect(maps.Keys(w.shards)), w.mail)
-	w.pubsub = w.c.rdb.Subscribe(ctx)
+	w.pubsub = w.c.db.Subscribe(ctx)
 	next := w.pubsub
 	w.mu.Unlock()
 	if ctx.Err() != nil {
 		next.Close() // nobody else may close it any more
 		return
 	}
-	next.Subscribe(ctx, channels...) //nolint:errcheck // the next receive tries again
+	next.Add(ctx, channels...) //nolint:errcheck // the next receive tries again
 }
 
-func (w *Wakes) deliver(msg any, tell func(Wake)) {
-	switch m := msg.(type) {
-	case *redis.Subscription:
-		if shard, ok := w.shard(m.Channel); ok && m.Kind == "subscribe" {
-			tell(Wake{Shard: shard, Confirmed: true})
+func (w *Wakes) deliver(news redisdb.News, tell func(Wake)) {
+	if news.Channel == w.mail {
+		if !news.Confirmed {
+			tell(w.c.decodeMail(news.Payload))
 		}
-	case *redis.Message:
-		if m.Channel == w.mail {
-			tell(w.c.decodeMail(m.Payload))
-		} else if shard, ok := w.shard(m.Channel); ok {
-			tell(decodeWake(shard, m.Payload))
-		}
+	} else if shard, ok := w.shard(news.Channel); ok && news.Confirmed {
+		tell(Wake{Shard: shard, Confirmed: true})
+	} else if ok {
+		tell(decodeWake(shard, news.Payload))
 	}
 }
 
@@ -219,30 +204,22 @@ func decodeWake(shard lowkiq.Shard, payload string) Wake {
 // holder that does not run the shard releases exactly that fence.
 func (s *Shard) Want(ctx context.Context, holder Owner) error {
 	text := fmt.Sprintf("wanted %s %d %d", s.Queue, s.Index, holder.Fence)
-	err := s.c.rdb.Publish(ctx, s.c.mailChannel(holder.Instance), text).Err()
-	return s.c.explain("want "+s.String(), err)
+	_, err := s.c.db.Do(ctx, "want "+s.String(), "PUBLISH", s.c.db.Keys.To(holder.Instance), text)
+	return err
 }
 
 // Drain asks an instance to give its shards away (on), or to take some again. heard is
 // false if it does not listen.
-//
-// A master of a Redis Cluster passes messages on to the others, and counts only those who
-// listen to it. So all are asked; to hear it several times does no harm.
 func (c *Client) Drain(ctx context.Context, instance string, on bool) (heard bool, err error) {
 	text := "drain off"
 	if on {
 		text = "drain on"
 	}
-	var listeners atomic.Int64
-	err = c.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
-		n, err := node.Publish(ctx, c.mailChannel(instance), text).Result()
-		listeners.Add(n)
-		return err
-	})
-	if heard = listeners.Load() > 0; heard {
+	n, err := c.db.Publish(ctx, c.db.Keys.To(instance), text)
+	if n > 0 {
 		return true, nil
 	}
-	return false, c.explain("drain "+instance, err)
+	return false, c.db.Explain("drain "+instance, err)
 }
 
 // Peeked is what a look at a shard saw.
@@ -254,18 +231,18 @@ type Peeked struct {
 // Peek looks whether anything is due, for many shards at once: one command per idle
 // shard. It changes nothing.
 func (c *Client) Peek(ctx context.Context, shards ...*Shard) ([]Peeked, error) {
-	pipe := c.rdb.Pipeline()
-	for _, s := range shards {
-		pipe.Exists(ctx, s.keys.ready, s.keys.suspects, s.keys.due, s.keys.retry)
+	cmds := make([]redisdb.Cmd, len(shards))
+	for i, s := range shards {
+		cmds[i] = redisdb.Cmd{"EXISTS", s.keys.Ready, s.keys.Suspects, s.keys.Due, s.keys.Retry}
 	}
-	cmds, err := pipe.Exec(ctx)
+	replies, err := c.db.Pipeline(ctx, "peek", cmds...)
 	if err != nil {
-		return nil, c.explain("peek", err)
+		return nil, err
 	}
 	seen := make([]Peeked, len(shards))
 	var busy []int // indexes of shards that hold something
 	for i := range shards {
-		if cmds[i].(*redis.IntCmd).Val() > 0 {
+		if redisdb.Int(replies[i]) > 0 {
 			busy = append(busy, i)
 		}
 	}
@@ -274,25 +251,25 @@ func (c *Client) Peek(ctx context.Context, shards ...*Shard) ([]Peeked, error) {
 
 // look peeks at the shards that hold something, in one round trip.
 func (c *Client) look(ctx context.Context, shards []*Shard, busy []int, seen []Peeked) error {
-	if len(busy) == 0 {
-		return nil
-	}
-	pipe := c.rdb.Pipeline()
+	var cmds []redisdb.Cmd
 	for _, i := range busy {
-		k := shards[i].keys
-		pipe.Exists(ctx, k.ready, k.suspects)
-		pipe.ZRangeWithScores(ctx, k.due, 0, 0)
-		pipe.ZRangeWithScores(ctx, k.retry, 0, 0)
+		k := &shards[i].keys
+		cmds = append(cmds, redisdb.Cmd{"EXISTS", k.Ready, k.Suspects},
+			redisdb.Cmd{"ZRANGE", k.Due, 0, 0, "WITHSCORES"}, redisdb.Cmd{"ZRANGE", k.Retry, 0, 0, "WITHSCORES"})
 	}
-	cmds, err := pipe.Exec(ctx)
+	replies, err := c.db.Pipeline(ctx, "peek", cmds...)
 	if err != nil {
-		return c.explain("peek", err)
+		return err
 	}
 	for n, i := range busy {
-		due, retry := cmds[3*n+1].(*redis.ZSliceCmd), cmds[3*n+2].(*redis.ZSliceCmd)
-		seen[i].Ready = cmds[3*n].(*redis.IntCmd).Val() > 0
-		for _, z := range slices.Concat(due.Val(), retry.Val()) {
-			if at := time.UnixMicro(int64(z.Score)); seen[i].Next.IsZero() || at.Before(seen[i].Next) {
+		seen[i].Ready = redisdb.Int(replies[3*n]) > 0
+		for _, first := range replies[3*n+1 : 3*n+3] {
+			list := redisdb.List(first)
+			if len(list) < 2 {
+				continue
+			}
+			score, _ := redisdb.Score(list[1])
+			if at := time.UnixMicro(int64(score)); seen[i].Next.IsZero() || at.Before(seen[i].Next) {
 				seen[i].Next = at
 			}
 		}

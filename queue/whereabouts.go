@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/oklog/ulid/v2"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Redis knows which flight has an id, and not whether a handler has begun. The node that popped it
@@ -71,10 +70,8 @@ func (c *Client) decodeQuestion(payload string) *Question {
 	if !found || json.Unmarshal([]byte(text), &a) != nil || a.Queue == "" || a.Answer == "" {
 		return nil
 	}
-	return &Question{Shard: lowkiq.Shard{Queue: a.Queue, Index: a.Shard}, ID: a.ID, Answer: c.answerChannel(a.Answer)}
+	return &Question{Shard: lowkiq.Shard{Queue: a.Queue, Index: a.Shard}, ID: a.ID, Answer: c.db.Keys.Answer(a.Answer)}
 }
-
-func (c *Client) answerChannel(name string) string { return clusterKey(c.cfg.Cluster, "answer:"+name) }
 
 // Whereabouts asks an instance where it has an id in flight. If it does not listen, or does not
 // answer within patience, the answer is empty.
@@ -86,22 +83,16 @@ func (c *Client) Whereabouts(ctx context.Context, instance string, s *Shard, id 
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	pubsub := c.rdb.Subscribe(ctx)
-	defer pubsub.Close()
-	if err := subscribe(ctx, pubsub, c.answerChannel(name), patience); err != nil {
+	answers := c.db.Subscribe(ctx)
+	defer answers.Close()
+	if err := answers.Listen(ctx, c.db.Keys.Answer(name), patience); err != nil {
 		return Whereabouts{}, c.unanswered(ctx, instance, err)
 	}
-	var listeners atomic.Int64
-	err = c.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error { // see Drain
-		n, err := node.Publish(ctx, c.mailChannel(instance), question).Result()
-		listeners.Add(n)
-		return err
-	})
-	if listeners.Load() == 0 {
+	if n, err := c.db.Publish(ctx, c.db.Keys.To(instance), question); n == 0 {
 		return Whereabouts{}, c.unanswered(ctx, instance, err)
 	}
 	for {
-		msg, err := pubsub.ReceiveMessage(ctx)
+		msg, err := answers.Receive(ctx, patience)
 		if err != nil {
 			return Whereabouts{}, c.unanswered(ctx, instance, err)
 		}
@@ -114,10 +105,10 @@ func (c *Client) Whereabouts(ctx context.Context, instance string, s *Shard, id 
 
 // unanswered is nil if all that went wrong is that nobody answered in time.
 func (c *Client) unanswered(ctx context.Context, instance string, err error) error {
-	if err == nil || silent(err) || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if err == nil || redisdb.TimedOut(err) || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil
 	}
-	return c.explain("ask "+instance, err)
+	return c.db.Explain("ask "+instance, err)
 }
 
 // Answer answers a question.
@@ -126,5 +117,6 @@ func (c *Client) Answer(ctx context.Context, q *Question, w Whereabouts) error {
 	if err != nil {
 		return fmt.Errorf("answer: %w", err)
 	}
-	return c.explain("answer", c.rdb.Publish(ctx, q.Answer, text).Err())
+	_, err = c.db.Do(ctx, "answer", "PUBLISH", q.Answer, text)
+	return err
 }

@@ -19,7 +19,7 @@ var cpuRule = regexp.MustCompile(`used_cpu_(?:sys|user):([\d.]+)`)
 // work is the CPU time that Redis has used, us. A busy machine stretches the clock, not it.
 func (r *rig) work() (us int) {
 	r.t.Helper()
-	text, err := r.c.rdb.Info(r.ctx, "cpu").Result()
+	text, err := r.c.rdb().Info(r.ctx, "cpu").Result()
 	r.no(err)
 	for _, found := range cpuRule.FindAllStringSubmatch(text, -1) {
 		seconds, _ := strconv.ParseFloat(found[1], 64)
@@ -108,32 +108,32 @@ func TestStateCheckObjects(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	for name, break_ := range map[string]func(*rig) error{
-		"stranded":            func(r *rig) error { return r.c.rdb.LRem(r.ctx, r.s.keys.ready, 1, "ready").Err() },
-		"in two places":       func(r *rig) error { return r.c.rdb.RPush(r.ctx, r.s.keys.ready, "ready").Err() },
-		"entry, no record":    func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "ready").Err() },
-		"flight, no record":   func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.jobs, "fly").Err() },
-		"wrong flight count":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.claim, "#1", 7).Err() },
-		"flight without time": func(r *rig) error { return r.c.rdb.HDel(r.ctx, r.s.keys.claim, "@1").Err() },
-		"time without flight": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.claim, "@7", 7).Err() },
-		"attempt unreadable":  func(r *rig) error { return r.c.rdb.LPush(r.ctx, r.s.keys.attempts, "x").Err() },
+		"stranded":            func(r *rig) error { return r.c.rdb().LRem(r.ctx, r.s.keys.Ready, 1, "ready").Err() },
+		"in two places":       func(r *rig) error { return r.c.rdb().RPush(r.ctx, r.s.keys.Ready, "ready").Err() },
+		"entry, no record":    func(r *rig) error { return r.c.rdb().HDel(r.ctx, r.s.keys.Jobs, "ready").Err() },
+		"flight, no record":   func(r *rig) error { return r.c.rdb().HDel(r.ctx, r.s.keys.Jobs, "fly").Err() },
+		"wrong flight count":  func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "#1", 7).Err() },
+		"flight without time": func(r *rig) error { return r.c.rdb().HDel(r.ctx, r.s.keys.Claim, "@1").Err() },
+		"time without flight": func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "@7", 7).Err() },
+		"attempt unreadable":  func(r *rig) error { return r.c.rdb().LPush(r.ctx, r.s.keys.Attempts, "x").Err() },
 		"too many attempts": func(r *rig) error {
-			return r.c.rdb.LPush(r.ctx, r.s.keys.attempts, slices.Repeat([]any{"1 0 failed 1 3\nan/1"}, 65)...).Err()
+			return r.c.rdb().LPush(r.ctx, r.s.keys.Attempts, slices.Repeat([]any{"1 0 failed 1 3\nan/1"}, 65)...).Err()
 		},
-		"parked, not flying":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.parked, "ready", "a1234567890").Err() },
-		"uncounted tomb":      func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "ready", "x").Err() },
-		"morgue count":        func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.count, "morgue", 3).Err() },
-		"spill without owner": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.spillx, "w1:z:p", "000000000001 1").Err() },
-		"due, wrong time":     func(r *rig) error { return r.c.rdb.ZIncrBy(r.ctx, r.s.keys.due, 5, "later").Err() },
-		"retry among due":     func(r *rig) error { return r.c.rdb.Rename(r.ctx, r.s.keys.due, r.s.keys.retry).Err() },
-		"stale, not later":    func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.stale, "ready", 1).Err() },
-		"stale, not ready":    func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.stale, "later", 1).Err() },
-		"fresh, marked late":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.late, "ready", 1).Err() },
-		"flying, marked late": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.late, "fly", 1).Err() },
-		"nobody marked late":  func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.late, "new", 1).Err() },
+		"parked, not flying":  func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Parked, "ready", "a1234567890").Err() },
+		"uncounted tomb":      func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "ready", "x").Err() },
+		"morgue count":        func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Count, "morgue", 3).Err() },
+		"spill without owner": func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Spillx, "w1:z:p", "000000000001 1").Err() },
+		"due, wrong time":     func(r *rig) error { return r.c.rdb().ZIncrBy(r.ctx, r.s.keys.Due, 5, "later").Err() },
+		"retry among due":     func(r *rig) error { return r.c.rdb().Rename(r.ctx, r.s.keys.Due, r.s.keys.Retry).Err() },
+		"stale, not later":    func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Stale, "ready", 1).Err() },
+		"stale, not ready":    func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Stale, "later", 1).Err() },
+		"fresh, marked late":  func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Late, "ready", 1).Err() },
+		"flying, marked late": func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Late, "fly", 1).Err() },
+		"nobody marked late":  func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Late, "new", 1).Err() },
 		"failed, not marked": func(r *rig) error {
-			return r.c.rdb.HSet(r.ctx, r.s.keys.jobs, "ready", "j0 5 1 1 0 2\n7 1:x").Err()
+			return r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "ready", "j0 5 1 1 0 2\n7 1:x").Err()
 		},
-		"crash of a stranger": func(r *rig) error { return r.c.rdb.HSet(r.ctx, r.s.keys.crashes, "ready", 1).Err() },
+		"crash of a stranger": func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Crashes, "ready", 1).Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

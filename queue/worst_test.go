@@ -42,16 +42,16 @@ func TestWorstScript(t *testing.T) {
 			r.no(r.c.Load(r.ctx))
 		}
 		worst.names(r.c)
-		r.c.rdb.AddHook(worst)
+		r.c.rdb().AddHook(worst)
 		random := rand.New(rand.NewPCG(seed, 0))
 		ids, what := randomFill(r, random)
 		worst.what = fmt.Sprintf("seed %d: %s", seed, what)
 		everything(r, ids, randomError(random))
 		worst.what = "4,000 long ids in flight, acked from the last to the first"
 		other := newRig(t, b, func(cfg *Config) { cfg.Cluster = "acks" })
-		other.c.rdb.AddHook(worst)
+		other.c.rdb().AddHook(worst)
 		worst.acks(other)
-		r.no(r.c.rdb.FlushDB(r.ctx).Err())
+		r.no(r.c.rdb().FlushDB(r.ctx).Err())
 	}
 	t.Logf("acks of 4 x 999 ids by name, the last first:\n%s", worst.ackStats)
 	names := slices.SortedFunc(maps.Keys(worst.found), func(x, y string) int { return int(worst.found[y].cpu - worst.found[x].cpu) })
@@ -82,8 +82,8 @@ type worstOf struct {
 
 func (w *worstOf) names(c *Client) {
 	w.sha = map[string]string{}
-	for _, s := range c.scripts.all() {
-		w.sha[s.sha] = s.name
+	for _, s := range c.db.Scripts.All() {
+		w.sha[s.SHA()] = s.Name
 	}
 }
 

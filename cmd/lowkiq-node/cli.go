@@ -1,16 +1,15 @@
 package main
 
 import (
-	"context"
 	_ "embed"
 	"fmt"
 	"runtime"
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/manual"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // cli is the grammar of the command line.
@@ -90,7 +89,7 @@ func execute(args []string, s *streams) int {
 		report(s.err, err)
 		return exitFailed
 	}
-	redis.SetLogger(silence{}) // what matters comes back as an error
+	redisdb.Silence() // what matters comes back as an error
 	switch {
 	case len(args) == 0:
 		args = []string{"--help"}
@@ -128,8 +127,3 @@ func run(ctx *kong.Context, s *streams) error {
 	}
 	return ctx.Run()
 }
-
-// silence is go-redis's logger, which would write lines of its own to stderr.
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}

@@ -41,7 +41,7 @@ func (d *Dashboard) redisPage(r *http.Request) (view, error) {
 	return view{Page: "redis", Title: "Redis", Nav: "/redis", Body: b}, nil
 }
 
-func serverOf(info queue.ServerInfo) serverView {
+func serverOf(info queue.Server) serverView {
 	f := info.Fields
 	return serverView{Address: info.Address, Groups: []factGroup{
 		{"Server", known(fact{"Version", f["redis_version"], ""}, fact{"Mode", f["redis_mode"], ""}, fact{"Role", f["role"], ""},

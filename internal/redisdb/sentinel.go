@@ -1,12 +1,10 @@
-package queue
+package redisdb
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
-	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -14,28 +12,6 @@ import (
 
 // Sentinels are servers of their own: they have their own users, and may have forgotten
 // the master, or never known it.
-
-// sentinelLogin reads who the client is to the sentinels. Names and values are secrets
-// until they have been understood, so that errors show none of them.
-func sentinelLogin(opts *redis.UniversalOptions, query string) error {
-	fields := map[string]*string{"sentinel_user": &opts.SentinelUsername, "sentinel_password": &opts.SentinelPassword}
-	for part := range strings.SplitSeq(query, "&") {
-		name, value, _ := strings.Cut(part, "=")
-		field := fields[name]
-		if field == nil || opts.MasterName == "" {
-			return errors.New("after '?' want sentinel_user and sentinel_password, URL-encoded, and redis+sentinel://")
-		}
-		text, err := url.PathUnescape(value)
-		if err != nil {
-			return fmt.Errorf("%s is not URL-encoded", name)
-		}
-		*field = text
-	}
-	if opts.SentinelUsername != "" && opts.SentinelPassword == "" {
-		return errors.New("sentinel_user needs sentinel_password")
-	}
-	return nil
-}
 
 // sentinels are those of the configuration.
 type sentinels struct{ opts *redis.UniversalOptions }
@@ -94,9 +70,9 @@ func (s *sentinels) checkOne(ctx context.Context, addr string) error {
 	refused.addError("SENTINEL SENTINELS", sentinel.Sentinels(ctx, s.opts.MasterName).Err())
 	refused.addError("PING", sentinel.Ping(ctx).Err())
 	for _, channel := range []string{"+switch-master", "+replica-reconf-done"} {
-		pubsub := sentinel.Subscribe(ctx)
-		refused.addSubscribe(channel, subscribe(ctx, pubsub, channel, s.opts.ReadTimeout))
-		_ = pubsub.Close()
+		listener := &Subscription{sentinel.Subscribe(ctx)}
+		refused.addSubscribe(channel, listener.Listen(ctx, channel, s.opts.ReadTimeout))
+		_ = listener.Close()
 	}
 	return refused.err("sentinel " + addr)
 }

@@ -1,0 +1,206 @@
+package redisdb
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// All keys of a shard share one hash tag with the cluster's name, the queue's layout
+// number and the shard's index in it: a script's keys are in one slot of a Redis
+// Cluster, clusters cannot meet, and a later change of the shard count is a new layout
+// instead of a rewrite of keys. No other file spells a Redis key.
+
+// Keys spells the keys and channels of one cluster.
+type Keys struct{ cluster string }
+
+func (k Keys) of(name string) string { return "lk:{" + k.cluster + "}:" + name }
+
+// Queues is the registry: a hash of entries by queue.
+func (k Keys) Queues() string { return k.of("queues") }
+
+// Instances is the index of instances: a hash of identities.
+func (k Keys) Instances() string { return k.of("instances") }
+
+// Record is the cluster record.
+func (k Keys) Record() string { return k.of("record") }
+
+// Leader is the mark of the leader.
+func (k Keys) Leader() string { return k.of("leader") }
+
+// Lease is that of an instance.
+func (k Keys) Lease(instance string) string { return k.of("lease:" + instance) }
+
+// Name is the reservation of a node's name.
+func (k Keys) Name(node string) string { return k.of("name:" + node) }
+
+// Timings are what an instance has published of the last minute.
+func (k Keys) Timings(instance string) string { return k.of("timings:" + instance) }
+
+// To is the channel of messages to an instance.
+func (k Keys) To(instance string) string { return k.of("to:" + instance) }
+
+// Answer is a channel that somebody who asks has chosen.
+func (k Keys) Answer(name string) string { return k.of("answer:" + name) }
+
+// names are those of the keys above; those that end in a colon are followed by a node or an
+// instance.
+var names = []string{"queues", "instances", "record", "leader", "probe", "lease:", "name:", "timings:"}
+
+// probe is the n-th of the keys that permissions are tried on. All but the first lie in
+// other slots of a Redis Cluster than the cluster's own keys.
+func (k Keys) probe(n int) string {
+	if n == 0 {
+		return k.of("probe")
+	}
+	return "lk:{" + k.cluster + "/" + strconv.Itoa(n) + "}:probe"
+}
+
+// probeRule finds those of probe.
+var probeRule = regexp.MustCompile(`^lk:\{[^/{}]+/\d+\}:probe$`)
+
+// Patterns find all keys of the cluster; no name holds a character that SCAN reads otherwise.
+func (k Keys) Patterns() []string {
+	return []string{k.of("*"), "lk:{" + k.cluster + "/*"}
+}
+
+// Shared reports whether a key is one of those that belong to no shard.
+func (k Keys) Shared(key string) bool {
+	name, ok := strings.CutPrefix(key, k.of(""))
+	return !ok && probeRule.MatchString(key) || ok && slices.ContainsFunc(names, func(known string) bool {
+		return name == known || strings.HasSuffix(known, ":") && strings.HasPrefix(name, known)
+	})
+}
+
+var shardRule = regexp.MustCompile(`^lk:\{[^/{}]+/([^/{}]+)/(\d+)/(\d+)\}:([a-z]+)$`)
+
+// ParseShard takes the key of a shard apart.
+func ParseShard(key string) (queue string, layout, index int, name string, ok bool) {
+	parts := shardRule.FindStringSubmatch(key)
+	if parts == nil {
+		return "", 0, 0, "", false
+	}
+	layout, _ = strconv.Atoi(parts[2])
+	index, _ = strconv.Atoi(parts[3])
+	return parts[1], layout, index, parts[4], true
+}
+
+// Pattern tells a person how the keys of a queue look; L stands for its layout.
+func (k Keys) Pattern(queue string) string { return "lk:{" + k.cluster + "/" + queue + "/L/0}:*" }
+
+// ShardKeys are the names of a shard's keys.
+type ShardKeys struct {
+	Jobs, Ready, Due, Retry, Blocked string // where ids wait, and their records
+	Stale                            string // scheduled ids whose entries in ready are of deleted jobs
+	Late                             string // failed ids whose turn has come: in ready, or on probation
+	Claim, Flight, Parked            string // who owns the shard, what is being handled
+	Suspects, Crashes                string // probation
+	Morgue, Dead                     string // payloads out of retries
+	Count, Spill, Spillx             string // counters; payloads of crowded ids
+	Aside                            string // records that could not be read
+	Attempts                         string // the last ones that came to nothing
+	Wake                             string // channel that wakes the owner
+}
+
+// Shard are the keys of a shard.
+func (k Keys) Shard(queue string, layout, index int) ShardKeys {
+	tag := "lk:{" + k.cluster + "/" + queue + "/" + strconv.Itoa(layout) + "/" + strconv.Itoa(index) + "}:"
+	return ShardKeys{
+		Jobs: tag + "jobs", Ready: tag + "ready", Due: tag + "due", Retry: tag + "retry", Blocked: tag + "blocked", Stale: tag + "stale",
+		Late:  tag + "late",
+		Claim: tag + "claim", Flight: tag + "flight", Parked: tag + "parked",
+		Suspects: tag + "suspects", Crashes: tag + "crashes",
+		Morgue: tag + "morgue", Dead: tag + "dead",
+		Count: tag + "count", Spill: tag + "spill", Spillx: tag + "spillx", Aside: tag + "aside",
+		Attempts: tag + "attempts",
+		Wake:     tag + "wake",
+	}
+}
+
+// The orders below are those of the scripts' headers.
+
+// ForPush are those of push.
+func (k *ShardKeys) ForPush() []string {
+	return []string{k.Jobs, k.Ready, k.Count, k.Due, k.Flight, k.Parked, k.Stale, k.Spill, k.Spillx}
+}
+
+// ForPop are those of pop; ack takes the first eight.
+func (k *ShardKeys) ForPop() []string {
+	return []string{k.Claim, k.Jobs, k.Ready, k.Due, k.Flight, k.Parked, k.Crashes, k.Count, k.Retry, k.Suspects, k.Spill, k.Spillx, k.Stale, k.Late}
+}
+
+// ForAside are those of aside.
+func (k *ShardKeys) ForAside() []string {
+	return []string{k.Claim, k.Jobs, k.Ready, k.Due, k.Flight, k.Parked, k.Crashes, k.Aside}
+}
+
+// ForRelease are those of release.
+func (k *ShardKeys) ForRelease() []string {
+	return []string{k.Claim, k.Jobs, k.Ready, k.Flight, k.Parked, k.Crashes, k.Suspects, k.Spill, k.Spillx, k.Late}
+}
+
+// ForClaim are those of claim and resume.
+func (k *ShardKeys) ForClaim() []string {
+	return append(k.ForRelease(), k.Morgue, k.Dead, k.Count, k.Due, k.Attempts)
+}
+
+// ForNack are those of nack.
+func (k *ShardKeys) ForNack() []string {
+	return append(k.ForRelease(), k.Due, k.Retry, k.Count, k.Attempts)
+}
+
+// ForBury are those of bury.
+func (k *ShardKeys) ForBury() []string { return append(k.ForClaim(), k.Blocked) }
+
+// ForWaiting are those of delete and run_now.
+func (k *ShardKeys) ForWaiting() []string {
+	return []string{k.Jobs, k.Ready, k.Due, k.Retry, k.Blocked, k.Flight, k.Parked, k.Crashes, k.Suspects, k.Count, k.Spill, k.Spillx, k.Stale, k.Late}
+}
+
+// ForMorgue are those of kill, requeue and audit.
+func (k *ShardKeys) ForMorgue() []string { return append(k.ForWaiting(), k.Morgue, k.Dead) }
+
+// ForForget are those of morgue_delete.
+func (k *ShardKeys) ForForget() []string {
+	return []string{k.Morgue, k.Dead, k.Count, k.Spill, k.Spillx}
+}
+
+// ForStats are those of stats.
+func (k *ShardKeys) ForStats() []string {
+	return []string{k.Jobs, k.Ready, k.Due, k.Retry, k.Blocked, k.Flight, k.Suspects, k.Count, k.Dead, k.Claim, k.Stale, k.Parked, k.Late}
+}
+
+// ForShow are those of show.
+func (k *ShardKeys) ForShow() []string {
+	return []string{k.Jobs, k.Due, k.Retry, k.Blocked, k.Flight, k.Parked, k.Claim, k.Spill, k.Spillx, k.Morgue}
+}
+
+// ForRemove are those of remove_shard.
+func (k *ShardKeys) ForRemove() []string {
+	return []string{k.Claim, k.Count, k.Jobs, k.Ready, k.Due, k.Retry, k.Blocked, k.Stale, k.Flight, k.Parked, k.Suspects, k.Crashes,
+		k.Morgue, k.Dead, k.Spill, k.Spillx, k.Aside, k.Attempts, k.Late}
+}
+
+// Types maps each key of a shard to the type that it has in Redis.
+func (k *ShardKeys) Types() map[string]string {
+	types := map[string]string{}
+	for kind, keys := range map[string][]string{
+		"hash": {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late},
+		"list": {k.Ready, k.Flight, k.Suspects, k.Attempts},
+		"zset": {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill},
+	} {
+		for _, key := range keys {
+			types[key] = kind
+		}
+	}
+	return types
+}
+
+// ForRepair are those of repair.
+func (k *ShardKeys) ForRepair() []string { return append(k.ForMorgue(), k.Aside) }
+
+// ForSpill are those of audit_spill.
+func (k *ShardKeys) ForSpill() []string {
+	return []string{k.Jobs, k.Parked, k.Morgue, k.Spill, k.Spillx}
+}

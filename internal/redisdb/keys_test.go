@@ -1,0 +1,36 @@
+package redisdb
+
+import "testing"
+
+// What a check leaves for an instant is nothing that an audit complains of.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	k := Keys{"a"}
+	for _, key := range []string{
+		k.Queues(), k.Instances(), k.Record(), k.Leader(), k.Lease("n/1"), k.Name("n"), k.Timings("n/1"),
+		k.probe(0), k.probe(1), k.probe(2),
+	} {
+		if !k.Shared(key) {
+			t.Errorf("%s: got false, want it to be a key of the cluster", key)
+		}
+	}
+	for _, key := range []string{
+		k.of("nonsense"), k.of("lease"), Keys{"b"}.Queues(), k.Shard("q", 1, 0).Jobs, "lk:{a/q/1/0}:probe",
+		k.To("n/1"), k.Answer("x"), // channels
+	} {
+		if k.Shared(key) {
+			t.Errorf("%s: got true, want it to be no key of the cluster", key)
+		}
+	}
+}
+
+func TestParseShard(t *testing.T) {
+	t.Parallel()
+	queue, layout, index, name, ok := ParseShard(Keys{"a"}.Shard("q.x", 2, 31).Spillx)
+	if queue != "q.x" || layout != 2 || index != 31 || name != "spillx" || !ok {
+		t.Errorf("got %q %d %d %q %v", queue, layout, index, name, ok)
+	}
+	if _, _, _, _, ok := ParseShard(Keys{"a"}.Queues()); ok {
+		t.Error("the registry is taken for a shard's key")
+	}
+}

@@ -1,0 +1,168 @@
+package redisdb
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/lua"
+)
+
+// Redis must let its user do what the client does, on keys lk:* and channels lk:*.
+// docs/security.md has the rules for its ACL.
+
+// checkPermissions names all that Redis does not let its user do. What goes wrong for
+// another reason is not its business: whoever needs the command hears of it.
+func (db *DB) checkPermissions(ctx context.Context) error {
+	if err := db.sentinels.check(ctx); err != nil {
+		return err
+	}
+	keys, err := db.probeKeys(ctx)
+	if err != nil {
+		return db.Explain("find the masters", err)
+	}
+	return db.EachMaster(ctx, func(ctx context.Context, master *DB) error {
+		// A master that the cluster has only just got has no key yet: it has no jobs either.
+		if key := keys[master.address]; key != "" {
+			return master.checkNode(ctx, key, db.Sharded)
+		}
+		return nil
+	})
+}
+
+// refusedToConnect names what is not permitted, if that is why nothing can be asked at all.
+func (db *DB) refusedToConnect(ctx context.Context, err error) error {
+	if !strings.Contains(err.Error(), "NOPERM") {
+		return db.Explain("connect", err)
+	}
+	first := "PING"
+	if db.Sharded {
+		first = "CLUSTER SLOTS"
+	}
+	refused := refusals{}
+	refused.addError(first, err)
+	return cmp.Or(db.sentinels.check(ctx), refused.err(db.address), db.Explain("connect", err))
+}
+
+// probeKeys are keys to try commands on, by the address of the master that has them: users
+// are a server's own, and a server runs a script only on keys of its slots.
+func (db *DB) probeKeys(ctx context.Context) (map[string]string, error) {
+	keys := map[string]string{}
+	var masters atomic.Int64
+	err := db.EachMaster(ctx, func(context.Context, *DB) error { masters.Add(1); return nil })
+	for n := 0; err == nil && n < mostProbes && len(keys) < int(masters.Load()); n++ {
+		var master *DB
+		if master, err = db.MasterOf(ctx, db.Keys.probe(n)); err == nil && keys[master.address] == "" {
+			keys[master.address] = db.Keys.probe(n)
+		}
+	}
+	return keys, err
+}
+
+// mostProbes find every master but one with next to no slots.
+const mostProbes = 100_000
+
+// checkNode is checkPermissions for one server. key is one of its own.
+func (db *DB) checkNode(ctx context.Context, key string, sharded bool) error {
+	text := lua.Source("permissions")
+	refused := refusals{}
+	pipe := db.rdb.Pipeline()
+	inScripts := pipe.Eval(ctx, text, []string{key})
+	byName := map[string]redis.Cmder{
+		"EVAL": inScripts, "EVALSHA": pipe.EvalSha(ctx, strings.Repeat("0", 40), []string{key}),
+		"SCRIPT LOAD": pipe.ScriptLoad(ctx, text), "INFO": pipe.Info(ctx, "server"), "WAIT": pipe.Do(ctx, "WAIT", 0, 1),
+	}
+	if sharded { // go-redis asks where slots and the keys of commands are, and follows a slot that moves
+		byName["ASKING"] = pipe.Do(ctx, "ASKING") // good for one command, which the next one is
+		byName["CLUSTER SLOTS"] = pipe.Do(ctx, "CLUSTER", "SLOTS")
+		byName["COMMAND"] = pipe.Do(ctx, "COMMAND")
+	}
+	pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
+	for command, answer := range Map(inScripts.Val()) {
+		refused.add(command, answer)
+	}
+	for name, cmd := range byName {
+		refused.addError(name, cmd.Err())
+	}
+	refused.addError("PING", db.rdb.Ping(ctx).Err())
+	refused.addError("SUBSCRIBE", db.trySubscribe(ctx, key))
+	_, _, err := db.IfUnchanged(ctx, "watch", key, func(do func(args ...any) (any, error)) ([]Cmd, error) {
+		_, err := do("UNWATCH")
+		return []Cmd{{"GET", key}}, err
+	})
+	refused.addError("WATCH", err)
+	return refused.err(db.address)
+}
+
+func (db *DB) trySubscribe(ctx context.Context, channel string) error {
+	s := db.Subscribe(ctx)
+	defer s.Close()
+	if err := s.Listen(ctx, channel, db.timeout); err != nil {
+		return err
+	}
+	if err := s.Remove(ctx, channel); err != nil {
+		return err
+	}
+	_, err := s.Receive(ctx, db.timeout)
+	return err
+}
+
+// refusals are what Redis does not permit: commands, keys or channels.
+type refusals map[string]bool
+
+func (r refusals) addError(command string, err error) {
+	var answer redis.Error
+	if errors.As(err, &answer) {
+		r.add(command, answer.Error())
+	}
+}
+
+// addSubscribe is addError of a SUBSCRIBE to a channel that is not a cluster's.
+func (r refusals) addSubscribe(channel string, err error) {
+	one := refusals{}
+	one.addError("SUBSCRIBE", err)
+	for rule := range one {
+		r[strings.Replace(rule, "&lk:*", "&"+channel, 1)] = true
+	}
+}
+
+// add reads an answer. Redis 6.2 to 7.0 word refusals inside scripts differently from
+// 7.2, and both differently from those outside, where the command is named; 6.2 then leaves
+// out its subcommand.
+func (r refusals) add(command, answer string) {
+	tried := strings.ToLower(strings.ReplaceAll(command, " ", "|"))
+	_, named, ok := strings.Cut(answer, "to run the '")
+	switch {
+	case !strings.Contains(answer, "NOPERM") && !strings.Contains(answer, "executing the script can't"):
+	case strings.Contains(answer, "channel"):
+		r["&lk:*"] = true
+	case strings.Contains(answer, "access"):
+		r["~lk:*"] = true
+	case ok:
+		name, _, _ := strings.Cut(named, "'")
+		if name = strings.ToLower(name); strings.HasPrefix(tried, name+"|") {
+			name = tried
+		}
+		r["+"+name] = true
+	default:
+		r["+"+tried] = true
+	}
+}
+
+func (r refusals) err(address string) error {
+	if len(r) == 0 {
+		return nil
+	}
+	var rules []string
+	for rule := range r {
+		rules = append(rules, rule)
+	}
+	slices.Sort(rules)
+	return fmt.Errorf("redis %s does not permit its user all that lowkiq does: add to its ACL rules: %s", address, strings.Join(rules, " "))
+}

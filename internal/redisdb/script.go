@@ -1,0 +1,129 @@
+package redisdb
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/lua"
+)
+
+// Script is one transition's text and its name in Redis.
+type Script struct{ Name, text, sha string }
+
+func newScript(name string) *Script {
+	s := &Script{Name: name}
+	s.SetText(lua.Source(name))
+	return s
+}
+
+// Text is what Redis runs.
+func (s *Script) Text() string { return s.text }
+
+// SHA is what Redis calls it.
+func (s *Script) SHA() string { return s.sha }
+
+// SetText makes it another script, for tests that bound or count what it does.
+func (s *Script) SetText(text string) {
+	sum := sha1.Sum([]byte(text))
+	s.text, s.sha = text, hex.EncodeToString(sum[:])
+}
+
+// Scripts are all transitions that Go calls.
+type Scripts struct {
+	Push, PushEach, Pop, Ack, Nack, Bury  *Script
+	Claim, Resume, Release, Aside         *Script
+	Delete, Kill, RunNow, Requeue, Forget *Script
+	Register, Swap, Remove                *Script
+	LeaseNew, Lease, ClusterSwap, Mark    *Script
+	Stats, Slice, Line, Scan, Show        *Script
+	Audit, AuditSpill                     *Script
+	Repair, RepairFlight, RepairClaim     *Script
+}
+
+// NewScripts reads them.
+func NewScripts() *Scripts {
+	return &Scripts{
+		Push: newScript("push"), PushEach: newScript("push_each"), Pop: newScript("pop"), Ack: newScript("ack"),
+		Nack: newScript("nack"), Bury: newScript("bury"),
+		Claim: newScript("claim"), Resume: newScript("resume"), Release: newScript("release"), Aside: newScript("aside"),
+		Delete: newScript("delete"), Kill: newScript("kill"), RunNow: newScript("run_now"),
+		Requeue: newScript("requeue"), Forget: newScript("morgue_delete"),
+		Register: newScript("register"), Swap: newScript("swap"), Remove: newScript("remove_shard"),
+		LeaseNew: newScript("lease_new"), Lease: newScript("lease"), ClusterSwap: newScript("cluster_swap"), Mark: newScript("mark"),
+		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Show: newScript("show"),
+		Audit: newScript("audit"), AuditSpill: newScript("audit_spill"),
+		Repair: newScript("repair"), RepairFlight: newScript("repair_flight"), RepairClaim: newScript("repair_claim"),
+	}
+}
+
+// All are those that nodes and producers call: not those of audits.
+func (s *Scripts) All() []*Script {
+	return []*Script{s.Push, s.PushEach, s.Pop, s.Ack, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
+		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.Register, s.Swap, s.Remove,
+		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Show}
+}
+
+// Load sends the scripts to every master, so that the first jobs need not.
+func (db *DB) Load(ctx context.Context) error {
+	return db.EachMaster(ctx, func(ctx context.Context, master *DB) error {
+		pipe := master.rdb.Pipeline()
+		for _, s := range db.Scripts.All() {
+			pipe.ScriptLoad(ctx, s.text)
+		}
+		_, err := pipe.Exec(ctx)
+		return db.Explain("load scripts", err)
+	})
+}
+
+// Run calls one script. Redis may have forgotten it (SCRIPT FLUSH, a restart, a
+// failover): then nothing was done, and the text is sent along.
+func (db *DB) Run(ctx context.Context, s *Script, keys []string, args ...any) (any, error) {
+	reply, err := db.rdb.EvalSha(ctx, s.sha, keys, args...).Result()
+	if isNoScript(err) {
+		reply, err = db.rdb.Eval(ctx, s.text, keys, args...).Result()
+	}
+	return reply, db.Explain(s.Name, err)
+}
+
+// Call is one script call of a pipeline.
+type Call struct {
+	Script *Script
+	Keys   []string
+	Args   []any
+	Reply  any
+	Err    error
+}
+
+// RunAll sends calls in one pipeline and repeats those whose script was unknown.
+func (db *DB) RunAll(ctx context.Context, calls []*Call) {
+	if len(calls) == 1 {
+		calls[0].Reply, calls[0].Err = db.Run(ctx, calls[0].Script, calls[0].Keys, calls[0].Args...)
+		return
+	}
+	for _, unknown := range db.pipeline(ctx, calls) {
+		unknown.Reply, unknown.Err = db.Run(ctx, unknown.Script, unknown.Keys, unknown.Args...)
+	}
+}
+
+func (db *DB) pipeline(ctx context.Context, calls []*Call) (unknown []*Call) {
+	pipe := db.rdb.Pipeline()
+	cmds := make([]*redis.Cmd, len(calls))
+	for i, call := range calls {
+		cmds[i] = pipe.EvalSha(ctx, call.Script.sha, call.Keys, call.Args...)
+	}
+	pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
+	for i, call := range calls {
+		reply, err := cmds[i].Result()
+		if isNoScript(err) {
+			unknown = append(unknown, call)
+			continue
+		}
+		call.Reply, call.Err = reply, db.Explain(call.Script.Name, err)
+	}
+	return unknown
+}
+
+func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
