@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -25,11 +27,11 @@ type checkCommand struct {
 }
 
 // Run audits, and repairs if that is wanted.
-func (c *checkCommand) Run(s *streams) error {
+func (c *checkCommand) Run(s *streams, grammar *kong.Context) error {
 	if c.Yes && !c.Repair {
 		return fail(exitUsage, "--yes belongs to --repair")
 	}
-	cfg, err := c.load()
+	cfg, err := c.load(grammar)
 	if err != nil {
 		return err
 	}

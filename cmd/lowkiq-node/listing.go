@@ -26,8 +26,11 @@ type kindFlag struct {
 }
 
 func (r *rangeFlags) query(by, state string) url.Values {
-	values := url.Values{}
-	setAll(values, map[string]string{"by": by, "state": state, "from": r.From, "to": r.To, "reverse": yes(r.Reverse),
+	values, reverse := url.Values{}, ""
+	if r.Reverse {
+		reverse = "true"
+	}
+	setAll(values, map[string]string{"by": by, "state": state, "from": r.From, "to": r.To, "reverse": reverse,
 		"limit": strconv.Itoa(r.Limit), "cursor": r.Cursor})
 	return values
 }

@@ -11,10 +11,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
-	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -42,7 +43,7 @@ type pushCommand struct {
 }
 
 // Run pushes to Redis directly, which needs no node (I7), or through the node that is named.
-func (c *pushCommand) Run(s *streams) error {
+func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (c *pushCommand) Run(s *streams) error {
 		}
 		return c.push(ctx, s, target, shards)
 	}
-	cfg, err := c.load()
+	cfg, err := c.load(grammar)
 	if err != nil {
 		return err
 	}
@@ -83,27 +84,22 @@ func (c *pushCommand) Run(s *streams) error {
 // patiently takes a step before the first line, again and again while Redis or the node is away, until the
 // patience is over.
 func (c *pushCommand) patiently(ctx context.Context, s *streams, away func(error) bool, step func() error) error {
-	wait, since, told := 100*time.Millisecond, time.Now(), false
+	backoff := feed.Backoff{Limit: c.Patience, Away: func(err error) { c.away(s, err) }}
 	for {
 		err := step()
 		if err == nil || !away(err) || ctx.Err() != nil {
 			return err
 		}
-		if !told {
-			c.away(s, err)
-			told = true
-		}
+		err = backoff.Wait(ctx, err)
 		switch {
-		case time.Since(since)+wait <= c.Patience:
-		case c.Node != "":
-			return fail(exitUnreachable, "gave up after %s: %w", c.Patience, err)
-		default:
-			return fail(exitUnreachable, "gave up after %s: %w; --redis, LOWKIQ_REDIS or redis in the file of --config says where Redis is", c.Patience, err)
-		}
-		if err := pause.For(ctx, wait); err != nil {
+		case err == nil:
+		case ctx.Err() != nil:
 			return err
+		case c.Node != "":
+			return &exitError{exitUnreachable, err}
+		default:
+			return fail(exitUnreachable, "%w; --redis, LOWKIQ_REDIS or redis in the file of --config says where Redis is", err)
 		}
-		wait = min(2*wait, 2*time.Second)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
@@ -21,41 +23,26 @@ import (
 type runCommand struct {
 	source `embed:""`
 
-	Name          string     `placeholder:"NAME" help:"Name of the node. Default: the host's; if a live node has it, HOST-2, HOST-3, …"`
-	Bind          string     `placeholder:"HOST:PORT" help:"Address of the gossip; Raft listens one port above. Default: 127.0.0.1, the first free port of 7946, 7956, …"`
-	Join          []string   `sep:"," placeholder:"HOST:PORT" help:"Gossip address of any node of the cluster; may be repeated. Default: peers are found through Redis."`
-	Advertise     string     `placeholder:"HOST" help:"Host at which the other nodes reach this one. Default: that of --bind."`
-	Weight        *int       `placeholder:"N" help:"Share of shards relative to the other nodes. Default: 1."`
-	HTTP          string     `name:"http" placeholder:"HOST:PORT" help:"Address of the API and the metrics. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
-	Concurrency   *int       `placeholder:"N" help:"Most handler calls at once. Default: four per CPU."`
-	TokenFile     string     `placeholder:"FILE" help:"File with the admin token, which API callers must send. LOWKIQ_NODE_TOKEN is the token itself."`
-	Insecure      *bool      `help:"Serve the API to other hosts without a token, gossip with them without a key, speak Raft with them without certificates."`
-	AllowEviction *bool      `help:"Accept a Redis that may evict keys, and with them jobs."`
+	Name          string     `key:"node.name" placeholder:"NAME" help:"Name of the node. Default: the host's; if a live node has it, HOST-2, HOST-3, …"`
+	Bind          string     `key:"node.bind" placeholder:"HOST:PORT" help:"Address of the gossip; Raft listens one port above. Default: 127.0.0.1, the first free port of 7946, 7956, …"`
+	Join          []string   `key:"node.join" sep:"," placeholder:"HOST:PORT" help:"Gossip address of any node of the cluster; may be repeated. Default: peers are found through Redis."`
+	Advertise     string     `key:"node.advertise" placeholder:"HOST" help:"Host at which the other nodes reach this one. Default: that of --bind."`
+	Weight        *int       `key:"node.weight" placeholder:"N" help:"Share of shards relative to the other nodes. Default: 1."`
+	HTTP          string     `key:"node.http" name:"http" placeholder:"HOST:PORT" help:"Address of the API and the metrics. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
+	Concurrency   *int       `key:"node.concurrency" placeholder:"N" help:"Most handler calls at once. Default: four per CPU."`
+	TokenFile     string     `key:"node.token_file" placeholder:"FILE" help:"File with the admin token, which API callers must send. LOWKIQ_NODE_TOKEN is the token itself."`
+	Insecure      *bool      `key:"node.insecure" help:"Serve the API to other hosts without a token, gossip with them without a key, speak Raft with them without certificates."`
+	AllowEviction *bool      `key:"node.allow_eviction" help:"Accept a Redis that may evict keys, and with them jobs."`
 	LogLevel      slog.Level `default:"info" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
 }
 
-func (c *runCommand) overrides() []config.Override {
-	return given(
-		config.Override{Source: "--name", Key: "node.name", Value: c.Name},
-		config.Override{Source: "--bind", Key: "node.bind", Value: c.Bind},
-		config.Override{Source: "--join", Key: "node.join", Value: list(c.Join)},
-		config.Override{Source: "--advertise", Key: "node.advertise", Value: c.Advertise},
-		config.Override{Source: "--weight", Key: "node.weight", Value: number(c.Weight)},
-		config.Override{Source: "--http", Key: "node.http", Value: c.HTTP},
-		config.Override{Source: "--concurrency", Key: "node.concurrency", Value: number(c.Concurrency)},
-		config.Override{Source: "--token-file", Key: "node.token_file", Value: c.TokenFile},
-		config.Override{Source: "--insecure", Key: "node.insecure", Value: truth(c.Insecure)},
-		config.Override{Source: "--allow-eviction", Key: "node.allow_eviction", Value: truth(c.AllowEviction)},
-	)
-}
-
 // Run runs the node until a signal ends it.
-func (c *runCommand) Run(s *streams) error {
+func (c *runCommand) Run(s *streams, ctx *kong.Context) error {
 	if c.Config == "" {
 		fmt.Fprint(s.out, config.Minimal)
 		return fail(exitUsage, "run needs --config FILE; a minimal one is on stdout: save it and fill in the queues")
 	}
-	cfg, err := c.load(c.overrides()...)
+	cfg, err := c.load(ctx)
 	if err != nil {
 		return err
 	}

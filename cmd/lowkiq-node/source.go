@@ -5,8 +5,11 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
 )
@@ -14,62 +17,35 @@ import (
 // source are the flags that say where the configuration comes from and override it.
 type source struct {
 	Config  string `short:"c" env:"LOWKIQ_CONFIG" placeholder:"FILE" help:"Configuration file."`
-	Redis   string `placeholder:"URL" help:"Redis: redis://, rediss://, redis+sentinel:// or redis+cluster://. LOWKIQ_REDIS likewise: give a password there or in the file, as ps shows flags to everybody."`
-	Cluster string `placeholder:"NAME" help:"Name of the cluster; those that share a Redis are kept apart by it. LOWKIQ_CLUSTER likewise."`
+	Redis   string `key:"redis" placeholder:"URL" help:"Redis: redis://, rediss://, redis+sentinel:// or redis+cluster://. LOWKIQ_REDIS likewise: give a password there or in the file, as ps shows flags to everybody."`
+	Cluster string `key:"cluster" placeholder:"NAME" help:"Name of the cluster; those that share a Redis are kept apart by it. LOWKIQ_CLUSTER likewise."`
 }
 
-func (s *source) overrides() []config.Override {
-	return given(config.Override{Source: "--redis", Key: "redis", Value: s.Redis},
-		config.Override{Source: "--cluster", Key: "cluster", Value: s.Cluster})
-}
-
-// given drops the flags that were not.
-func given(all ...config.Override) []config.Override {
-	kept := all[:0]
-	for _, o := range all {
-		if o.Value != "" {
-			kept = append(kept, o)
+// overrides are the flags that were given and set a key of the file, which their tag names.
+func overrides(ctx *kong.Context) (given []config.Override) {
+	for _, flag := range ctx.Flags() {
+		key := flag.Tag.Get("key")
+		if key == "" || !flag.Set {
+			continue
+		}
+		value := reflect.Indirect(flag.Target).Interface()
+		if texts, ok := value.([]string); ok { // as the file would have it
+			quoted := make([]string, len(texts))
+			for i := range texts {
+				quoted[i] = strconv.Quote(texts[i])
+			}
+			value = "[" + strings.Join(quoted, ", ") + "]"
+		}
+		if text := fmt.Sprint(value); text != "" {
+			given = append(given, config.Override{Source: "--" + flag.Name, Key: key, Value: text})
 		}
 	}
-	return kept
-}
-
-func number(n *int) string {
-	if n == nil {
-		return ""
-	}
-	return strconv.Itoa(*n)
-}
-
-// truth of a flag that may undo what the file says.
-func truth(flag *bool) string {
-	if flag == nil {
-		return ""
-	}
-	return strconv.FormatBool(*flag)
-}
-
-// list writes texts as the file would.
-func list(texts []string) string {
-	if len(texts) == 0 {
-		return ""
-	}
-	for i := range texts {
-		texts[i] = strconv.Quote(texts[i])
-	}
-	return "[" + strings.Join(texts, ", ") + "]"
-}
-
-func yes(flag bool) string {
-	if flag {
-		return "true"
-	}
-	return ""
+	return given
 }
 
 // load reads the file, the environment and the flags.
-func (s *source) load(more ...config.Override) (*config.Config, error) {
-	in := config.Input{Name: "configuration", Env: os.Environ(), Flags: append(s.overrides(), more...)}
+func (s *source) load(ctx *kong.Context) (*config.Config, error) {
+	in := config.Input{Name: "configuration", Env: os.Environ(), Flags: overrides(ctx)}
 	if s.Config != "" {
 		text, err := os.ReadFile(s.Config)
 		if err != nil {

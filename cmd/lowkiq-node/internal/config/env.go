@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/near"
 )
 
 // Prefix of the environment variables.
@@ -66,45 +68,15 @@ func EnvName(key string) string {
 	}, key)
 }
 
-// suggestion is `; did you mean "x"?` for the nearest of the known names, or names
-// them all if they are few. A name that goes on is near, too: token_file for token.
+// suggestion is `; did you mean "x"?` for the nearest of the known names, or names them all if they
+// are few.
 func suggestion(name string, known []string) string {
-	best, least := "", len(name)/2+1
-	for _, k := range known {
-		d := distance(name, k)
-		if strings.HasPrefix(k, name+"_") {
-			d = min(d, 2)
-		}
-		if d < least {
-			best, least = k, d
-		}
-	}
+	meant := near.Name(name, known, len(name)/2+1)
 	switch {
-	case best != "":
-		return fmt.Sprintf("; did you mean %q?", best)
+	case meant != "":
+		return fmt.Sprintf("; did you mean %q?", meant)
 	case len(known) <= 16:
 		return " (known: " + strings.Join(known, ", ") + ")"
 	}
 	return ""
-}
-
-// distance is Levenshtein's: how many letters to insert, delete or replace.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := diagonal
-			if a[i-1] != b[j-1] {
-				cost++
-			}
-			diagonal = row[j]
-			row[j] = min(cost, row[j]+1, row[j-1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -3,15 +3,12 @@ package feed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -202,7 +199,7 @@ func untilBad(batch []item) []item {
 // store pushes the batch's jobs and repeats what Redis could not take, until Patience
 // is over. What is still pending then was perhaps not stored.
 func (f *Feeder) store(ctx context.Context, batch []item) error {
-	wait, since := 100*time.Millisecond, time.Time{}
+	b := Backoff{Limit: f.Patience, Away: f.Away}
 	for {
 		jobs, items := pending(batch)
 		if len(jobs) == 0 {
@@ -224,20 +221,12 @@ func (f *Feeder) store(ctx context.Context, batch []item) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		now := time.Now()
-		if since.IsZero() || stored > 0 {
-			since, wait = now, 100*time.Millisecond
-			if f.Away != nil {
-				f.Away(err)
-			}
+		if stored > 0 {
+			b.Reset()
 		}
-		if now.Sub(since)+wait > f.Patience {
-			return fmt.Errorf("gave up after %s: %w", f.Patience, err)
-		}
-		if err := pause.For(ctx, wait/2+rand.N(wait/2)); err != nil {
+		if err := b.Wait(ctx, err); err != nil {
 			return err
 		}
-		wait = min(2*wait, 2*time.Second)
 	}
 }
 
