@@ -3,20 +3,13 @@ package node
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue"
 )
 
 // typedNil is an error whose Error panics on the nil pointer that careless code returns.
@@ -61,8 +54,8 @@ func TestBrokenHandlers(t *testing.T) {
 			}
 			slots := run.instance().slots
 			run.stop()
-			if got := slots.free; got != 1 {
-				t.Errorf("%d slots are free, want 1", got)
+			if got := slots.Use(); got.Busy != 0 {
+				t.Errorf("%d slots are taken, want none", got.Busy)
 			}
 		})
 	}
@@ -98,70 +91,3 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("error %q, %v; want %q", job.Error, err, want)
 	}
 }
-
-// TestOverdue: a call that ignores its timeout is reported once, 30 s later; one that
-// returned in time, or just then, never.
-func TestOverdue(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name   string
-		took   time.Duration
-		cause  error
-		report int64
-	}{
-		{"in time", time.Second, nil, 0},
-		{"late", 20 * time.Second, lowkiq.ErrTimeout, 0},
-		{"very late", time.Hour, lowkiq.ErrTimeout, 1},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var log count
-				in := &instance{log: slog.New(&log)}
-				r := &runner{in: in, claim: &queue.Claim{Shard: &queue.Shard{}}, on: &handled{metrics: metrics.New(prometheus.NewRegistry()).Queue("q")}}
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				w := r.watch(10*time.Second, cancel)
-				time.Sleep(c.took)
-				synctest.Wait()
-				if got := context.Cause(ctx); got != c.cause {
-					t.Errorf("cause %v, want %v", got, c.cause)
-				}
-				w.stop()
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				if got := log.n.Load(); got != c.report {
-					t.Errorf("%d reports, want %d", got, c.report)
-				}
-			})
-		})
-	}
-}
-
-// TestOverdueRace: the timeout and the return at the same instant, many times.
-func TestOverdueRace(t *testing.T) {
-	t.Parallel()
-	for range 200 {
-		synctest.Test(t, func(t *testing.T) {
-			var log count
-			r := &runner{in: &instance{log: slog.New(&log)}}
-			_, cancel := context.WithCancelCause(t.Context())
-			defer cancel(nil)
-			w := r.watch(time.Second, cancel)
-			time.Sleep(time.Second)
-			w.stop()
-			time.Sleep(time.Hour) // a report would meet a nil claim and panic
-			synctest.Wait()
-		})
-	}
-}
-
-// count is a log handler that counts.
-type count struct{ n atomic.Int64 }
-
-func (c *count) Enabled(context.Context, slog.Level) bool { return true }
-func (c *count) Handle(context.Context, slog.Record) error {
-	c.n.Add(1)
-	return nil
-}
-func (c *count) WithAttrs([]slog.Attr) slog.Handler { return c }
-func (c *count) WithGroup(string) slog.Handler      { return c }

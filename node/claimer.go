@@ -12,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -252,8 +253,10 @@ func (c *claimer) claim(s *queue.Shard, owner queue.Owner, step claimStep) bool 
 	c.node.ran(s.Shard)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := newRunner(c.instance, on, claim)
-	r.heard = c.heard[s.Shard]
+	r := &ownedShard{shard: claim.Shard, on: on, run: runner.New(c.process, c.queues[s.Queue], s.Shard, claim.Fence, claim)}
+	if c.heard[s.Shard] {
+		r.run.Subscribed()
+	}
 	c.runners[s.Shard] = r
 	return true
 }
@@ -262,5 +265,5 @@ func (c *claimer) claim(s *queue.Shard, owner queue.Owner, step claimStep) bool 
 func (c *claimer) claimed(s *queue.Shard) {
 	c.node.metrics.Unowned.Observe((sinceBoot() - c.since[s.Shard]).Seconds())
 	delete(c.since, s.Shard)
-	c.runner(s.Shard).wake()
+	c.runner(s.Shard).run.Wake()
 }

@@ -176,7 +176,7 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	}
 	if cfg.FormatError == nil {
-		cfg.FormatError = plainError
+		cfg.FormatError = error.Error
 	}
 	if cfg.OnOverrun == nil {
 		cfg.OnOverrun = exitOverrun

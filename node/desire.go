@@ -85,7 +85,7 @@ func (c *cluster) alone() bool {
 func (in *instance) held() map[lowkiq.Shard]bool {
 	held := map[lowkiq.Shard]bool{}
 	for _, r := range in.all() {
-		held[r.claim.Shard.Shard] = true
+		held[r.shard.Shard] = true
 	}
 	return held
 }
@@ -111,12 +111,12 @@ func (in *instance) wants(s lowkiq.Shard) bool {
 // it must claim anew: each finishes its batches in flight, acknowledges, and releases.
 func (c *claimer) giveUp() {
 	for _, r := range c.all() {
-		wanted := c.wants(r.claim.Shard.Shard)
-		if wanted && !r.over() || r.leaving.Swap(true) {
+		wanted := c.wants(r.shard.Shard)
+		if wanted && !r.run.Over() || r.leaving.Swap(true) {
 			continue
 		}
 		begun, pause := time.Now(), c.pauseOf(r)
-		idle := r.stop()
+		idle := r.run.Stop()
 		c.handovers.Go(func() {
 			<-idle
 			c.rest(pause)
@@ -145,9 +145,9 @@ func (in *instance) rest(d time.Duration) {
 }
 
 // pauseOf is how long a shard rests before it is released.
-func (c *claimer) pauseOf(r *runner) (pause time.Duration) {
-	s, now := r.claim.Shard.Shard, sinceBoot()
-	if !r.strays() {
+func (c *claimer) pauseOf(r *ownedShard) (pause time.Duration) {
+	s, now := r.shard.Shard, sinceBoot()
+	if !r.run.OutOfSync() {
 		return 0
 	}
 	if last, before := c.strayed[s]; before && now-last < 2*strayPause {

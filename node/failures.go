@@ -1,11 +1,9 @@
 package node
 
 import (
-	"errors"
 	"sync"
 	"time"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -23,10 +21,7 @@ const (
 type failureKind string
 
 const (
-	batchFailed   failureKind = "batch failed"
-	jobsBuried    failureKind = "jobs buried"
-	handlerPanics failureKind = "handler panicked"
-	redisAway     failureKind = "redis is out of reach" // of no queue
+	redisAway failureKind = "redis is out of reach" // of no queue; the others are a runner's
 )
 
 // every is how long there is one line at most.
@@ -101,35 +96,5 @@ func (n *Node) outOfReach(op string, err error) bool {
 func (n *Node) inReach() {
 	if left, ok := n.outages.over("", redisAway, sinceBoot(), outageCalm); ok {
 		n.log.Info("redis is in reach again", "left_out", left)
-	}
-}
-
-// logFailure tells what became of a batch that did not succeed.
-func (r *runner) logFailure(batch *lowkiq.Batch, answer error, all outcome) {
-	var failed []queue.Nack
-	for _, n := range all.nacks {
-		if n.Kind == queue.Retry {
-			failed = append(failed, n)
-		}
-	}
-	var panicked *PanicError
-	if errors.As(answer, &panicked) {
-		if left, ok := r.in.failures.may(batch.Shard.Queue, handlerPanics, sinceBoot()); ok {
-			r.in.log.Error(string(handlerPanics), "shard", batch.Shard, "flight", batch.Flight, "panic", panicked.Value,
-				"stack", string(panicked.Stack), "left_out", left)
-		}
-	}
-	if len(failed) > 0 {
-		r.warnFailure(batchFailed, batch, len(failed), failed[0].ID, failed[0].Error)
-	}
-	if len(all.burials) > 0 {
-		r.warnFailure(jobsBuried, batch, len(all.burials), all.burials[0].ID, all.burials[0].Error)
-	}
-}
-
-func (r *runner) warnFailure(kind failureKind, batch *lowkiq.Batch, jobs int, id, text string) {
-	if left, ok := r.in.failures.may(batch.Shard.Queue, kind, sinceBoot()); ok {
-		r.in.log.Warn(string(kind), "shard", batch.Shard, "flight", batch.Flight, "jobs", jobs, "of", len(batch.Jobs),
-			"id", id, "err", queue.Gist(text), "left_out", left)
 	}
 }

@@ -89,13 +89,13 @@ func TestFailureLog(t *testing.T) {
 		left  int
 		ok    bool
 	}{
-		{"a", batchFailed, 0, 0, true},
-		{"a", batchFailed, failureEvery / 3, 0, false},
-		{"a", batchFailed, failureEvery / 2, 0, false},
-		{"a", jobsBuried, failureEvery / 2, 0, true},
-		{"b", batchFailed, failureEvery / 2, 0, true},
-		{"a", batchFailed, failureEvery, 2, true},
-		{"a", batchFailed, 2 * failureEvery, 0, true},
+		{"a", "batch failed", 0, 0, true},
+		{"a", "batch failed", failureEvery / 3, 0, false},
+		{"a", "batch failed", failureEvery / 2, 0, false},
+		{"a", "jobs buried", failureEvery / 2, 0, true},
+		{"b", "batch failed", failureEvery / 2, 0, true},
+		{"a", "batch failed", failureEvery, 2, true},
+		{"a", "batch failed", 2 * failureEvery, 0, true},
 	} {
 		if left, ok := l.may(c.queue, c.kind, c.at); left != c.left || ok != c.ok {
 			t.Errorf("%d: got %d, %v; want %d, %v", i, left, ok, c.left, c.ok)

@@ -18,7 +18,7 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 	}
 	var shards []*queue.Shard
 	for _, r := range in.all() {
-		shards = append(shards, r.claim.Shard)
+		shards = append(shards, r.shard)
 	}
 	shards = append(shards, n.unowned.list(in)...)
 	stats, err := n.client.Stats(ctx, shards...)
@@ -43,7 +43,7 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 // slotsInUse are those of the instance that works; without one none can be taken.
 func (n *Node) slotsInUse() metrics.Use {
 	if in := n.current.Load(); in != nil {
-		return in.slots.use()
+		return in.slots.Use()
 	}
 	return metrics.Use{Total: n.cfg.Concurrency}
 }

@@ -34,17 +34,8 @@ func TestIdleCost(t *testing.T) {
 	srv := redistest.Start(t)
 	run := start(t, Config{Redis: srv.URL(), TTL: 2 * time.Minute}, QueueConfig{Shards: shards}, nothing).serving()
 	in := run.instance()
-	await(t, "all are idle and subscribed", func() bool {
-		for _, r := range in.all() {
-			r.mu.Lock()
-			idle := r.lanes == 0 && r.heard
-			r.mu.Unlock()
-			if !idle {
-				return false
-			}
-		}
-		return true
-	})
+	await(t, "all are subscribed", func() bool { return listensTo(in, shards) })
+	in.lanes.Wait()
 	clock := sinceBoot()
 	polls := func(d time.Duration) {
 		for end := clock + d; clock < end; clock += time.Second {
@@ -66,42 +57,7 @@ func TestIdleCost(t *testing.T) {
 	if per100 >= 5 {
 		t.Errorf("%.2f commands a second per hundred idle shards, want less than 5", per100)
 	}
-	if want := shards * int(window/idlePoll); polled < want {
+	if want := shards * int(window/time.Minute); polled < want {
 		t.Errorf("%d commands by polls in %s, want at least %d: each shard once a minute", polled, window, want)
-	}
-}
-
-// TestDue: how often a runner is polled.
-func TestDue(t *testing.T) {
-	t.Parallel()
-	const s = time.Second
-	for _, c := range []struct {
-		name string
-		r    *runner
-		over time.Duration
-		want int // polls in that time
-	}{
-		{"busy lately", &runner{heard: true, lastWork: time.Hour}, 10 * s, 10},
-		{"idle for long", &runner{heard: true, lastWork: -time.Hour}, 10 * time.Minute, 15},
-		{"never heard", &runner{lastWork: -time.Hour}, 10 * time.Minute, 600},
-		{"at work", &runner{heard: true, lanes: 1}, time.Minute, 0},
-		{"at work, lanes to spare", &runner{lanes: 1, on: &handled{rules: QueueConfig{ShardConcurrency: 2}}}, time.Minute, 60},
-		{"at work alone", &runner{lanes: 1, alone: true, on: &handled{rules: QueueConfig{ShardConcurrency: 2}}}, time.Minute, 0},
-		{"stopping", &runner{stopping: true}, time.Minute, 0},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.r.on == nil {
-				c.r.on = &handled{rules: QueueConfig{ShardConcurrency: 1}}
-			}
-			got := 0
-			for now := time.Duration(0); now < c.over; now += s {
-				if c.r.due(now, s) {
-					got++
-				}
-			}
-			if got != c.want {
-				t.Errorf("%d polls in %s, want %d", got, c.over, c.want)
-			}
-		})
 	}
 }

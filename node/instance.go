@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -37,9 +37,9 @@ type instance struct {
 	start     time.Time     // by Redis's clock
 	begun     time.Duration // sinceBoot when it was made
 	offset    atomic.Int64  // from sinceBoot to Redis's clock, unix ns
-	slots     *slots
-	queues    map[string]*queueSlots // by name; not written
-	probation *probation
+	slots     *runner.Slots
+	queues    map[string]*runner.Queue // by name; not written
+	process   *runner.Process
 	lanes     sync.WaitGroup // lanes of all runners
 	kicked    chan struct{}
 	freed     chan lowkiq.Shard // news of shards that another instance held
@@ -55,19 +55,27 @@ type instance struct {
 	pruned    time.Duration // sinceBoot when the index was last looked through, 0 = never; the supervisor's
 
 	mu      sync.Mutex
-	runners map[lowkiq.Shard]*runner // guarded by mu
-	heard   map[lowkiq.Shard]bool    // shards whose subscription is confirmed; guarded by mu
+	runners map[lowkiq.Shard]*ownedShard // guarded by mu
+	heard   map[lowkiq.Shard]bool        // shards whose subscription is confirmed; guarded by mu
+}
+
+// ownedShard is a shard that the instance has claimed, with what works on it.
+type ownedShard struct {
+	shard   *queue.Shard
+	on      *handled
+	run     *runner.Runner
+	leaving atomic.Bool // it is being handed over
 }
 
 func newInstance(stop context.Context, n *Node, number int) *instance {
 	in := &instance{
 		stop: stop, node: n, name: identity.Instance(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
-		slots: newSlots(n.cfg.Concurrency), queues: make(map[string]*queueSlots, len(n.queues)), probation: &probation{},
+		slots: runner.NewSlots(n.cfg.Concurrency), queues: make(map[string]*runner.Queue, len(n.queues)),
 		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(), refusals: newRefusedOps(),
-		runners: map[lowkiq.Shard]*runner{}, heard: map[lowkiq.Shard]bool{},
+		runners: map[lowkiq.Shard]*ownedShard{}, heard: map[lowkiq.Shard]bool{},
 	}
 	for name, on := range n.queues {
-		in.queues[name] = newQueueSlots(on)
+		in.queues[name] = on.forRunners(n.cfg.FormatError)
 	}
 	in.desired.Store(everything)
 	in.log = n.log.With("instance", in.name)
@@ -75,8 +83,25 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 	in.io, in.cancelIO = context.WithCancel(context.Background())
 	in.wakes = n.client.NewWakes(in.io, in.name)
 	in.keeper = lease.NewKeeper(n.cfg.TTL, n.cfg.now, in.info, func(err error) bool { return n.outOfReach("renew the lease", err) }, in.log)
-	in.calls = lease.NewCalls(in.keeper, in.running, func(why error) { in.cancelWork(why) }, func() { n.cfg.OnOverrun(stacks()) })
+	in.calls = lease.NewCalls(in.keeper, in.running, func(why error) { in.cancelWork(why) }, func() { n.cfg.OnOverrun(runner.Stacks()) })
+	in.process = in.facts()
 	return in
+}
+
+// facts are what runners need to know of this instance.
+func (in *instance) facts() *runner.Process {
+	return &runner.Process{
+		Work: in.work, IO: in.io, Log: in.log, Lanes: &in.lanes, Slots: in.slots, Quarantine: &runner.QuarantineSlot{},
+		Now: sinceBoot, RedisTime: in.redisAt, SawRedisTime: in.clock, MayWork: in.mayWork, Kick: in.kick,
+		Trouble: in.troubled, Worked: in.worked,
+		Fenced: func(op string, calls func() int64) {
+			in.node.metrics.Fenced(op)
+			in.calls.EndWithClaim(calls)
+		},
+		MayLog: func(queueName, kind string) (int, bool) {
+			return in.failures.may(queueName, failureKind(kind), sinceBoot())
+		},
+	}
 }
 
 // mayWork is asked right before every handler call (I1).
@@ -97,11 +122,8 @@ func (in *instance) clock(redis time.Time) {
 	}
 }
 
-// redisNow estimates Redis's clock, for figures and timers only. This host's wall clock
-// has no part in it: it may jump.
-func (in *instance) redisNow() time.Time { return in.redisAt(sinceBoot()) }
-
-// redisAt is redisNow for a time of sinceBoot.
+// redisAt estimates Redis's clock at a time of sinceBoot, for figures and timers only. This host's wall
+// clock has no part in it: it may jump.
 func (in *instance) redisAt(d time.Duration) time.Time {
 	return time.Unix(0, in.offset.Load()+int64(d))
 }
@@ -266,9 +288,9 @@ func (in *instance) renewed(ctx context.Context) {
 				switch {
 				case r.on != on:
 				case paused:
-					r.halt()
+					r.run.Pause()
 				default:
-					r.wake()
+					r.run.Wake()
 				}
 			}
 		}
@@ -292,17 +314,17 @@ func (in *instance) cannotRead(name string, err error) bool {
 	return err != nil
 }
 
-func (in *instance) all() []*runner {
+func (in *instance) all() []*ownedShard {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	list := make([]*runner, 0, len(in.runners))
+	list := make([]*ownedShard, 0, len(in.runners))
 	for _, r := range in.runners {
 		list = append(list, r)
 	}
 	return list
 }
 
-func (in *instance) runner(shard lowkiq.Shard) *runner {
+func (in *instance) runner(shard lowkiq.Shard) *ownedShard {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.runners[shard]
@@ -311,7 +333,7 @@ func (in *instance) runner(shard lowkiq.Shard) *runner {
 // running is how many handler calls run.
 func (in *instance) running() (n int64) {
 	for _, r := range in.all() {
-		n += r.calls.Load()
+		n += r.run.Calls()
 	}
 	return n
 }
@@ -344,10 +366,4 @@ func (q *quiet) may(key string) bool {
 	}
 	q.last[key] = now
 	return true
-}
-
-// stacks are those of all goroutines.
-func stacks() []byte {
-	buf := make([]byte, 1<<20)
-	return buf[:runtime.Stack(buf, true)]
 }

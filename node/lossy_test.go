@@ -12,7 +12,6 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 )
 
 // cutter cuts connections at random until the test stops it.
@@ -152,51 +151,5 @@ func TestForgetfulRedis(t *testing.T) {
 	w.check(t, 7)
 	if got := run.instance().name; !strings.HasSuffix(got, ".1") {
 		t.Errorf("works as %s: its lease was to survive", got)
-	}
-}
-
-// TestUnknownFlight: one answer that names a flight which nobody here knows may be old,
-// two in a row mean that the shard must be claimed anew.
-func TestUnknownFlight(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name  string
-		open  [][]int64 // flights named by each answer
-		acks  int64     // flight whose acks wait
-		flush bool      // acks are on their way
-		want  bool
-	}{
-		{"known", [][]int64{{3}, {3}}, 0, false, false},
-		{"acks wait", [][]int64{{2, 3}, {3, 2}}, 2, false, false},
-		{"acks on their way", [][]int64{{2, 3}, {3, 2}}, 0, true, false},
-		{"once", [][]int64{{2, 3}, {3}}, 0, false, false},
-		{"another one", [][]int64{{1, 3}, {2, 3}}, 0, false, false},
-		{"twice", [][]int64{{2, 3}, {3, 2}}, 0, false, true},
-		{"twice, several", [][]int64{{2, 3, 1}, {1, 3, 2}}, 0, false, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			r := &runner{in: &instance{}, open: map[int64]int{3: 1}}
-			if c.acks != 0 {
-				r.acks = []queue.Acks{{Flight: c.acks}}
-			}
-			if c.flush {
-				r.flushing = make(chan struct{})
-			}
-			got := false
-			for i, open := range c.open {
-				again, estranged := r.takeIn(queue.Popped{Open: open})
-				if i == 0 && estranged {
-					t.Error("estranged at the first answer")
-				}
-				if again != (r.strange != 0) {
-					t.Errorf("pops again: %v", again)
-				}
-				got = estranged
-			}
-			if got != c.want {
-				t.Errorf("estranged is %v, want %v", got, c.want)
-			}
-		})
 	}
 }

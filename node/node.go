@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
 )
@@ -147,7 +148,7 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 		handler = rules.Middlewares[i](handler)
 	}
 	if rules.Push.Codec.Decode != nil {
-		handler = decoded(rules.Push.Codec.Decode, handler) // middlewares see what the handler sees
+		handler = runner.Decoded(rules.Push.Codec.Decode, handler) // middlewares see what the handler sees
 	}
 	on.handler = handler
 	n.queues[rules.Name] = on
@@ -269,14 +270,14 @@ func (n *Node) runGroup(ctx context.Context) error {
 // instances lives one instance after the other. An attempt to take a lease whose answer
 // was lost may have succeeded, so that the next one needs a new name as well.
 func (n *Node) instances(stop context.Context) error {
-	wait := newBackoff()
+	wait := runner.NewBackoff()
 	for number := 1; ; number++ {
 		err := newInstance(stop, n, number).live()
 		switch {
 		case stop.Err() != nil:
 			return nil
 		case err == nil:
-			wait = newBackoff() // it lived
+			wait = runner.NewBackoff() // it lived
 			continue
 		case !queue.Transient(err):
 			return fmt.Errorf("node: %w", err)
@@ -284,7 +285,7 @@ func (n *Node) instances(stop context.Context) error {
 		if !n.outOfReach("take a lease", err) {
 			n.log.Warn("no lease yet", "err", err)
 		}
-		if wait.sleep(stop) != nil {
+		if wait.Sleep(stop) != nil {
 			return nil
 		}
 	}

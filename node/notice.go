@@ -42,9 +42,9 @@ func (in *instance) noticed(w queue.Wake) {
 		default: // the supervisor looks at all of them anyhow
 		}
 	case w.Due.IsZero():
-		r.wake()
+		r.run.Wake()
 	default:
-		r.scheduleAt(w.Due)
+		r.run.WakeAt(w.Due)
 	}
 }
 
@@ -54,20 +54,18 @@ func (in *instance) deaf() {
 	defer in.mu.Unlock()
 	clear(in.heard)
 	for _, r := range in.runners {
-		r.deaf(in.node.cfg.PollInterval)
+		r.run.Unsubscribed(in.node.cfg.PollInterval)
 	}
 }
 
 // confirmed notes that the news of a shard arrive from now on.
-func (in *instance) confirmed(s lowkiq.Shard) *runner {
+func (in *instance) confirmed(s lowkiq.Shard) *ownedShard {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.heard[s] = true
 	r := in.runners[s]
 	if r != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.heard = true
+		r.run.Subscribed()
 	}
 	return r
 }
@@ -81,46 +79,7 @@ func (in *instance) unheard(shards []*queue.Shard) {
 	}
 }
 
-// A shard without work for this long is polled less and less, down to once per
-// idlePoll.
-const (
-	quietAfter = 10 * time.Second
-	idlePoll   = time.Minute
-	peekPage   = 200
-)
-
-// deaf lets the runner be polled until its subscription is confirmed.
-func (r *runner) deaf(interval time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.heard = false
-	r.pollWait = interval
-	r.nextPoll = sinceBoot() + interval
-}
-
-// scheduleAt wakes the runner at a time by Redis's clock.
-func (r *runner) scheduleAt(due time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.schedule(due.Sub(r.in.redisNow()))
-}
-
-// due says whether the runner, which has a lane to spare, should be looked at now, and plans the next look.
-func (r *runner) due(now, interval time.Duration) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	busy := r.lanes >= r.on.rules.ShardConcurrency || r.popping || r.alone
-	if busy || r.stopping || r.on.paused.Load() || now < r.nextPoll {
-		return false
-	}
-	if now-r.lastWork < quietAfter || !r.heard {
-		r.pollWait = interval
-	} else {
-		r.pollWait = min(max(2*r.pollWait, interval), idlePoll)
-	}
-	r.nextPoll = now + r.pollWait
-	return true
-}
+const peekPage = 200
 
 // poll looks at idle shards in pages, one round trip each, until ctx ends.
 func (in *instance) poll(ctx context.Context) {
@@ -138,9 +97,9 @@ func (in *instance) poll(ctx context.Context) {
 }
 
 func (in *instance) pollOnce(ctx context.Context, now, interval time.Duration) {
-	var page []*runner
+	var page []*ownedShard
 	for _, r := range in.all() {
-		if r.due(now, interval) {
+		if r.run.PollDue(now, interval) {
 			page = append(page, r)
 		}
 		if len(page) == peekPage {
@@ -152,13 +111,13 @@ func (in *instance) pollOnce(ctx context.Context, now, interval time.Duration) {
 }
 
 // peek wakes the runners whose shard has something due.
-func (in *instance) peek(ctx context.Context, page []*runner) {
+func (in *instance) peek(ctx context.Context, page []*ownedShard) {
 	if len(page) == 0 {
 		return
 	}
 	shards := make([]*queue.Shard, len(page))
 	for i, r := range page {
-		shards[i] = r.claim.Shard
+		shards[i] = r.shard
 	}
 	seen, err := in.node.client.Peek(ctx, shards...)
 	if err != nil {
@@ -174,9 +133,9 @@ func (in *instance) peek(ctx context.Context, page []*runner) {
 	}
 	for i, r := range page {
 		if seen[i].Ready {
-			r.wake()
+			r.run.Wake()
 		} else if !seen[i].Next.IsZero() {
-			r.scheduleAt(seen[i].Next)
+			r.run.WakeAt(seen[i].Next)
 		}
 	}
 }

@@ -2,12 +2,12 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 )
 
 // TestDrainWithoutRedis: a node that is told to stop while it hands shards over, and while
@@ -44,7 +44,7 @@ func TestLostShardsWaitQuietly(t *testing.T) {
 	const shards = 8
 	p := open(t, srv.URL(), shards)
 	began, release := make(chan struct{}, shards), make(chan struct{})
-	run := start(t, Config{Redis: srv.URL(), TTL: time.Minute, Concurrency: shards}, QueueConfig{Shards: shards}, func(context.Context, *lowkiq.Batch) error {
+	run := start(t, Config{Redis: srv.URL(), TTL: time.Minute, Concurrency: shards}, QueueConfig{Shards: shards, ShardConcurrency: 2}, func(context.Context, *lowkiq.Batch) error {
 		began <- struct{}{}
 		<-release
 		return nil
@@ -55,8 +55,17 @@ func TestLostShardsWaitQuietly(t *testing.T) {
 		receive(t, "a handler", began)
 	}
 	for _, r := range in.all() {
-		r.lose("pop", &queue.FencedError{})
+		raw(t, srv.Addr(), "DEL", fmt.Sprintf("lk:{default/orders/1/%d}:claim", r.shard.Index))
+		r.run.Wake() // the other lane's pop is refused
 	}
+	await(t, "all claims are known to be gone", func() bool {
+		for _, r := range in.all() {
+			if fenced, _ := r.run.Fenced(); !fenced {
+				return false
+			}
+		}
+		return true
+	})
 	before := commands(t, srv.Addr())
 	<-time.After(time.Second) // the window of the measurement
 	if got := commands(t, srv.Addr()) - before; got > 100 {

@@ -172,12 +172,6 @@ func TestProbation(t *testing.T) {
 			if got := p.stats(); got.Morgue != 0 || got.Failed != 3*shards {
 				t.Errorf("%d buried, %d failed; want 0, %d", got.Morgue, got.Failed, 3*shards)
 			}
-			in := run.instance()
-			await(t, "the probation slot is free", func() bool {
-				in.probation.mu.Lock()
-				defer in.probation.mu.Unlock()
-				return !in.probation.taken
-			})
 		})
 	}
 }
@@ -196,69 +190,5 @@ func TestGuard(t *testing.T) {
 	want := []string{"plain runs beside suspect0-1", "two crashers at once: suspect0-2", "suspect1-3 runs beside plain3"}
 	if !slices.Equal(g.faults, want) {
 		t.Errorf("got %q, want %q", g.faults, want)
-	}
-}
-
-// TestProbationSlot: whoever waits gets the slot, also when another who waited before has
-// stopped meanwhile; a runner that ends gives it back.
-func TestProbationSlot(t *testing.T) {
-	t.Parallel()
-	in := &instance{probation: &probation{}}
-	on := &handled{rules: QueueConfig{ShardConcurrency: 1}}
-	// lanes: as if one ran already, so that a wake-up starts none
-	worker := func() *runner { return &runner{in: in, on: on, idle: make(chan struct{}), lanes: 1} }
-	woken := func(r *runner) bool { r.mu.Lock(); defer r.mu.Unlock(); return r.woken }
-	holder, stopped, waiting := worker(), worker(), worker()
-	holder.slot = in.probation.take(holder)
-	if !holder.slot || in.probation.take(stopped) || in.probation.take(waiting) || in.probation.take(waiting) {
-		t.Fatal("the slot is not one")
-	}
-	if n := len(in.probation.waiting); n != 2 {
-		t.Errorf("%d runners wait, want 2", n)
-	}
-	stopped.stopping = true
-	holder.mu.Lock()
-	holder.stopping = true
-	holder.endLane(nil)
-	holder.mu.Unlock()
-	await(t, "the waiting runner is woken", func() bool { return woken(waiting) })
-	if holder.slot || !in.probation.take(waiting) {
-		t.Error("the slot was not given back")
-	}
-}
-
-// TestProbated: what a pop's answer does to the slot, and whether to pop again at once.
-func TestProbated(t *testing.T) {
-	t.Parallel()
-	acks := []queue.Acks{{Flight: 1}}
-	for _, c := range []struct {
-		name        string
-		slot, alone bool // before; alone: the answer brought an id on probation
-		taken       bool // another runner has the slot
-		acks        []queue.Acks
-		answer      queue.Popped
-		wantSlot    bool
-		wantAgain   bool
-	}{
-		{name: "nothing"},
-		{name: "slot, no more suspects", slot: true},
-		{name: "slot, suspect taken", slot: true, alone: true, answer: queue.Popped{Probation: queue.ProbationTaken}, wantSlot: true},
-		{name: "slot kept while flights end, or the suspect would starve", slot: true, answer: queue.Popped{Probation: queue.ProbationWait}, wantSlot: true},
-		{name: "acks may be what it waits for", acks: acks, answer: queue.Popped{Probation: queue.ProbationWait}, wantAgain: true},
-		{name: "waits for others", answer: queue.Popped{Probation: queue.ProbationWait}},
-		{name: "slot free", answer: queue.Popped{Probation: queue.ProbationSlot}, wantSlot: true, wantAgain: true},
-		{name: "slot free, other jobs first", answer: queue.Popped{Probation: queue.ProbationSlot, Jobs: make([]lowkiq.Job, 1)}, wantSlot: true},
-		{name: "slot taken", taken: true, answer: queue.Popped{Probation: queue.ProbationSlot}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := &runner{in: &instance{probation: &probation{taken: c.slot || c.taken}}, slot: c.slot, alone: c.alone, acks: c.acks}
-			again := r.probated(c.answer)
-			if r.slot != c.wantSlot || again != c.wantAgain {
-				t.Errorf("slot %v, again %v; want %v, %v", r.slot, again, c.wantSlot, c.wantAgain)
-			}
-			if got, want := r.in.probation.taken, c.wantSlot || c.taken; got != want {
-				t.Errorf("the node's slot is taken: %v, want %v", got, want)
-			}
-		})
 	}
 }

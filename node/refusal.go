@@ -1,8 +1,6 @@
 package node
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -86,26 +85,23 @@ func (f *refusedOps) list() (told []string) {
 	return told
 }
 
-// refused reports whether Redis will answer the same until somebody mends something.
-func refused(err error) bool {
-	return err != nil && !queue.Transient(err) && !errors.Is(err, lowkiq.ErrFenced) && !errors.Is(err, context.Canceled)
-}
-
-// troubled tells of an operation that was not done.
-func (r *runner) troubled(op string, err error) {
-	if !refused(err) || !r.in.refusals.note(r.claim.Shard.Shard, op, err) {
-		r.in.trouble(op, r.claim.Shard, err)
-		return
+// troubled tells of an operation that was not done. stuck says that Redis will answer the same until a person mends something.
+func (in *instance) troubled(op string, s lowkiq.Shard, err error) (stuck bool) {
+	stuck = runner.Refused(err)
+	if !stuck || !in.refusals.note(s, op, err) {
+		in.trouble(op, s, err)
+		return stuck
 	}
-	r.in.log.Error("redis refuses an operation: its jobs and what follows them wait until that is mended", "op", op, "shard", r.claim.Shard, "err", err)
-	r.in.keeper.Poke()
+	in.log.Error("redis refuses an operation: its jobs and what follows them wait until that is mended", "op", op, "shard", s, "err", err)
+	in.keeper.Poke()
+	return true
 }
 
 // worked notes that an operation was done.
-func (r *runner) worked(op string) {
-	if r.in.refusals.end(r.claim.Shard.Shard, op) {
-		r.in.log.Info("redis does an operation again that it refused", "op", op, "shard", r.claim.Shard)
-		r.in.keeper.Poke()
+func (in *instance) worked(op string, s lowkiq.Shard) {
+	if in.refusals.end(s, op) {
+		in.log.Info("redis does an operation again that it refused", "op", op, "shard", s)
+		in.keeper.Poke()
 	}
 }
 

@@ -104,7 +104,7 @@ func TestPopRefused(t *testing.T) {
 	after := func(fence int64) (next int64) {
 		await(t, "the shard is claimed anew", func() bool {
 			if r := in.runner(shard); r != nil {
-				next = r.claim.Fence
+				next = r.run.Fence
 			}
 			return next > fence
 		})
@@ -112,7 +112,7 @@ func TestPopRefused(t *testing.T) {
 	}
 	first := after(0)
 	raw(t, srv.Addr(), "SET", "lk:{default/orders/1/0}:ready", "no_list")
-	in.runner(shard).wake()
+	in.runner(shard).run.Wake()
 	await(t, "a warning", run.warnsOf("pop"))
 	second := after(first)
 	third := after(second)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -30,7 +31,7 @@ func await(t testing.TB, what string, condition func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within %s: %s\n%s", patience, what, stacks())
+			t.Fatalf("not within %s: %s\n%s", patience, what, runner.Stacks())
 		}
 	}
 }
@@ -41,7 +42,7 @@ func receive[T any](t testing.TB, what string, ch <-chan T) (v T) {
 	select {
 	case v = <-ch:
 	case <-time.After(patience):
-		t.Fatalf("not within %s: %s\n%s", patience, what, stacks())
+		t.Fatalf("not within %s: %s\n%s", patience, what, runner.Stacks())
 	}
 	return v
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -17,7 +18,7 @@ type handled struct {
 	asRegistered bool
 	handler      lowkiq.Handler                          // with middlewares
 	service      interface{ Run(context.Context) error } // the handler's own loop, or nil
-	reserve      reserve                                 // sets aside what the handler needs for a call; or nil
+	reserve      runner.Reserve                          // sets aside what the handler needs for a call; or nil
 	grant        func(time.Duration)                     // tells the handler for how long it may run on without news; or nil
 	// children says how many processes the handler runs, and how many have a batch; or nil
 	children  func() (running, busy int)
@@ -60,45 +61,16 @@ func (n *Node) hasChildren() bool {
 	return false
 }
 
-// decoded wraps a handler so that it gets decoded payloads. A payload that cannot be
-// decoded fails its job only.
-func decoded(decode func([]byte) ([]byte, error), next lowkiq.Handler) lowkiq.Handler {
-	return lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
-		failed := lowkiq.Failed{}
-		good := *batch
-		good.Jobs = nil
-		for _, job := range batch.Jobs {
-			payloads := make([]lowkiq.Payload, len(job.Payloads))
-			var err error
-			for i, p := range job.Payloads {
-				if payloads[i].Data, err = decode(p.Data); err != nil {
-					break
-				}
-				payloads[i].Score = p.Score
-			}
-			if err != nil {
-				failed[job.ID] = err
-				continue
-			}
-			job.Payloads = payloads
-			good.Jobs = append(good.Jobs, job)
-		}
-		if len(good.Jobs) == 0 {
-			return failed
-		}
-		return merged(&good, next.Handle(ctx, &good), failed)
+// forRunners is what the runners of an instance share of the queue.
+func (on *handled) forRunners(format func(error) string) *runner.Queue {
+	rules := &on.rules
+	return runner.NewQueue(runner.Queue{
+		Rules: runner.Rules{
+			BatchSize: rules.BatchSize, ShardConcurrency: rules.ShardConcurrency, Prefetch: rules.Prefetch, HandlerTimeout: rules.HandlerTimeout,
+			MaxRetryCount: rules.MaxRetryCount, MaxCrashes: rules.MaxCrashes, Exhausted: rules.Exhausted, RetryIn: rules.RetryIn,
+			InTurn: rules.Scheduler == Seq, RetriesExhausted: rules.RetriesExhausted, FormatError: format,
+		},
+		Handler: on.handler, Reserve: on.reserve, Concurrency: on.concurrency(), Paused: &on.paused,
+		Metrics: on.metrics, ProcessWait: on.processWait,
 	})
-}
-
-// merged joins the answer for the decoded part of a batch with the failures of the rest.
-func merged(part *lowkiq.Batch, answer error, failed lowkiq.Failed) error {
-	if len(failed) == 0 {
-		return answer
-	}
-	for i, err := range perJob(part.Jobs, answer) {
-		if err != nil {
-			failed[part.Jobs[i].ID] = err
-		}
-	}
-	return failed
 }

@@ -128,35 +128,6 @@ func TestAckWhenIdle(t *testing.T) {
 	}
 }
 
-// TestPopSize: a pop takes what the shard finishes in about 50 ms.
-func TestPopSize(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name                   string
-		batch, lanes, prefetch int
-		perJob                 time.Duration
-		want                   int
-	}{
-		{"unknown speed", 1, 1, 100, 0, 1},
-		{"unknown speed, batches and lanes", 10, 4, 100, 0, 40},
-		{"fast", 1, 1, 100, time.Nanosecond, 100},
-		{"1 ms", 1, 1, 100, time.Millisecond, 50},
-		{"10 ms", 1, 1, 100, 10 * time.Millisecond, 5},
-		{"10 ms, four lanes", 1, 4, 100, 10 * time.Millisecond, 20},
-		{"slow", 1, 1, 100, time.Hour, 1},
-		{"slow batches", 10, 1, 100, time.Hour, 10},
-		{"batch beyond prefetch", 200, 1, 100, time.Nanosecond, 200},
-		{"never beyond a script's bound", 1000, 8, 1000, 0, 1000},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := &runner{perJob: c.perJob, on: &handled{rules: QueueConfig{BatchSize: c.batch, ShardConcurrency: c.lanes, Prefetch: c.prefetch}}}
-			if got := r.size(); got != c.want {
-				t.Errorf("got %d, want %d", got, c.want)
-			}
-		})
-	}
-}
-
 // TestTimers: a failed job runs again after its delay, a scheduled one at its time, a
 // postponed one after its pause, none of them by a poll (there is none for an hour).
 func TestTimers(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -73,32 +72,29 @@ func (in *instance) missing() (shards []*queue.Shard) {
 
 // part lets go of a shard whose handlers have returned: it is given back, or, if another
 // instance has claimed it meanwhile, forgotten.
-func (in *instance) part(r *runner) {
-	r.mu.Lock()
-	fenced, taken := r.fenced, r.taken
-	r.mu.Unlock()
+func (in *instance) part(r *ownedShard) {
+	fenced, taken := r.run.Fenced()
 	if !fenced {
 		ctx, cancel := in.patience(1)
 		defer cancel()
 		in.release(ctx, r)
 		return
 	}
-	in.log.Warn("shard lost", "shard", r.claim.Shard, "fence", r.claim.Fence, "claimed by another instance", taken)
+	in.log.Warn("shard lost", "shard", r.shard, "fence", r.run.Fence, "claimed by another instance", taken)
 	if taken {
-		in.node.notLast(r.claim.Shard.Shard)
+		in.node.notLast(r.shard.Shard)
 	}
 	in.forget(r)
 }
 
 // forget removes a runner that does nothing any more.
-func (in *instance) forget(r *runner) {
-	r.flush.Stop()
-	r.cancel(lowkiq.ErrShutdown)
-	if in.refusals.forget(r.claim.Shard.Shard) {
+func (in *instance) forget(r *ownedShard) {
+	r.run.Close()
+	if in.refusals.forget(r.shard.Shard) {
 		in.keeper.Poke()
 	}
 	in.mu.Lock()
-	delete(in.runners, r.claim.Shard.Shard)
+	delete(in.runners, r.shard.Shard)
 	in.mu.Unlock()
 	r.on.metrics.Owned.Dec()
 	in.node.metrics.Moves.Inc()
@@ -113,7 +109,7 @@ func (in *instance) handBack() {
 	begun := time.Now()
 	runners := in.all()
 	for _, r := range runners {
-		r.stop()
+		r.run.Stop()
 	}
 	returned := make(chan struct{})
 	go func() { in.lanes.Wait(); close(returned) }()
@@ -155,45 +151,21 @@ func (in *instance) patience(n int) (context.Context, context.CancelFunc) {
 	return ctx, func() { hurry(); cancel() }
 }
 
-// persist repeats an operation while Redis is out of reach and ctx lasts.
-func (in *instance) persist(ctx context.Context, op string, r *runner, do func() error) error {
-	for wait := newBackoff(); ; {
-		err := do()
-		if err == nil || !queue.Transient(err) {
-			return err
-		}
-		in.trouble(op, r.claim.Shard, err)
-		if wait.sleep(ctx) != nil {
-			return err
-		}
-	}
-}
-
 // release gives one stopped shard back. A lost lease does not forbid it: Redis knows
 // whether somebody else has claimed the shard meanwhile.
-func (in *instance) release(ctx context.Context, r *runner) {
+func (in *instance) release(ctx context.Context, r *ownedShard) {
 	defer in.forget(r)
-	<-r.idle
-	if acks := r.lastAcks(); len(acks) > 0 {
-		err := in.persist(ctx, "ack", r, func() error { return second(r.claim.Ack(ctx, acks...)) })
-		switch {
-		case err == nil:
-			r.acknowledged(acks)
-		case !errors.Is(err, lowkiq.ErrFenced): // else the release says so
-			in.trouble("ack", r.claim.Shard, err)
-		}
-	}
-	err := in.persist(ctx, "release", r, func() error { return second(r.claim.Release(ctx)) })
+	err := r.run.Release(ctx)
 	var refusal *queue.FencedError
 	switch {
 	case err == nil:
-		in.node.notLast(r.claim.Shard.Shard) // from now on anybody may claim it
+		in.node.notLast(r.shard.Shard) // from now on anybody may claim it
 	case errors.As(err, &refusal):
 		in.node.metrics.Fenced("release")
 		if refusal.Owner.Fence != 0 { // else Redis has lost the claim: this process was its last owner
-			in.node.notLast(r.claim.Shard.Shard)
+			in.node.notLast(r.shard.Shard)
 		}
 	default:
-		in.trouble("release", r.claim.Shard, err)
+		in.trouble("release", r.shard, err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -14,30 +13,9 @@ import (
 // Where is an id in flight: does it wait for a process, or has a handler begun? Only the node that
 // popped it knows.
 
-// whereabouts is where the runner has an id.
-func (r *runner) whereabouts(id string) queue.Whereabouts {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, f := range r.buffer {
-		if slices.ContainsFunc(f.jobs, func(job lowkiq.Job) bool { return job.ID == id }) {
-			return queue.Whereabouts{Stage: queue.Behind}
-		}
-	}
-	for _, t := range r.turns {
-		if !slices.Contains(t.ids, id) {
-			continue
-		}
-		if began := t.began.Load(); began != 0 {
-			return queue.Whereabouts{Stage: queue.Handled, For: sinceBoot() - time.Duration(began)}
-		}
-		return queue.Whereabouts{Stage: *t.stage.Load()}
-	}
-	return queue.Whereabouts{}
-}
-
 func (in *instance) whereabouts(s lowkiq.Shard, id string) queue.Whereabouts {
 	if r := in.runner(s); r != nil {
-		return r.whereabouts(id)
+		return r.run.Whereabouts(id)
 	}
 	return queue.Whereabouts{}
 }

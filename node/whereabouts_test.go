@@ -104,13 +104,6 @@ func TestWhereaboutsWhileItWorks(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range n.instance().all() {
-		r.mu.Lock()
-		if len(r.turns) != r.lanes {
-			t.Errorf("%d turns of %d lanes", len(r.turns), r.lanes)
-		}
-		r.mu.Unlock()
-	}
 }
 
 // TestWhereaboutsUnanswered: who does not listen, or answers nothing, is waited for no longer than that, and it is no error.

@@ -1,4 +1,4 @@
-package node
+package runner
 
 import (
 	"container/heap"
@@ -15,7 +15,7 @@ import (
 // queue that has none comes first: no backlog of others keeps it waiting. Among equals the
 // waiter whose oldest job is due first is next (scheduler lag). One that waits for its turn
 // (seq) is next once as many turns were given as it found waiters.
-type slots struct {
+type Slots struct {
 	waiters atomic.Int32 // all of them, read without mu
 	total   int
 
@@ -42,11 +42,11 @@ type waiter struct {
 	given bool
 }
 
-func newSlots(n int) *slots { return &slots{total: n, free: n} }
+func NewSlots(n int) *Slots { return &Slots{total: n, free: n} }
 
 // take waits for a slot for a queue's share. due is when the oldest job to be handled was due;
 // zero means to wait in turn.
-func (s *slots) take(ctx context.Context, of *share, due time.Time) error {
+func (s *Slots) take(ctx context.Context, of *share, due time.Time) error {
 	s.mu.Lock()
 	if s.free > 0 {
 		s.free--
@@ -66,7 +66,7 @@ func (s *slots) take(ctx context.Context, of *share, due time.Time) error {
 }
 
 // change counts slots that a share has more or less, and waiters. mu is held.
-func (s *slots) change(of *share, taken, waiting int) {
+func (s *Slots) change(of *share, taken, waiting int) {
 	s.tally(of, -1)
 	of.taken += taken
 	of.waiting += waiting
@@ -74,7 +74,7 @@ func (s *slots) change(of *share, taken, waiting int) {
 }
 
 // tally counts a share in, or out before it changes. mu is held.
-func (s *slots) tally(of *share, n int) {
+func (s *Slots) tally(of *share, n int) {
 	if of.waiting == 0 {
 		return
 	}
@@ -84,7 +84,7 @@ func (s *slots) tally(of *share, n int) {
 	}
 }
 
-func (s *slots) join(of *share, due time.Time) *waiter {
+func (s *Slots) join(of *share, due time.Time) *waiter {
 	s.count++
 	w := &waiter{of: of, due: due, place: s.count, after: s.turns + uint64(s.waiters.Load()), turn: make(chan struct{})}
 	if due.IsZero() {
@@ -97,7 +97,7 @@ func (s *slots) join(of *share, due time.Time) *waiter {
 	return w
 }
 
-func (s *slots) withdraw(w *waiter) {
+func (s *Slots) withdraw(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -116,23 +116,23 @@ func (s *slots) withdraw(w *waiter) {
 
 // contended reports whether somebody waits; a lane keeps its slot for the next batch
 // if nobody does.
-func (s *slots) contended() bool { return s.waiters.Load() > 0 }
+func (s *Slots) contended() bool { return s.waiters.Load() > 0 }
 
-// use says how many slots there are, and how many are taken.
-func (s *slots) use() metrics.Use {
+// Use says how many slots there are, and how many are taken.
+func (s *Slots) Use() metrics.Use {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return metrics.Use{Total: s.total, Busy: s.total - s.free}
 }
 
 // give frees a slot of a share.
-func (s *slots) give(of *share) {
+func (s *Slots) give(of *share) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next(of)
 }
 
-func (s *slots) next(of *share) {
+func (s *Slots) next(of *share) {
 	s.change(of, -1, 0)
 	w := s.choose()
 	if w == nil {
@@ -147,7 +147,7 @@ func (s *slots) next(of *share) {
 }
 
 // choose takes the next waiter off its queue; nil: there is none.
-func (s *slots) choose() *waiter {
+func (s *Slots) choose() *waiter {
 	if 0 < s.empty && s.empty < s.asking {
 		return s.chooseEmpty()
 	}
@@ -163,7 +163,7 @@ func (s *slots) choose() *waiter {
 }
 
 // chooseEmpty takes the first waiter of a share without a slot, if some waiters have others.
-func (s *slots) chooseEmpty() *waiter {
+func (s *Slots) chooseEmpty() *waiter {
 	at := slices.IndexFunc(s.inTurn, func(w *waiter) bool { return w.of.taken == 0 })
 	best := -1
 	for i, w := range s.oldest {

@@ -1,17 +1,17 @@
-package node
+package runner
 
 import "sync"
 
-// probation is the node's single slot for ids that crashed a worker before: with one
+// QuarantineSlot is the node's single slot for ids that crashed a worker before: with one
 // of them at a time, a crash is blamed on the right one.
-type probation struct {
+type QuarantineSlot struct {
 	mu      sync.Mutex
 	taken   bool
-	waiting []*runner // few: shards with an id that crashed a worker
+	waiting []*Runner // few: shards with an id that crashed a worker
 }
 
 // take takes the slot, or queues the runner to be woken when it is free.
-func (p *probation) take(r *runner) bool {
+func (p *QuarantineSlot) take(r *Runner) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.taken {
@@ -29,12 +29,12 @@ func (p *probation) take(r *runner) bool {
 
 // give frees the slot and wakes all who wait: one of them alone might have stopped or be
 // paused, and the others would wait on.
-func (p *probation) give() {
+func (p *QuarantineSlot) give() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken = false
 	for _, r := range p.waiting {
-		go r.wake() // our caller holds its own runner's lock
+		go r.Wake() // our caller holds its own runner's lock
 	}
 	p.waiting = nil
 }

@@ -1,4 +1,4 @@
-package node
+package runner
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 // What follows a handler call: acks, nacks, burials.
 
 // done queues acks: the next pop takes them along, or the flush timer sends them.
-func (r *runner) done(number int64, jobs []lowkiq.Job) {
+func (r *Runner) done(number int64, jobs []lowkiq.Job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := len(r.acks) - 1
@@ -33,7 +33,7 @@ func (r *runner) done(number int64, jobs []lowkiq.Job) {
 
 // close notes that Redis needs nothing more for n jobs of a flight but their acks. It
 // says whether that was the rest of the flight. mu is held.
-func (r *runner) close(number int64, n int) (ended bool) {
+func (r *Runner) close(number int64, n int) (ended bool) {
 	if r.open[number] -= n; r.open[number] > 0 {
 		return false
 	}
@@ -41,7 +41,7 @@ func (r *runner) close(number int64, n int) (ended bool) {
 	return true
 }
 
-func (r *runner) takeAcks() []queue.Acks {
+func (r *Runner) takeAcks() []queue.Acks {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	acks := r.acks
@@ -54,7 +54,7 @@ func (r *runner) takeAcks() []queue.Acks {
 
 // returnAcks keeps acks whose fate is unknown for the next attempt; Redis ignores those
 // it has seen.
-func (r *runner) returnAcks(acks []queue.Acks) {
+func (r *Runner) returnAcks(acks []queue.Acks) {
 	if len(acks) == 0 {
 		return
 	}
@@ -67,39 +67,39 @@ func (r *runner) returnAcks(acks []queue.Acks) {
 }
 
 // acknowledged counts acks that Redis has taken.
-func (r *runner) acknowledged(acks []queue.Acks) {
+func (r *Runner) acknowledged(acks []queue.Acks) {
 	n := 0
 	for _, a := range acks {
 		n += len(a.IDs)
 	}
 	if n > 0 {
-		r.on.metrics.Processed.Add(float64(n))
-		r.worked("ack")
+		r.queue.Metrics.Processed.Add(float64(n))
+		r.process.Worked("ack", r.Shard)
 	}
 }
 
 // unblock wakes the runner if an id on probation waits for flights to end: one of them
 // may have ended by an answer that no pop took along. A pop that is on its way may not
 // have seen it either.
-func (r *runner) unblock() {
+func (r *Runner) unblock() {
 	r.mu.Lock()
 	blocked := r.blocked
 	r.blocked = false
 	r.woken = r.woken || r.popping
 	r.mu.Unlock()
 	if blocked {
-		r.wake()
+		r.Wake()
 	}
 }
 
 // flushAcks sends acks that no pop took along in time.
-func (r *runner) flushAcks() {
+func (r *Runner) flushAcks() {
 	acks := r.beginFlush()
 	if len(acks) == 0 {
 		return
 	}
 	defer r.endFlush()
-	_, err := r.claim.Ack(r.in.io, acks...)
+	_, err := r.claim.Ack(r.process.IO, acks...)
 	switch {
 	case err == nil:
 		r.acknowledged(acks)
@@ -107,13 +107,13 @@ func (r *runner) flushAcks() {
 	case errors.Is(err, lowkiq.ErrFenced):
 		r.lose("ack", err)
 	default:
-		r.troubled("ack", err)
+		r.process.Trouble("ack", r.Shard, err)
 		r.returnAcks(acks)
 	}
 }
 
 // beginFlush takes the acks to send, none if another flush runs.
-func (r *runner) beginFlush() []queue.Acks {
+func (r *Runner) beginFlush() []queue.Acks {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.flushing != nil || len(r.acks) == 0 {
@@ -125,7 +125,7 @@ func (r *runner) beginFlush() []queue.Acks {
 	return acks
 }
 
-func (r *runner) endFlush() {
+func (r *Runner) endFlush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	close(r.flushing)
@@ -136,7 +136,7 @@ func (r *runner) endFlush() {
 }
 
 // lastAcks are all acks that Redis may not have, once no lane and no flush runs.
-func (r *runner) lastAcks() []queue.Acks {
+func (r *Runner) lastAcks() []queue.Acks {
 	acks := r.takeAcks() // a flush that begins from now on finds none
 	r.mu.Lock()
 	flushing := r.flushing
@@ -148,7 +148,7 @@ func (r *runner) lastAcks() []queue.Acks {
 }
 
 // settle deals with a batch that did not succeed as a whole.
-func (r *runner) settle(batch *lowkiq.Batch, answer error) {
+func (r *Runner) settle(batch *lowkiq.Batch, answer error) {
 	all := r.verdicts(batch, answer)
 	r.logFailure(batch, answer, all)
 	if len(all.done) > 0 {
@@ -173,32 +173,32 @@ func (r *runner) settle(batch *lowkiq.Batch, answer error) {
 
 // verdicts decides with the user's rules. If these panic, the failure says so, and the
 // default rules decide: a worker must not die of what a handler says.
-func (r *runner) verdicts(batch *lowkiq.Batch, answer error) (all outcome) {
+func (r *Runner) verdicts(batch *lowkiq.Batch, answer error) (all outcome) {
 	defer func() {
 		if value := recover(); value != nil {
-			rules := r.on.rules
-			rules.RetryIn = DefaultRetryIn
-			all = outcomeOf(batch, decide(&rules, plainError, batch, &PanicError{value, debug.Stack()}))
+			rules := r.queue.Rules
+			rules.RetryIn, rules.FormatError = DefaultRetryIn, error.Error
+			all = outcomeOf(batch, decide(&rules, batch, &PanicError{value, debug.Stack()}))
 		}
 	}()
-	return outcomeOf(batch, decide(&r.on.rules, r.in.node.cfg.FormatError, batch, answer))
+	return outcomeOf(batch, decide(&r.queue.Rules, batch, answer))
 }
 
 // tell calls RetriesExhausted.
-func (r *runner) tell(v exhausted) {
-	if r.on.rules.RetriesExhausted == nil {
+func (r *Runner) tell(v exhausted) {
+	if r.queue.Rules.RetriesExhausted == nil {
 		return
 	}
 	defer func() {
 		if value := recover(); value != nil {
-			r.in.log.Error("retries_exhausted panicked", "shard", r.claim.Shard, "panic", value, "stack", string(debug.Stack()))
+			r.process.Log.Error("retries_exhausted panicked", "shard", r.Shard, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
-	r.on.rules.RetriesExhausted(v.job, v.err)
+	r.queue.Rules.RetriesExhausted(v.job, v.err)
 }
 
 // failed counts failures and sets the timer for the earliest retry.
-func (r *runner) failed(nacks []queue.Nack, buried int) {
+func (r *Runner) failed(nacks []queue.Nack, buried int) {
 	failures := buried
 	r.mu.Lock()
 	for _, n := range nacks {
@@ -208,31 +208,67 @@ func (r *runner) failed(nacks []queue.Nack, buried int) {
 		r.schedule(n.Delay)
 	}
 	r.mu.Unlock()
-	r.on.metrics.Failed.Add(float64(failures))
-	r.on.metrics.Buried.Add(float64(buried))
+	r.queue.Metrics.Failed.Add(float64(failures))
+	r.queue.Metrics.Buried.Add(float64(buried))
 }
 
 func second[T any](_ T, err error) error { return err }
 
 // send repeats an operation until Redis has done it. It gives up when the claim is lost, or
 // refused and the shard is to be released anyhow; the jobs are recovered with the shard then.
-func (r *runner) send(op string, n int, do func(context.Context) error) bool {
+func (r *Runner) send(op string, n int, do func(context.Context) error) bool {
 	if n == 0 {
 		return true
 	}
-	for wait := newBackoff(); ; {
-		err := do(r.in.io)
+	for wait := NewBackoff(); ; {
+		err := do(r.process.IO)
 		if err == nil {
-			r.worked(op)
+			r.process.Worked(op, r.Shard)
 			return true
 		}
 		if errors.Is(err, lowkiq.ErrFenced) {
 			r.lose(op, err)
 			return false
 		}
-		r.troubled(op, err)
-		if refused(err) && r.stops() || wait.sleep(r.work) != nil {
+		if r.process.Trouble(op, r.Shard, err) && r.stops() || wait.Sleep(r.work) != nil {
 			return false
 		}
+	}
+}
+
+// The kinds of lines that the log has of handlers that fail.
+const (
+	batchFailed   = "batch failed"
+	jobsBuried    = "jobs buried"
+	handlerPanics = "handler panicked"
+)
+
+// logFailure tells what became of a batch that did not succeed.
+func (r *Runner) logFailure(batch *lowkiq.Batch, answer error, all outcome) {
+	var failed []queue.Nack
+	for _, n := range all.nacks {
+		if n.Kind == queue.Retry {
+			failed = append(failed, n)
+		}
+	}
+	var panicked *PanicError
+	if errors.As(answer, &panicked) {
+		if left, ok := r.process.MayLog(batch.Shard.Queue, handlerPanics); ok {
+			r.process.Log.Error(handlerPanics, "shard", batch.Shard, "flight", batch.Flight, "panic", panicked.Value,
+				"stack", string(panicked.Stack), "left_out", left)
+		}
+	}
+	if len(failed) > 0 {
+		r.warnFailure(batchFailed, batch, len(failed), failed[0].ID, failed[0].Error)
+	}
+	if len(all.burials) > 0 {
+		r.warnFailure(jobsBuried, batch, len(all.burials), all.burials[0].ID, all.burials[0].Error)
+	}
+}
+
+func (r *Runner) warnFailure(kind string, batch *lowkiq.Batch, jobs int, id, text string) {
+	if left, ok := r.process.MayLog(batch.Shard.Queue, kind); ok {
+		r.process.Log.Warn(kind, "shard", batch.Shard, "flight", batch.Flight, "jobs", jobs, "of", len(batch.Jobs),
+			"id", id, "err", queue.Gist(text), "left_out", left)
 	}
 }

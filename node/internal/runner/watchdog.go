@@ -1,9 +1,10 @@
-package node
+package runner
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -25,13 +26,13 @@ func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Valu
 var errNoLease = errors.New("the lease has ended")
 
 // handle calls the handler for one batch and settles its jobs.
-func (r *runner) handle(batch *lowkiq.Batch, t *turn) {
-	start, began := sinceBoot(), time.Now() // two clocks: the first is a system call
+func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
+	start, began := r.process.Now(), time.Now() // two clocks: the first is a system call
 	t.began.Store(int64(start))
-	now := r.in.redisAt(start)
+	now := r.process.RedisTime(start)
 	jobs := batch.Jobs // a handler may cut its batch to pieces
 	for i := range jobs {
-		r.on.metrics.Wait.Observe(now.Sub(jobs[i].PerformAt))
+		r.queue.Metrics.Wait.Observe(now.Sub(jobs[i].PerformAt))
 	}
 	answer, cause := r.call(batch, t)
 	batch.Jobs = jobs
@@ -40,7 +41,7 @@ func (r *runner) handle(batch *lowkiq.Batch, t *turn) {
 		return
 	}
 	took := time.Since(began)
-	r.on.metrics.Handler.Observe(took)
+	r.queue.Metrics.Handler.Observe(took)
 	r.measure(took, len(jobs))
 	if answer == nil {
 		r.done(batch.Flight, jobs)
@@ -56,7 +57,7 @@ func (r *runner) handle(batch *lowkiq.Batch, t *turn) {
 
 // stopped deals with a batch whose handler was told to stop. What is in flight goes back
 // with the release, no retry spent; what the handler says it has done is done.
-func (r *runner) stopped(batch *lowkiq.Batch, answer error) {
+func (r *Runner) stopped(batch *lowkiq.Batch, answer error) {
 	if failed, _ := named(answer); failed == nil {
 		return
 	}
@@ -72,10 +73,10 @@ func (r *runner) stopped(batch *lowkiq.Batch, answer error) {
 }
 
 // call runs the handler. cause says why its context ended, if it did.
-func (r *runner) call(batch *lowkiq.Batch, t *turn) (answer, cause error) {
+func (r *Runner) call(batch *lowkiq.Batch, t *turn) (answer, cause error) {
 	ctx, cancel := context.WithCancelCause(t.context(r.work))
 	defer cancel(nil)
-	if timeout := r.on.rules.HandlerTimeout; timeout > 0 {
+	if timeout := r.queue.Rules.HandlerTimeout; timeout > 0 {
 		w := r.watch(timeout, cancel)
 		defer w.stop()
 	}
@@ -84,12 +85,12 @@ func (r *runner) call(batch *lowkiq.Batch, t *turn) (answer, cause error) {
 	answer = r.guarded(ctx, batch, t)
 	cause = context.Cause(ctx)
 	if failed, _ := named(answer); failed == nil && errors.Is(cause, lowkiq.ErrTimeout) {
-		answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, r.on.rules.HandlerTimeout), answer)
+		answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, r.queue.Rules.HandlerTimeout), answer)
 	}
 	return answer, cause
 }
 
-func (r *runner) guarded(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer error) {
+func (r *Runner) guarded(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer error) {
 	returned := false
 	jobs := batch.Jobs
 	defer func() {
@@ -98,22 +99,22 @@ func (r *runner) guarded(ctx context.Context, batch *lowkiq.Batch, t *turn) (ans
 		} else if !returned {
 			// runtime.Goexit: this goroutine is lost, its work must not be.
 			batch.Jobs = jobs
-			r.in.lanes.Go(func() { r.exited(batch, t) })
+			r.process.Lanes.Go(func() { r.exited(batch, t) })
 		}
 	}()
 	// Last of all, so that a process that is frozen has next to no chance to be so between this look and the
 	// call (I1: see design.md on what remains).
-	if !r.in.mayWork() {
+	if !r.process.MayWork() {
 		returned = true
 		return errNoLease
 	}
-	answer = r.on.handler.Handle(ctx, batch)
+	answer = r.queue.Handler.Handle(ctx, batch)
 	returned = true
 	return answer
 }
 
 // exited settles the batch of a handler that ended its goroutine, and replaces the lane.
-func (r *runner) exited(batch *lowkiq.Batch, t *turn) {
+func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	t.give()
 	if r.work.Err() == nil {
 		r.settle(batch, errors.New("handler called runtime.Goexit"))
@@ -132,7 +133,7 @@ const overdueAfter = 30 * time.Second
 
 // callWatch cancels a call at its timeout and reports one that ignores it.
 type callWatch struct {
-	r       *runner
+	r       *Runner
 	timeout time.Duration
 	cancel  context.CancelCauseFunc
 
@@ -142,7 +143,7 @@ type callWatch struct {
 	over      bool        // the call has returned; guarded by mu
 }
 
-func (r *runner) watch(timeout time.Duration, cancel context.CancelCauseFunc) *callWatch {
+func (r *Runner) watch(timeout time.Duration, cancel context.CancelCauseFunc) *callWatch {
 	w, used := r.watches.Get().(*callWatch)
 	if !used {
 		w = &callWatch{r: r, timeout: timeout}
@@ -179,14 +180,14 @@ func (w *callWatch) ring() {
 		w.cancel(lowkiq.ErrTimeout)
 		w.timer.Reset(overdueAfter)
 	default:
-		w.r.on.metrics.Overdue.Inc()
-		w.r.in.log.Error("handler has not returned after its timeout",
-			"shard", w.r.claim.Shard, "timeout", w.timeout, "stacks", string(stacks()))
+		w.r.queue.Metrics.Overdue.Inc()
+		w.r.process.Log.Error("handler has not returned after its timeout",
+			"shard", w.r.Shard, "timeout", w.timeout, "stacks", string(Stacks()))
 	}
 }
 
 // measure keeps a running mean of handler time per job.
-func (r *runner) measure(took time.Duration, jobs int) {
+func (r *Runner) measure(took time.Duration, jobs int) {
 	sample := max(took/time.Duration(jobs), time.Nanosecond)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,4 +196,10 @@ func (r *runner) measure(took time.Duration, jobs int) {
 		return
 	}
 	r.perJob += (sample - r.perJob) / 4
+}
+
+// Stacks are those of all goroutines.
+func Stacks() []byte {
+	buf := make([]byte, 1<<20)
+	return buf[:runtime.Stack(buf, true)]
 }

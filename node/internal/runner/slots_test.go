@@ -1,4 +1,4 @@
-package node
+package runner
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // queued waits in a bubble until exactly n takers wait.
-func queued(t *testing.T, s *slots, n int32) {
+func queued(t *testing.T, s *Slots, n int32) {
 	t.Helper()
 	synctest.Wait()
 	if got := s.waiters.Load(); got != n {
@@ -47,7 +47,7 @@ func TestSlotsOldestFirst(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, q := newSlots(1), &share{}
+				s, q := NewSlots(1), &share{}
 				if err := s.take(t.Context(), q, time.Time{}); err != nil {
 					t.Fatal(err)
 				}
@@ -78,7 +78,7 @@ func TestSlotsOldestFirst(t *testing.T) {
 func TestSlotsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, q := newSlots(1), &share{}
+		s, q := NewSlots(1), &share{}
 		if err := s.take(t.Context(), q, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestSlotsTurnAndCancel(t *testing.T) {
 	t.Parallel()
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			s, q := newSlots(1), &share{}
+			s, q := NewSlots(1), &share{}
 			if err := s.take(t.Context(), q, time.Time{}); err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +132,7 @@ func TestSlotsProperty(t *testing.T) {
 		size := rapid.IntRange(1, 4).Draw(t, "slots")
 		takers := rapid.SliceOfN(rapid.IntRange(0, 20), 1, 40).Draw(t, "keys")
 		cancelled := rapid.SliceOfN(rapid.Bool(), len(takers), len(takers)).Draw(t, "cancelled")
-		s, q := newSlots(size), &share{}
+		s, q := NewSlots(size), &share{}
 		var now atomic.Int64
 		var over atomic.Bool
 		var group sync.WaitGroup
@@ -177,7 +177,7 @@ func TestSlotsQueueWithoutOne(t *testing.T) {
 	for name, due := range map[string]time.Time{"seq": {}, "lag": time.Unix(1000, 0)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, behind, fresh := newSlots(2), &share{}, &share{}
+				s, behind, fresh := NewSlots(2), &share{}, &share{}
 				var got []string
 				take := func(name string, of *share, due time.Time) {
 					go func() {

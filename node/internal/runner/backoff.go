@@ -1,4 +1,4 @@
-package node
+package runner
 
 import (
 	"context"
@@ -7,11 +7,11 @@ import (
 )
 
 // backoff waits between attempts: 20 ms doubling to 500 ms, with jitter.
-type backoff struct{ next time.Duration }
+type Backoff struct{ next time.Duration }
 
-func newBackoff() *backoff { return &backoff{20 * time.Millisecond} }
+func NewBackoff() *Backoff { return &Backoff{20 * time.Millisecond} }
 
-func (b *backoff) sleep(ctx context.Context) error {
+func (b *Backoff) Sleep(ctx context.Context) error {
 	wait := b.next/2 + rand.N(b.next/2+1)
 	b.next = min(2*b.next, 500*time.Millisecond)
 	timer := time.NewTimer(wait)

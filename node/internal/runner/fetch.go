@@ -1,4 +1,4 @@
-package node
+package runner
 
 import (
 	"errors"
@@ -19,8 +19,8 @@ const popBytes = 1 << 20
 
 // size says how many ids to pop: what the shard finishes in about 50 ms, a batch at
 // least, prefetch at most. mu is held.
-func (r *runner) size() int {
-	rules := &r.on.rules
+func (r *Runner) size() int {
+	rules := &r.queue.Rules
 	least := min(rules.BatchSize*rules.ShardConcurrency, 1000)
 	if r.perJob == 0 {
 		return least
@@ -30,15 +30,15 @@ func (r *runner) size() int {
 }
 
 // pop fills the buffer. It says whether it is worth to try again at once.
-func (r *runner) pop() (again bool) {
+func (r *Runner) pop() (again bool) {
 	r.mu.Lock()
-	req := queue.PopRequest{IDs: r.size(), Bytes: popBytes, MaxCrashes: max(0, r.on.rules.MaxCrashes), Slot: r.slot}
+	req := queue.PopRequest{IDs: r.size(), Bytes: popBytes, MaxCrashes: max(0, r.queue.Rules.MaxCrashes), Slot: r.slot}
 	r.mu.Unlock()
-	for wait := newBackoff(); ; {
+	for wait := NewBackoff(); ; {
 		req.Acks = append(req.Acks, r.takeAcks()...)
-		popped, err := r.claim.Pop(r.in.io, req)
+		popped, err := r.claim.Pop(r.process.IO, req)
 		if err == nil {
-			r.worked("pop")
+			r.process.Worked("pop", r.Shard)
 			r.acknowledged(req.Acks)
 			return r.popped(popped)
 		}
@@ -46,35 +46,35 @@ func (r *runner) pop() (again bool) {
 			r.lose("pop", err)
 			return false
 		}
-		if !queue.Transient(err) && r.in.io.Err() == nil {
+		if !queue.Transient(err) && r.process.IO.Err() == nil {
 			r.returnAcks(req.Acks)
-			r.troubled("pop", err)
+			r.process.Trouble("pop", r.Shard, err)
 			r.stray("pop", err)
 			return false
 		}
 		// Nobody knows whether it was executed: the same number again, by the same rules.
-		r.in.trouble("pop", r.claim.Shard, err)
-		if r.stops() || wait.sleep(r.work) != nil {
+		r.process.Trouble("pop", r.Shard, err)
+		if r.stops() || wait.Sleep(r.work) != nil {
 			r.returnAcks(req.Acks)
 			return false
 		}
 	}
 }
 
-func (r *runner) stops() bool {
+func (r *Runner) stops() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stopping
 }
 
 // popped takes in the answer to a pop.
-func (r *runner) popped(p queue.Popped) (again bool) {
-	r.in.clock(p.Now)
+func (r *Runner) popped(p queue.Popped) (again bool) {
+	r.process.SawRedisTime(p.Now)
 	if len(p.Damaged) > 0 {
-		r.in.log.Error("records that cannot be read were set aside: lowkiq-node check counts them", "shard", r.claim.Shard, "ids", p.Damaged)
+		r.process.Log.Error("records that cannot be read were set aside: lowkiq-node check counts them", "shard", r.Shard, "ids", p.Damaged)
 	}
 	if len(p.Later) > 0 {
-		r.troubled("read", fmt.Errorf("shard %s: ids %q are stored in a form of a later release: they stay in flight, untouched, until a node of that release has the shard", r.claim.Shard, p.Later))
+		r.process.Trouble("read", r.Shard, fmt.Errorf("shard %s: ids %q are stored in a form of a later release: they stay in flight, untouched, until a node of that release has the shard", r.Shard, p.Later))
 	}
 	again, estranged := r.takeIn(p)
 	if estranged {
@@ -83,7 +83,7 @@ func (r *runner) popped(p queue.Popped) (again bool) {
 	return again && !estranged
 }
 
-func (r *runner) takeIn(p queue.Popped) (again, estranged bool) {
+func (r *Runner) takeIn(p queue.Popped) (again, estranged bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.more = p.Ready > 0
@@ -92,7 +92,7 @@ func (r *runner) takeIn(p queue.Popped) (again, estranged bool) {
 	}
 	if len(p.Jobs) > 0 {
 		r.buffer = append(r.buffer, flight{p.Flight, p.Jobs})
-		r.lastWork = sinceBoot()
+		r.lastWork = r.process.Now()
 		r.alone = p.Probation == queue.ProbationTaken
 	} else if len(p.Later) > 0 {
 		again = true
@@ -107,14 +107,14 @@ func (r *runner) takeIn(p queue.Popped) (again, estranged bool) {
 
 // probated takes in what a pop says of ids on probation. It says whether to pop again at
 // once. mu is held.
-func (r *runner) probated(p queue.Popped) (again bool) {
+func (r *Runner) probated(p queue.Popped) (again bool) {
 	r.blocked = p.Probation == queue.ProbationWait
 	if !r.alone && !r.blocked {
 		// While the shard's open flights end, the slot stays: the id on probation is next.
 		r.giveSlot()
 	}
 	if p.Probation == queue.ProbationSlot {
-		r.slot = r.in.probation.take(r)
+		r.slot = r.process.Quarantine.take(r)
 		return r.slot && len(p.Jobs) == 0
 	}
 	return r.blocked && len(r.acks) > 0 // these may be what it waits for
@@ -122,7 +122,7 @@ func (r *runner) probated(p queue.Popped) (again bool) {
 
 // unknown finds a flight that Redis has and this runner does not know, 0 if there is none.
 // One answer proves nothing, because an ack may overtake it; two do. mu is held.
-func (r *runner) unknown(open []int64) (strange int64) {
+func (r *Runner) unknown(open []int64) (strange int64) {
 	for _, number := range open {
 		if _, known := r.open[number]; !known && !r.acking(number) && (strange == 0 || number < strange) {
 			strange = number
@@ -132,7 +132,7 @@ func (r *runner) unknown(open []int64) (strange int64) {
 }
 
 // acking reports whether acks of a flight may still be on their way. mu is held.
-func (r *runner) acking(number int64) bool {
+func (r *Runner) acking(number int64) bool {
 	for _, a := range r.acks {
 		if a.Flight == number {
 			return true

@@ -1,4 +1,4 @@
-package node
+package runner
 
 import (
 	"context"
@@ -9,31 +9,24 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// queueSlots are what the lanes of a queue take their turns from.
-type queueSlots struct {
-	share share  // of the node's slots
-	calls *slots // calls of the queue at once; nil: only the node's slots bound them
-	all   share  // of calls
-}
-
-func newQueueSlots(on *handled) *queueSlots {
-	q := &queueSlots{}
-	if n := on.concurrency(); n > 0 {
-		q.calls = newSlots(n)
+// NewQueue completes what the runners of a queue share.
+func NewQueue(q Queue) *Queue {
+	if q.Concurrency > 0 {
+		q.calls = NewSlots(q.Concurrency)
 	}
-	return q
+	return &q
 }
 
-// reserve waits for what a handler needs for a call and may be short of, such as a free process.
+// Reserve waits for what a handler needs for a call and may be short of, such as a free process.
 // with returns the call's context, which says what was set aside; leave gives it back if no call has used
 // it. An error that is not the context's is the answer to the batch.
-type reserve func(ctx context.Context) (with func(context.Context) context.Context, leave func(), err error)
+type Reserve func(ctx context.Context) (with func(context.Context) context.Context, leave func(), err error)
 
 // turn is what a lane holds for its handler calls. It is taken in an order in which nobody
 // holds what others could use: first a call of the queue's concurrency, then a process of the
 // handler, then a slot of the node. So a queue whose processes are all busy takes no slot.
 type turn struct {
-	r     *runner
+	r     *Runner
 	call  bool // one of the queue's calls
 	slot  bool // one of the node's slots
 	with  func(context.Context) context.Context
@@ -42,7 +35,7 @@ type turn struct {
 	// For people; see runner.whereabouts.
 	ids   []string                    // of the batch at hand; guarded by the runner's mu
 	stage atomic.Pointer[queue.Stage] // what the batch waits for
-	began atomic.Int64                // sinceBoot of its handler call; 0: there was none yet
+	began atomic.Int64                // Now() of its handler call; 0: there was none yet
 }
 
 // The stages of a batch that has no handler yet.
@@ -52,7 +45,7 @@ var (
 )
 
 // ready reports whether the turn holds all that a call needs.
-func (t *turn) ready() bool { return t.slot && t.r.on.reserve == nil }
+func (t *turn) ready() bool { return t.slot && t.r.queue.Reserve == nil }
 
 // take waits for what a call needs. ok is false if the batch is not to be handled now, because
 // the queue is paused or the runner stops; an error is the handler's answer to it.
@@ -65,20 +58,20 @@ func (t *turn) take(batch *lowkiq.Batch) (ok bool, err error) {
 	due := r.urgency(batch)
 	var began time.Time
 	stage := &stageCall
-	if r.on.reserve != nil {
+	if r.queue.Reserve != nil {
 		stage = &stageProcess
 		began = time.Now() // a queue's calls are no more than its processes: who waits for one waits for a process
 	}
 	t.stage.Store(stage)
-	if r.slots.calls != nil && !t.call {
-		if r.slots.calls.take(ctx, &r.slots.all, due) != nil {
+	if r.queue.calls != nil && !t.call {
+		if r.queue.calls.take(ctx, &r.queue.all, due) != nil {
 			return false, nil
 		}
 		t.call = true
 	}
-	if r.on.reserve != nil {
-		if t.with, t.leave, err = r.on.reserve(ctx); err == nil {
-			r.on.processWait.Observe(time.Since(began))
+	if r.queue.Reserve != nil {
+		if t.with, t.leave, err = r.queue.Reserve(ctx); err == nil {
+			r.queue.ProcessWait.Observe(time.Since(began))
 		} else {
 			t.with, t.leave = nil, nil
 			if ctx.Err() != nil {
@@ -89,7 +82,7 @@ func (t *turn) take(batch *lowkiq.Batch) (ok bool, err error) {
 	}
 	if !t.slot {
 		t.stage.Store(&stageForSlot)
-		if r.in.slots.take(ctx, &r.slots.share, due) != nil {
+		if r.process.Slots.take(ctx, &r.queue.share, due) != nil {
 			return false, nil
 		}
 		t.slot = true
@@ -115,7 +108,7 @@ func (t *turn) unreserve() {
 
 func (t *turn) giveSlot() {
 	if t.slot {
-		t.r.in.slots.give(&t.r.slots.share)
+		t.r.process.Slots.give(&t.r.queue.share)
 		t.slot = false
 	}
 }
@@ -125,7 +118,7 @@ func (t *turn) give() {
 	t.unreserve()
 	t.giveSlot()
 	if t.call {
-		t.r.slots.calls.give(&t.r.slots.all)
+		t.r.queue.calls.give(&t.r.queue.all)
 		t.call = false
 	}
 }
@@ -133,17 +126,17 @@ func (t *turn) give() {
 // pass lets others go on after a batch, if some wait.
 func (t *turn) pass() {
 	t.unreserve()
-	if t.call && t.r.slots.calls.contended() {
+	if t.call && t.r.queue.calls.contended() {
 		t.give()
 	}
-	if t.r.on.reserve != nil || t.slot && t.r.in.slots.contended() {
+	if t.r.queue.Reserve != nil || t.slot && t.r.process.Slots.contended() {
 		t.giveSlot()
 	}
 }
 
 // mayWait returns the context of waiting for a turn, which ends when the queue is paused or the
 // runner stops; ok is false if that is so already.
-func (r *runner) mayWait() (ctx context.Context, ok bool) {
+func (r *Runner) mayWait() (ctx context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopping || r.halted() {
@@ -157,18 +150,18 @@ func (r *runner) mayWait() (ctx context.Context, ok bool) {
 
 // halted reports whether the queue is paused and this runner can give back what it has popped.
 // An id on probation stays: only an answer of its handler may end that. mu is held.
-func (r *runner) halted() bool { return r.on.paused.Load() && !r.alone }
+func (r *Runner) halted() bool { return r.queue.Paused.Load() && !r.alone }
 
 // interrupt ends the waiting for turns. mu is held.
-func (r *runner) interrupt() {
+func (r *Runner) interrupt() {
 	if r.wait != nil {
 		r.endWait()
 		r.wait, r.endWait = nil, nil
 	}
 }
 
-// halt gives back what is popped and with no handler, after the queue was paused.
-func (r *runner) halt() {
+// Pause gives back what is popped and with no handler, after the queue was paused.
+func (r *Runner) Pause() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopping || !r.halted() {
@@ -177,7 +170,7 @@ func (r *runner) halt() {
 	r.interrupt()
 	if len(r.buffer) > 0 {
 		r.lanes++ // what this one does is part of the shard's work: its release waits for it
-		r.in.lanes.Go(func() {
+		r.process.Lanes.Go(func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.giveBack()
@@ -188,7 +181,7 @@ func (r *runner) halt() {
 
 // giveBack puts what waits in the buffer back to the head of the shard's line, no retry spent.
 // mu is held, and let go meanwhile.
-func (r *runner) giveBack() {
+func (r *Runner) giveBack() {
 	buffer := r.buffer
 	r.buffer = nil
 	var nacks []queue.Nack

@@ -1,0 +1,194 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+func TestDecideJob(t *testing.T) {
+	t.Parallel()
+	rules := func(most int) Rules {
+		return Rules{MaxRetryCount: most, Exhausted: queue.Block, FormatError: func(err error) string { return "<" + err.Error() + ">" }, RetryIn: func(count int) time.Duration { return time.Duration(count+1) * time.Second }}
+	}
+	retry := func(count int) verdict {
+		return verdict{err: errBoom, nack: queue.Nack{Flight: 7, ID: "a", Kind: queue.Retry, RetryCount: count, Delay: time.Duration(count+1) * time.Second, Error: "<boom>"}}
+	}
+	exhausted := func(count int) verdict {
+		return verdict{err: errBoom, exhausts: true, burial: queue.Burial{Flight: 7, ID: "a", Policy: queue.Block, RetryCount: count, Error: "<boom>"}}
+	}
+	postpone := lowkiq.Postpone{After: time.Minute, Reason: "busy"}
+	postponed := func(err error, after time.Duration) verdict {
+		return verdict{err: err, nack: queue.Nack{Flight: 7, ID: "a", Kind: queue.Postpone, Delay: after}}
+	}
+	buried, ages := lowkiq.Bury{Reason: "no such account"}, lowkiq.Postpone{After: math.MaxInt64}
+	wrapped := fmt.Errorf("endpoint: %w", postpone)
+	for _, c := range []struct {
+		name  string
+		most  int
+		count int // as stored
+		err   error
+		want  verdict
+	}{
+		{"done", 25, -1, nil, verdict{done: true}},
+		{"first failure", 25, -1, errBoom, retry(0)},
+		{"24th retry", 25, 23, errBoom, retry(24)},
+		{"limit reached", 25, 24, errBoom, exhausted(25)},
+		{"beyond a limit that was lowered", 3, 10, errBoom, exhausted(11)},
+		{"one retry: first failure", 1, -1, errBoom, retry(0)},
+		{"one retry: second failure", 1, 0, errBoom, exhausted(1)},
+		{"no retries", -1, -1, errBoom, exhausted(0)},
+		{"postponed", 25, 3, postpone, postponed(postpone, time.Minute)},
+		{"postponed, wrapped", 25, 3, wrapped, postponed(wrapped, time.Minute)},
+		{"postponed at the limit", -1, 3, postpone, postponed(postpone, time.Minute)},
+		{"buried", 25, -1, buried, verdict{err: buried, exhausts: true, burial: queue.Burial{Flight: 7, ID: "a", Policy: queue.Bury, RetryCount: 0, Error: "<no such account>"}}},
+		{"postponed for ever", 25, 3, ages, postponed(ages, longestRetry*time.Second)},
+		{"postponed into the past", 25, 3, lowkiq.Postpone{After: -1}, postponed(lowkiq.Postpone{After: -1}, 0)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := rules(c.most)
+			got := decideJob(&r, 7, &lowkiq.Job{ID: "a", RetryCount: c.count}, c.err)
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestDecideBatch(t *testing.T) {
+	t.Parallel()
+	batch := &lowkiq.Batch{Flight: 3, Jobs: []lowkiq.Job{{ID: "a", RetryCount: -1}, {ID: "b", RetryCount: -1}, {ID: "c", RetryCount: -1}}}
+	late := errors.Join(fmt.Errorf("%w: 1s", lowkiq.ErrTimeout), nil)
+	for _, c := range []struct {
+		name   string
+		answer error
+		want   string // per job: d done, r retried, p postponed, b buried
+	}{
+		{"all done", nil, "ddd"},
+		{"all failed", errBoom, "rrr"},
+		{"late", late, "rrr"},
+		{"one failed", lowkiq.Failed{"b": errBoom}, "drd"},
+		{"one failed, wrapped", fmt.Errorf("x: %w", lowkiq.Failed{"b": errBoom}), "drd"},
+		{"one failed, one postponed", lowkiq.Failed{"a": errBoom, "c": lowkiq.Postpone{After: 1}}, "rdp"},
+		{"nobody failed", lowkiq.Failed{}, "ddd"},
+		{"an id that is not in the batch", lowkiq.Failed{"z": errBoom}, "rrr"},
+		{"a stranger is buried", lowkiq.Failed{"z": lowkiq.Bury{}}, "rrr"},
+		{"an id that is and one that is not", lowkiq.Failed{"a": errBoom, "z": errBoom}, "rrr"},
+		{"an id without an error", lowkiq.Failed{"a": nil}, "rdd"},
+		{"joined with another error", errors.Join(lowkiq.Failed{"b": lowkiq.Postpone{After: 1}}, errBoom), "rpr"},
+		{"joined with nothing", errors.Join(lowkiq.Failed{"b": errBoom}, nil), "drd"},
+		{"wrapped with another error", fmt.Errorf("%w, %w", errBoom, lowkiq.Failed{"b": errBoom}), "rrr"},
+		{"one buried", lowkiq.Failed{"b": lowkiq.Bury{Reason: "no"}, "c": errBoom}, "dbr"},
+		{"buried by a pointer", fmt.Errorf("x: %w", &lowkiq.Bury{}), "bbb"},
+		{"one buried by a pointer", lowkiq.Failed{"b": &lowkiq.Bury{Reason: "no"}, "c": errBoom}, "dbr"},
+		{"all buried", fmt.Errorf("x: %w", lowkiq.Bury{}), "bbb"},
+		{"all postponed", lowkiq.Postpone{After: 1}, "ppp"},
+		{"all postponed by a pointer", &lowkiq.Postpone{After: 1}, "ppp"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rules := Rules{MaxRetryCount: 25, Exhausted: queue.Skip, RetryIn: DefaultRetryIn, FormatError: error.Error}
+			got := ""
+			for _, v := range decide(&rules, batch, c.answer) {
+				switch {
+				case v.done:
+					got += "d"
+				case v.burial.Policy == queue.Bury:
+					got += "b"
+				case v.nack.Kind == queue.Postpone:
+					got += "p"
+				case v.nack.Kind == queue.Retry:
+					got += "r"
+				}
+			}
+			if got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestDefaultRetryIn(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ count, least, most int }{
+		{0, 15, 45}, {1, 16, 76}, {2, 31, 121}, {24, 331791, 331791 + 750},
+	} {
+		for range 1000 {
+			least, most := time.Duration(c.least)*time.Second, time.Duration(c.most)*time.Second
+			if got := DefaultRetryIn(c.count); got < least || got >= most {
+				t.Fatalf("DefaultRetryIn(%d) is %s, want %s to %s", c.count, got, least, most)
+			}
+		}
+	}
+	// count^4 s does not fit a time.Duration here: it must not become a retry at once.
+	for _, count := range []int{310, 1000, 1_000_000} {
+		if got, want := DefaultRetryIn(count), longestRetry*time.Second; got != want {
+			t.Errorf("DefaultRetryIn(%d) is %s, want %s", count, got, want)
+		}
+	}
+}
+
+func TestDecodedFailsItsJobOnly(t *testing.T) {
+	t.Parallel()
+	decode := func(p []byte) ([]byte, error) {
+		if string(p) == "bad" {
+			return nil, errBoom
+		}
+		return p, nil
+	}
+	job := func(id, payload string) lowkiq.Job {
+		return lowkiq.Job{ID: id, Payloads: []lowkiq.Payload{{Data: []byte(payload)}}}
+	}
+	busy := lowkiq.Postpone{After: 1, Reason: "busy"}
+	for _, c := range []struct {
+		name    string
+		payload string // of b; a's is good
+		answer  error
+		want    error
+	}{
+		{"all good, done", "good", nil, nil},
+		{"all good, failed", "good", errBoom, errBoom},
+		{"one bad, the rest done", "bad", nil, lowkiq.Failed{"b": errBoom}},
+		{"one bad, the rest failed", "bad", busy, lowkiq.Failed{"a": busy, "b": errBoom}},
+		{"one bad, some of the rest failed", "bad", lowkiq.Failed{"a": busy}, lowkiq.Failed{"a": busy, "b": errBoom}},
+		{"one bad, some failed, wrapped", "bad", fmt.Errorf("x: %w", lowkiq.Failed{}), lowkiq.Failed{"b": errBoom}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := Decoded(decode, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+				if got, want := len(b.Jobs), 2; c.payload == "bad" && got != want-1 || c.payload == "good" && got != want {
+					t.Errorf("the handler got %d jobs", got)
+				}
+				return c.answer
+			}))
+			got := h.Handle(t.Context(), &lowkiq.Batch{Jobs: []lowkiq.Job{job("a", "good"), job("b", c.payload)}})
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// TestScheduleForEver: a job that is due in ages does not keep the shard's timer from the others.
+func TestScheduleForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		woken := make(chan struct{}, 1)
+		r := &Runner{process: testProcess(t), timer: time.AfterFunc(time.Hour, func() { woken <- struct{}{} })}
+		r.timer.Stop()
+		defer r.timer.Stop()
+		r.schedule(math.MaxInt64)
+		r.schedule(time.Second)
+		select {
+		case <-woken:
+		case <-time.After(2 * time.Second):
+			t.Error("the timer did not ring for the second job")
+		}
+	})
+}
