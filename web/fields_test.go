@@ -96,9 +96,9 @@ func TestOpenAPIHasEveryField(t *testing.T) {
 	for ref, written := range map[string]reflect.Type{
 		"Problem": reflect.TypeFor[problem](), "JobID": reflect.TypeFor[jobID](), "Counts": reflect.TypeFor[queue.Counts](),
 		"Queue": reflect.TypeFor[QueueStatus](), "Status": reflect.TypeFor[Status](), "Shard": reflect.TypeFor[ShardStatus](),
-		"Member": reflect.TypeFor[MemberStatus](), "Why": reflect.TypeFor[why](), "Figures": reflect.TypeFor[lowkiqFigures](),
+		"Member": reflect.TypeFor[MemberStatus](), "Why": reflect.TypeFor[why](), "Figures": reflect.TypeFor[Figures](),
 		"Plan/properties/moves": reflect.TypeFor[[]Move](), "Pushed/properties/results": reflect.TypeFor[[]pushResult](),
-		"Errors/properties/groups": reflect.TypeFor[[]errorGroup](), "Redis/properties/servers": reflect.TypeFor[[]redisServer](),
+		"Errors/properties/groups": reflect.TypeFor[[]ErrorGroup](), "Redis/properties/servers": reflect.TypeFor[[]RedisServer](),
 	} {
 		node, err := s.at("#/components/schemas/" + ref)
 		must(t, err)

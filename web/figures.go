@@ -67,9 +67,9 @@ func (a *api) oneQueue(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, queueStatus(q.Name, entry, stats, handled))
 }
 
-// lowkiqFigures are a queue in the words of Ruby Lowkiq: length, morgue_length and lag
+// Figures are a queue in the words of Ruby Lowkiq: length, morgue_length and lag
 // as its /api/v1/stats has them, the others as its dashboard shows them.
-type lowkiqFigures struct {
+type Figures struct {
 	Length       int   `json:"length"`        // ids that wait
 	MorgueLength int   `json:"morgue_length"` // ids in the morgue
 	Lag          int   `json:"lag"`           // age of the oldest due job, whole seconds
@@ -82,14 +82,20 @@ type lowkiqFigures struct {
 	Dead         int   `json:"dead"`    // = morgue_length
 }
 
-func lowkiqFiguresOf(s queue.Stats) lowkiqFigures {
+func figuresOf(s queue.Stats) Figures {
 	fresh := s.Jobs.Ready + s.Jobs.Scheduled + s.Jobs.Retry - s.Jobs.Failed
 	retries := s.Jobs.Failed + s.Jobs.Blocked
-	return lowkiqFigures{
+	return Figures{
 		Length: fresh + retries, Enqueued: fresh + retries, Fresh: fresh, Retries: retries,
 		MorgueLength: s.MorgueIDs, Dead: s.MorgueIDs, Lag: int(s.Lag.Seconds()),
 		Processed: s.Processed, Failed: s.Failed, Busy: s.Jobs.InFlight,
 	}
+}
+
+// Stats are the figures of all queues.
+type Stats struct {
+	Total    Figures            `json:"total"`
+	ByWorker map[string]Figures `json:"by_worker"` // by queue
 }
 
 // stats answers in the shape of Ruby Lowkiq's /api/v1/stats, where a worker class
@@ -100,17 +106,14 @@ func (a *api) stats(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	all := make([]queue.Stats, 0, len(entries))
-	byWorker := make(map[string]lowkiqFigures, len(entries))
+	byWorker := make(map[string]Figures, len(entries))
 	for name := range entries {
 		stats, err := readStats(r.Context(), a.cfg.Client, name)
 		if err != nil {
 			return err
 		}
 		all = append(all, stats)
-		byWorker[name] = lowkiqFiguresOf(stats)
+		byWorker[name] = figuresOf(stats)
 	}
-	return writeJSON(w, struct {
-		Total    lowkiqFigures            `json:"total"`
-		ByWorker map[string]lowkiqFigures `json:"by_worker"`
-	}{lowkiqFiguresOf(queue.Sum(all)), byWorker})
+	return writeJSON(w, Stats{figuresOf(queue.Sum(all)), byWorker})
 }

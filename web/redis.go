@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// redisServer is one Redis server. The figures are its own; what it does not say is 0 or "".
-type redisServer struct {
+// RedisServer is one Redis server. The figures are its own; what it does not say is 0 or "".
+type RedisServer struct {
 	Address          string `json:"address"`
 	Version          string `json:"version"`
 	Role             string `json:"role"`
@@ -19,24 +19,27 @@ type redisServer struct {
 	MaxMemoryPolicy  string `json:"maxmemory_policy"`
 }
 
+// Redis are the Redis servers that hold a cluster's jobs.
+type Redis struct {
+	URL     string        `json:"url"` // hosts, without credentials
+	Servers []RedisServer `json:"servers"`
+}
+
 // redis answers what Ruby Lowkiq's dashboard says of Redis, per server.
 func (a *api) redis(w http.ResponseWriter, r *http.Request) error {
 	found, err := a.cfg.Client.Info(r.Context())
 	if err != nil {
 		return err
 	}
-	servers := make([]redisServer, len(found))
+	servers := make([]RedisServer, len(found))
 	for i, one := range found {
 		f := one.Fields
 		number := func(name string) int { n, _ := strconv.Atoi(f[name]); return n }
-		servers[i] = redisServer{
+		servers[i] = RedisServer{
 			Address: one.Address, Version: f["redis_version"], Role: f["role"], UptimeDays: number("uptime_in_days"),
 			ConnectedClients: number("connected_clients"), UsedMemory: number("used_memory"), UsedMemoryHuman: f["used_memory_human"],
 			PeakMemoryHuman: f["used_memory_peak_human"], MaxMemory: number("maxmemory"), MaxMemoryPolicy: f["maxmemory_policy"],
 		}
 	}
-	return writeJSON(w, struct {
-		URL     string        `json:"url"` // hosts, without credentials
-		Servers []redisServer `json:"servers"`
-	}{a.cfg.Client.Redis(), servers})
+	return writeJSON(w, Redis{a.cfg.Client.Redis(), servers})
 }

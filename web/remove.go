@@ -15,8 +15,8 @@ type deletion struct {
 	DryRun bool `json:"dry_run"` // count, change nothing
 }
 
-// deleted is the answer: what was in the queue, or is.
-type deleted struct {
+// Deleted is the answer: what was in the queue, or is.
+type Deleted struct {
 	Queue      string `json:"queue"`
 	Deleted    bool   `json:"deleted"`              // false: a dry run
 	Before     bool   `json:"before,omitempty"`     // it was deleted before; nothing was done
@@ -48,7 +48,7 @@ func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) error {
 		if err != nil && !errors.Is(err, queue.ErrNotEmpty) {
 			return err
 		}
-		return writeJSON(w, deleted{name, false, had.Before, err != nil, had.Jobs, had.Morgue, had.Aside})
+		return writeJSON(w, Deleted{name, false, had.Before, err != nil, had.Jobs, had.Morgue, had.Aside})
 	}
 	had, err := a.cfg.Client.DeleteQueue(r.Context(), name, d)
 	if err != nil {
@@ -57,5 +57,5 @@ func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) error {
 	if !had.Before {
 		a.cfg.Log.Info("queue deleted", "queue", name, "force", want.Force, "jobs", had.Jobs, "morgue", had.Morgue, Sender(r))
 	}
-	return writeJSON(w, deleted{name, true, had.Before, false, had.Jobs, had.Morgue, had.Aside})
+	return writeJSON(w, Deleted{name, true, had.Before, false, had.Jobs, had.Morgue, had.Aside})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/internal/remote"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // What people do to many jobs: in steps that a node answers one by one, so that no request
@@ -117,14 +118,6 @@ type request struct {
 	state string // "" for all of the place
 }
 
-// progress is how far it has come.
-type progress struct {
-	Changed int    `json:"changed"`
-	Skipped int    `json:"skipped"`
-	Left    int    `json:"left"`
-	Next    string `json:"next"`
-}
-
 // perform does it to the ids, or step by step to all.
 func (c *someJobs) perform(with *conversation, d request) error {
 	d.action = actions[d.command]
@@ -163,7 +156,7 @@ func (c *someJobs) perform(with *conversation, d request) error {
 }
 
 // summary prints what was done. A kind that no job has is a slip of the pen more often than not.
-func (c *someJobs) summary(with *conversation, sum progress, d request) error {
+func (c *someJobs) summary(with *conversation, sum web.Changed, d request) error {
 	if c.Kind == "" || c.Cursor != "" || sum.Changed+sum.Skipped > 0 {
 		return with.summary(sum, d)
 	}
@@ -236,18 +229,18 @@ func (c *someJobs) body(d request, dryRun bool) map[string]any {
 }
 
 // steps posts until there is no next step.
-func (c *conversation) steps(path string, body map[string]any) (sum progress, err error) {
+func (c *conversation) steps(path string, body map[string]any) (sum web.Changed, err error) {
 	var shown *bar
 	for {
 		answer, err := c.Post(c.ctx, path, body)
 		if err != nil {
-			return sum.failed(err), err
+			return withFailed(sum, err), err
 		}
-		var step progress
+		var step web.Changed
 		if err := decode(path, answer, &step); err != nil {
 			return sum, err
 		}
-		sum = progress{sum.Changed + step.Changed, sum.Skipped + step.Skipped, step.Left, step.Next}
+		sum = web.Changed{Changed: sum.Changed + step.Changed, Skipped: sum.Skipped + step.Skipped, Left: step.Left, Next: step.Next}
 		if step.Next == "" {
 			return sum, nil
 		}
@@ -260,8 +253,8 @@ func (c *conversation) steps(path string, body map[string]any) (sum progress, er
 	}
 }
 
-// failed adds what a step had done before its error.
-func (p progress) failed(err error) progress {
+// withFailed adds what a step had done before its error.
+func withFailed(p web.Changed, err error) web.Changed {
 	var answer *remote.Error
 	if errors.As(err, &answer) && answer.Changed != nil {
 		p.Changed += *answer.Changed
@@ -274,7 +267,7 @@ func (p progress) failed(err error) progress {
 }
 
 // brokenOff says how far it came, and how to go on.
-func brokenOff(ctx context.Context, sum progress, d request, err error) error {
+func brokenOff(ctx context.Context, sum web.Changed, d request, err error) error {
 	code := codeOf(err)
 	if ctx.Err() != nil {
 		code, err = exitInterrupted, errors.New("interrupted")
@@ -289,7 +282,7 @@ func brokenOff(ctx context.Context, sum progress, d request, err error) error {
 }
 
 // summary prints what was done, and what was not.
-func (c *conversation) summary(sum progress, d request) error {
+func (c *conversation) summary(sum web.Changed, d request) error {
 	if c.asJSON {
 		return json.NewEncoder(c.out).Encode(sum)
 	}

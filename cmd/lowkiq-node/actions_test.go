@@ -3,11 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // stepServer answers steps one after another, and keeps the cursors that it was sent.
@@ -81,8 +86,22 @@ func TestActionInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := brokenOff(ctx, progress{Changed: 3, Next: "c9"}, request{action: action{done: "requeued"}}, context.Canceled)
+	err := brokenOff(ctx, web.Changed{Changed: 3, Next: "c9"}, request{action: action{done: "requeued"}}, context.Canceled)
 	if want := "interrupted; 3 were requeued before, go on with --cursor c9"; err.Error() != want || codeOf(err) != exitInterrupted {
 		t.Errorf("got %v (code %d), want %s", err, codeOf(err), want)
+	}
+}
+
+// Every action that the API has on jobs is a command, and the other way round.
+func TestActionsAreTheAPIs(t *testing.T) {
+	t.Parallel()
+	paths := map[string]bool{}
+	for _, a := range queue.Actions() {
+		if !a.All {
+			paths[strings.ReplaceAll(a.Path, "/", " ")] = true
+		}
+	}
+	if got, want := slices.Sorted(maps.Keys(actions)), slices.Sorted(maps.Keys(paths)); !slices.Equal(got, want) {
+		t.Errorf("got the commands %q, want %q", got, want)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+
+	"github.com/lowkiq/lowkiq/web"
 )
 
 type inFlightCommand struct {
@@ -26,7 +28,7 @@ type errorsCommand struct {
 
 // Run prints the kinds of errors, most jobs first.
 func (c *errorsCommand) Run(with *conversation) error {
-	var answer errorsAnswer
+	var answer web.Errors
 	return with.show(errorsPath(c.Queue, c.State), &answer, func() {
 		with.table("JOBS PAYLOADS NEWEST KIND", func(row func(string, ...any)) {
 			for _, g := range answer.Groups {
@@ -39,23 +41,12 @@ func (c *errorsCommand) Run(with *conversation) error {
 	})
 }
 
-// errorsAnswer is what a node says of errors.
-type errorsAnswer struct {
-	Groups []struct {
-		Kind           string
-		Jobs, Payloads int
-		Newest         float64
-	}
-	Examined int
-	All      bool
-}
-
 func errorsPath(queue, state string) string {
 	return queuePath(queue, "/errors") + "?" + url.Values{"state": {state}}.Encode()
 }
 
 // errorsOf asks for the kinds of errors, most jobs first.
-func errorsOf(with *conversation, queue, state string) (answer errorsAnswer, err error) {
+func errorsOf(with *conversation, queue, state string) (answer web.Errors, err error) {
 	err = with.fetch(errorsPath(queue, state), &answer)
 	return answer, err
 }
@@ -64,18 +55,12 @@ type statsCommand struct {
 	asking `embed:""`
 }
 
-// rubyFigures are a queue's figures in the words of Ruby Lowkiq.
-type rubyFigures struct{ Lag, Busy, Enqueued, Fresh, Retries, Dead, Processed, Failed int64 }
-
 // Run prints the figures of all queues.
 func (c *statsCommand) Run(with *conversation) error {
-	var answer struct {
-		Total    rubyFigures
-		ByWorker map[string]rubyFigures `json:"by_worker"`
-	}
+	var answer web.Stats
 	return with.show("/api/v1/stats", &answer, func() {
 		with.table("QUEUE LAG BUSY ENQUEUED FRESH RETRIES DEAD PROCESSED FAILED", func(row func(string, ...any)) {
-			line := func(name string, f rubyFigures) {
+			line := func(name string, f web.Figures) {
 				row("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", name, seconds(float64(f.Lag)), f.Busy, f.Enqueued, f.Fresh, f.Retries, f.Dead, f.Processed, f.Failed)
 			}
 			for _, name := range slices.Sorted(maps.Keys(answer.ByWorker)) {
@@ -92,22 +77,12 @@ type redisCommand struct {
 
 // Run prints what the Redis servers say of themselves.
 func (c *redisCommand) Run(with *conversation) error {
-	var answer struct {
-		Servers []struct {
-			Address, Version, Role string
-			Uptime                 int    `json:"uptime_in_days"`
-			Clients                int    `json:"connected_clients"`
-			Used                   string `json:"used_memory_human"`
-			Peak                   string `json:"used_memory_peak_human"`
-			Most                   int64  `json:"maxmemory"`
-			Policy                 string `json:"maxmemory_policy"`
-		}
-	}
+	var answer web.Redis
 	return with.show("/api/v1/redis", &answer, func() {
 		with.table("ADDRESS VERSION ROLE UP CLIENTS MEMORY PEAK LIMIT POLICY", func(row func(string, ...any)) {
 			for _, one := range answer.Servers {
-				row("%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", one.Address, cmp.Or(one.Version, "-"), cmp.Or(one.Role, "-"), days(one.Uptime),
-					one.Clients, cmp.Or(one.Used, "-"), cmp.Or(one.Peak, "-"), megabytes(one.Most), cmp.Or(one.Policy, "-"))
+				row("%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s", one.Address, cmp.Or(one.Version, "-"), cmp.Or(one.Role, "-"), days(one.UptimeDays),
+					one.ConnectedClients, cmp.Or(one.UsedMemoryHuman, "-"), cmp.Or(one.PeakMemoryHuman, "-"), megabytes(one.MaxMemory), cmp.Or(one.MaxMemoryPolicy, "-"))
 			}
 		})
 	})
@@ -122,7 +97,7 @@ func days(n int) string {
 }
 
 // megabytes prints a limit in bytes; 0 is none.
-func megabytes(n int64) string {
+func megabytes(n int) string {
 	if n == 0 {
 		return "none"
 	}

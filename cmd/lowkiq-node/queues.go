@@ -80,19 +80,11 @@ type queuesDelete struct {
 	Yes      bool `short:"y" help:"Do not ask. Needed without a terminal."`
 }
 
-// goneQueue is what a node says of a deletion.
-type goneQueue struct {
-	Before     bool `json:"before"`
-	NeedsForce bool `json:"needs_force"`
-	Jobs       int  `json:"jobs"`
-	Morgue     int  `json:"morgue"`
-	Unreadable int  `json:"unreadable"`
-}
-
-func (g goneQueue) String() string {
-	text := fmt.Sprintf("%s and %s in the morgue", count(g.Jobs, "job"), count(g.Morgue, "payload"))
-	if g.Unreadable > 0 {
-		text += fmt.Sprintf(", and %s that could not be read", count(g.Unreadable, "record"))
+// contents says what a queue holds, or held.
+func contents(d web.Deleted) string {
+	text := fmt.Sprintf("%s and %s in the morgue", count(d.Jobs, "job"), count(d.Morgue, "payload"))
+	if d.Aside > 0 {
+		text += fmt.Sprintf(", and %s that could not be read", count(d.Aside, "record"))
 	}
 	return text
 }
@@ -112,12 +104,12 @@ func (c *queuesDelete) Run(with *conversation) error {
 	if err != nil {
 		return err
 	}
-	var had goneQueue
+	var had web.Deleted
 	if err := decode(path, answer, &had); err != nil {
 		return err
 	}
 	if ask {
-		if !had.NeedsForce && !had.Before && !confirm(with.streams, fmt.Sprintf("Delete queue %s for ever, with %s?", plain(c.Queue), had)) {
+		if !had.NeedsForce && !had.Before && !confirm(with.streams, fmt.Sprintf("Delete queue %s for ever, with %s?", plain(c.Queue), contents(had))) {
 			return fail(exitFailed, "nothing was changed")
 		}
 		delete(body, "dry_run")
@@ -134,9 +126,9 @@ func (c *queuesDelete) Run(with *conversation) error {
 	case had.Before:
 		return with.say("queue %s was deleted before\n", c.Queue)
 	case c.DryRun && had.NeedsForce:
-		return with.say("queue %s would be refused without --force: it has %s\n", c.Queue, had)
+		return with.say("queue %s would be refused without --force: it has %s\n", c.Queue, contents(had))
 	case c.DryRun:
-		return with.say("queue %s would be deleted, with %s\n", c.Queue, had)
+		return with.say("queue %s would be deleted, with %s\n", c.Queue, contents(had))
 	}
-	return with.say("queue %s is deleted, with %s\n", c.Queue, had)
+	return with.say("queue %s is deleted, with %s\n", c.Queue, contents(had))
 }
