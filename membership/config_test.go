@@ -28,7 +28,7 @@ func TestValidate(t *testing.T) {
 		{"negative ttl", func(c *Config) { c.TTL = -1 }, "negative"},
 		{"longest name", func(c *Config) { c.Node = strings.Repeat("n", maxProcess-2) }, ""},
 		{"name too long", func(c *Config) { c.Node = strings.Repeat("n", maxProcess-1) }, "Node and Boot have 201 bytes with a slash, want at most 200"},
-		{"meta too long", func(c *Config) { c.Meta.Seat = strings.Repeat("x", MaxMeta) }, "fewer than 512"},
+		{"meta too long", func(c *Config) { c.Meta.RaftInfo = strings.Repeat("x", MaxMeta) }, "fewer than 512"},
 	}
 	for _, tt := range tests {
 		c := Config{Cluster: "c", Node: "n", Boot: "b", Bind: "127.0.0.1:0"}

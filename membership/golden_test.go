@@ -9,7 +9,7 @@ import (
 // TestGolden reads what every release has gossiped, and writes the same today.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	meta := Meta{N: 3, Raft: 7947, Draining: true, Seat: `{"server":"B#7.1"}`, Leaving: true}
+	meta := Meta{N: 3, Raft: 7947, Draining: true, RaftInfo: `{"server":"B#7.1"}`, Leaving: true}
 	text, err := meta.encode()
 	if err != nil {
 		t.Fatal(err)

@@ -21,13 +21,13 @@ func TestJoinUpdateLeave(t *testing.T) {
 		if got := len(first.Members()); got != 3 {
 			t.Errorf("got %d members, want 3", got)
 		}
-		err := second.Update(func(m *Meta) { m.N, m.Draining, m.Seat = 2, true, "B#1.1" })
+		err := second.Update(func(m *Meta) { m.N, m.Draining, m.RaftInfo = 2, true, "B#1.1" })
 		if err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the update is heard", func() bool { return first.Succeeded(second.instance()) })
 		member := first.Members()[1]
-		if want := (Meta{N: 2, Draining: true, Seat: "B#1.1"}); member.Meta != want {
+		if want := (Meta{N: 2, Draining: true, RaftInfo: "B#1.1"}); member.Meta != want {
 			t.Errorf("got meta %+v, want %+v", member.Meta, want)
 		}
 		if got, want := member.Instance.String(), "n2/Bn2.2"; got != want {
@@ -121,7 +121,7 @@ func TestUpdateRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Update(func(m *Meta) { m.N, m.Seat = 4, strings.Repeat("x", MaxMeta) }); err == nil {
+	if err := g.Update(func(m *Meta) { m.N, m.RaftInfo = 4, strings.Repeat("x", MaxMeta) }); err == nil {
 		t.Error("meta beyond the limit was taken")
 	}
 	if got := decodeMeta(g.table.NodeMeta(MaxMeta)); got != (Meta{N: 3}) {
@@ -181,7 +181,7 @@ func TestBytesOfGossip(t *testing.T) {
 			quiet := n.packets() - before
 			idle[count] = float64(quiet) / seconds / float64(count)
 			before = n.packets()
-			if err := all[1].Update(func(m *Meta) { m.N, m.Seat = 2, strings.Repeat("s", 200) }); err != nil {
+			if err := all[1].Update(func(m *Meta) { m.N, m.RaftInfo = 2, strings.Repeat("s", 200) }); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(seconds * time.Second)

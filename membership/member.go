@@ -66,7 +66,7 @@ type Meta struct {
 	N        int    `json:"n"`           // the current instance's number
 	Raft     int    `json:"r,omitempty"` // TCP port of its Raft listener
 	Draining bool   `json:"d,omitempty"` // it gives its shards away
-	Seat     string `json:"s,omitempty"` // what the node has to say of its Raft server; opaque here
+	RaftInfo string `json:"s,omitempty"` // what the node has to say of its Raft server; opaque here
 	Leaving  bool   `json:"l,omitempty"` // set by Run on its way out
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -62,12 +63,12 @@ func (n *Node) holders(ctx context.Context) (map[string]LeaseInfo, error) {
 }
 
 // agreed is the assignment, nil if none is known.
-func (n *Node) agreed() *rebalance.Assignment {
+func (n *Node) agreed() *plan.Assignment {
 	if n.cluster == nil {
 		return nil
 	}
 	a := n.cluster.agent.Assignment()
-	if a.Generation == (rebalance.Generation{}) {
+	if a.Generation == (plan.Generation{}) {
 		return nil
 	}
 	return a
@@ -100,7 +101,7 @@ func (n *Node) shardList(ctx context.Context) ([]web.ShardStatus, error) {
 	return list, nil
 }
 
-func shardStatus(s lowkiq.Shard, stats queue.Stats, agreed *rebalance.Assignment, live map[string]LeaseInfo) web.ShardStatus {
+func shardStatus(s lowkiq.Shard, stats queue.Stats, agreed *plan.Assignment, live map[string]LeaseInfo) web.ShardStatus {
 	status := web.ShardStatus{
 		Queue: s.Queue, Index: s.Index, Owner: stats.Owner.Instance, Fence: stats.Owner.Fence, Lag: stats.Lag.Seconds(),
 	}
@@ -159,15 +160,15 @@ func (n *Node) dryRun(ctx context.Context, add, remove []string) ([]web.Move, er
 		return nil, err
 	}
 	var moves []web.Move
-	for _, m := range rebalance.Plan(n.cluster.agent.Assignment(), nodes, view.Queues).Moves {
+	for _, m := range plan.Compute(n.cluster.agent.Assignment(), nodes, view.Queues).Moves {
 		moves = append(moves, web.Move{Queue: m.Shard.Queue, Index: m.Shard.Index, From: m.From, To: m.To, Reason: m.Reason.String()})
 	}
 	return moves, nil
 }
 
 // change returns the nodes of a view with some added, and some draining.
-func change(view rebalance.View, add, remove []string) ([]rebalance.Node, error) {
-	byName := map[string]rebalance.Node{}
+func change(view rebalance.View, add, remove []string) ([]plan.Node, error) {
+	byName := map[string]plan.Node{}
 	for _, p := range view.Peers {
 		if p.Leased && !p.Superseded {
 			byName[p.Name] = p.Node
@@ -189,7 +190,7 @@ func change(view rebalance.View, add, remove []string) ([]rebalance.Node, error)
 		if _, there := byName[name]; there {
 			return nil, fmt.Errorf("add %q: %w", name, web.ErrNodeExists)
 		}
-		byName[name] = rebalance.Node{Name: name, Queues: queues}
+		byName[name] = plan.Node{Name: name, Queues: queues}
 	}
 	return slices.Collect(maps.Values(byName)), nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/connlimit"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -132,7 +133,7 @@ func (c *cluster) follow(ctx context.Context) error {
 			status := c.agent.Status()
 			c.node.metrics.RaftLeader.Set(map[bool]float64{true: 1}[status.Leading])
 			c.node.metrics.Generation.Set(float64(c.agent.Assignment().Generation.Index))
-			c.publish(func(m *membership.Meta) { m.Seat = c.seatText() })
+			c.publish(func(m *membership.Meta) { m.RaftInfo = c.infoText() })
 			said = false // the leader waits for the seat
 		}
 		if in := c.node.current.Load(); in != nil {
@@ -151,12 +152,12 @@ func (c *cluster) publish(change func(*membership.Meta)) {
 	}
 }
 
-// seatText is what gossip says of the seat. It must not change with each plan: gossip
+// infoText is what gossip says of the seat. It must not change with each plan: gossip
 // tells everybody of every change. What the process has applied is in its lease.
-func (c *cluster) seatText() string { return gossipedSeat(c.agent.Seat()) }
+func (c *cluster) infoText() string { return gossipedInfo(c.agent.RaftInfo()) }
 
-func gossipedSeat(seat rebalance.Seat) string {
-	seat.Applied = rebalance.Generation{}
+func gossipedInfo(seat rebalance.RaftInfo) string {
+	seat.Applied = plan.Generation{}
 	text, err := json.Marshal(seat)
 	if err != nil {
 		return ""
@@ -180,8 +181,8 @@ func (c *cluster) describe(status *web.Status) {
 	raft, generation := c.agent.Status(), c.agent.Assignment().Generation
 	status.Generation = web.Generation{Record: strconv.FormatUint(raft.Record, 10), Index: generation.Index}
 	for _, m := range c.gossip.Members() {
-		var seat rebalance.Seat
-		if json.Unmarshal([]byte(m.Meta.Seat), &seat) == nil && seat.Server != "" && seat.Server == raft.Leader {
+		var seat rebalance.RaftInfo
+		if json.Unmarshal([]byte(m.Meta.RaftInfo), &seat) == nil && seat.Server != "" && seat.Server == raft.Leader {
 			status.Leader = m.Instance.Node
 		}
 	}

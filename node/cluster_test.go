@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -153,15 +154,15 @@ func TestViewOf(t *testing.T) {
 	}
 	gossip := func(boot string, state membership.State, draining bool) membership.Member {
 		return membership.Member{Instance: membership.Instance{Node: "g", Boot: boot, N: 1}, State: state, Address: "10.0.0.1:7946",
-			Meta: membership.Meta{Raft: 7947, Draining: draining, Seat: "{}"}}
+			Meta: membership.Meta{Raft: 7947, Draining: draining, RaftInfo: "{}"}}
 	}
 	view := viewOf([]LeaseInfo{lease("n1", "A", 0), lease("n1", "B", time.Second), lease("n2", "C", 0)},
 		[]membership.Member{gossip("C", membership.Alive, true), gossip("D", membership.Alive, false), gossip("E", membership.Dead, false)})
 	want := []rebalance.Peer{
-		{Node: rebalance.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "A", Leased: true, Superseded: true},
-		{Node: rebalance.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "B", Leased: true},
-		{Node: rebalance.Node{Name: "n2", Weight: 2, Queues: []string{"a", "b"}, Draining: true}, Boot: "C", Leased: true},
-		{Node: rebalance.Node{Name: "g"}, Boot: "D", Address: "10.0.0.1:7947"},
+		{Node: plan.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "A", Leased: true, Superseded: true},
+		{Node: plan.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "B", Leased: true},
+		{Node: plan.Node{Name: "n2", Weight: 2, Queues: []string{"a", "b"}, Draining: true}, Boot: "C", Leased: true},
+		{Node: plan.Node{Name: "g"}, Boot: "D", Address: "10.0.0.1:7947"},
 	}
 	if got, want := fmt.Sprint(view.Peers), fmt.Sprint(want); got != want {
 		t.Errorf("peers: got %s, want %s", got, want)
@@ -172,13 +173,13 @@ func TestViewOf(t *testing.T) {
 func TestGossipMetaFits(t *testing.T) {
 	t.Parallel()
 	server := fmt.Sprintf("%s#%d.%d", identity.NewBoot(), uint64(math.MaxUint64), math.MaxInt)
-	seat, err := json.Marshal(rebalance.Seat{Server: server, Leader: server, Applied: rebalance.Generation{Record: math.MaxUint64, Index: math.MaxUint64}})
+	seat, err := json.Marshal(rebalance.RaftInfo{Server: server, Leader: server, Applied: plan.Generation{Record: math.MaxUint64, Index: math.MaxUint64}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = membership.New(membership.Config{
 		Cluster: "c", Node: strings.Repeat("n", lowkiq.MaxQueueName), Boot: identity.NewBoot(), Bind: "127.0.0.1:0",
-		Meta: membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, Seat: string(seat)},
+		Meta: membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, RaftInfo: string(seat)},
 	})
 	if err != nil {
 		t.Error(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -221,8 +221,8 @@ func (cfg Config) Validate() error {
 
 // validateCluster looks at the fields that matter with Bind.
 func (cfg Config) validateCluster() (errs []error) {
-	if cfg.Weight < 0 || cfg.Weight > rebalance.MaxWeight {
-		errs = append(errs, fmt.Errorf("weight is %d, want 1 to %d", cfg.Weight, rebalance.MaxWeight))
+	if cfg.Weight < 0 || cfg.Weight > plan.MaxWeight {
+		errs = append(errs, fmt.Errorf("weight is %d, want 1 to %d", cfg.Weight, plan.MaxWeight))
 	}
 	for i, key := range cfg.GossipKeys {
 		if len(key) != 16 && len(key) != 24 && len(key) != 32 {

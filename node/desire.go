@@ -8,6 +8,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // Which shards the node should run, and how it parts with the others.
@@ -17,7 +18,7 @@ type desire struct {
 	all    bool // every shard of the node's queues; of is not looked at
 	of     map[lowkiq.Shard]bool
 	known  bool
-	agreed *rebalance.Assignment // what it was made from, nil if from none
+	agreed *plan.Assignment // what it was made from, nil if from none
 }
 
 // wants reports whether a shard is desired.
@@ -42,7 +43,7 @@ func (in *instance) desire() *desire {
 		return &desire{known: true}
 	}
 	assignment := c.agent.Assignment()
-	if assignment.Generation != (rebalance.Generation{}) {
+	if assignment.Generation != (plan.Generation{}) {
 		return in.desireOf(assignment)
 	}
 	// Nothing was ever agreed. A node that is alone need not wait for its own election:
@@ -54,7 +55,7 @@ func (in *instance) desire() *desire {
 
 // desireOf is what an assignment gives this node. It is made once: there may be a
 // hundred thousand shards, and many looks.
-func (in *instance) desireOf(agreed *rebalance.Assignment) *desire {
+func (in *instance) desireOf(agreed *plan.Assignment) *desire {
 	if was := in.desired.Load(); was != nil && was.agreed == agreed {
 		return was
 	}
@@ -98,7 +99,7 @@ func (in *instance) placed() bool {
 		return true
 	}
 	assignment := c.agent.Assignment()
-	return assignment.Generation == (rebalance.Generation{}) || sinceBoot()-in.begun > 2*in.node.cfg.TTL ||
+	return assignment.Generation == (plan.Generation{}) || sinceBoot()-in.begun > 2*in.node.cfg.TTL ||
 		slices.Contains(assignment.Nodes, in.node.cfg.Name)
 }
 

@@ -167,7 +167,7 @@ func (n *Node) nodeStatus(other queue.Instance, left time.Duration) web.NodeStat
 	s := web.NodeStatus{Name: info.Node, Instance: info.Instance, State: web.Live, HTTP: info.HTTP}
 	s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()
 	if n.cluster != nil {
-		s.Voter = slices.Contains(n.cluster.agent.Status().Voters, info.Seat.Server)
+		s.Voter = slices.Contains(n.cluster.agent.Status().Voters, info.RaftInfo.Server)
 	}
 	if info.Draining {
 		s.State = web.Draining

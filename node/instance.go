@@ -137,7 +137,7 @@ func (in *instance) info() []byte {
 		Refused: in.refusals.list(), Unready: in.node.unready.told(), Features: queue.Features(),
 	}
 	if c := in.node.cluster; c != nil {
-		info.Gossip, info.Raft, info.Seat = c.gossip.Address(), c.listener.Address(), c.agent.Seat()
+		info.Gossip, info.Raft, info.RaftInfo = c.gossip.Address(), c.listener.Address(), c.agent.RaftInfo()
 	}
 	value, err := json.Marshal(info)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // What a node costs others in a cluster of a thousand, counted where it leaves the node: a thousand processes are more than a
@@ -28,8 +29,8 @@ func TestGossipOfANodeIsBounded(t *testing.T) {
 	boot := identity.NewBoot()
 	server := fmt.Sprintf("%s#%d.%d", boot, uint64(math.MaxUint64), math.MaxInt)
 	encoded := func(index uint64) string {
-		seat := rebalance.Seat{Server: server, Leader: server, Applied: rebalance.Generation{Record: math.MaxUint64, Index: index}, Able: true}
-		text, err := json.Marshal(membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, Seat: gossipedSeat(seat)})
+		seat := rebalance.RaftInfo{Server: server, Leader: server, Applied: plan.Generation{Record: math.MaxUint64, Index: index}, CanPlan: true}
+		text, err := json.Marshal(membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, RaftInfo: gossipedInfo(seat)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // What the agent sees of Redis, and how it costs little: an idle node must not load Redis
@@ -109,7 +109,7 @@ func (c *cluster) glance(ctx context.Context) (seen []queue.Instance, whole bool
 // leader that it can hear and has no vote, gossip shows many, and none of its own name.
 func (c *cluster) mayLookAway() bool {
 	status := c.agent.Status()
-	if c.agent.Assignment().Generation == (rebalance.Generation{}) || status.Leader == "" || status.Leading || slices.Contains(status.Voters, status.Server) {
+	if c.agent.Assignment().Generation == (plan.Generation{}) || status.Leader == "" || status.Leading || slices.Contains(status.Voters, status.Server) {
 		return false
 	}
 	alive := 0

@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // What the leader plans from: leases in Redis, processes in gossip.
@@ -46,8 +47,8 @@ func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
 	return c.view(live, entries.all), nil
 }
 
-// Heard implements rebalance.Source.
-func (c *cluster) Heard() []rebalance.Peer { return viewOf(nil, c.gossip.Members()).Peers }
+// Gossiped implements rebalance.Source.
+func (c *cluster) Gossiped() []rebalance.Peer { return viewOf(nil, c.gossip.Members()).Peers }
 
 // look reads everything anew.
 func (c *cluster) look(ctx context.Context) (rebalance.View, error) {
@@ -82,7 +83,7 @@ func (c *cluster) recognise(view *rebalance.View) {
 		if peer.Boot != c.node.boot {
 			continue
 		}
-		peer.Seat = c.agent.Seat()
+		peer.RaftInfo = c.agent.RaftInfo()
 		if peer.Superseded {
 			name := peer.Name
 			taken = &name
@@ -160,11 +161,11 @@ func viewOf(leases []LeaseInfo, members []membership.Member) rebalance.View {
 
 func peerOf(info LeaseInfo) rebalance.Peer {
 	return rebalance.Peer{
-		Node: rebalance.Node{
+		Node: plan.Node{
 			Name: info.Node, Weight: info.Weight, Draining: info.Draining,
 			Queues: slices.Sorted(maps.Keys(info.Queues)), Unready: slices.Sorted(maps.Keys(info.Unready)),
 		},
-		Boot: info.Boot, Address: info.Raft, Seat: info.Seat, Leased: true,
+		Boot: info.Boot, Address: info.Raft, RaftInfo: info.RaftInfo, Leased: true,
 	}
 }
 
@@ -175,10 +176,10 @@ func gossiped(m membership.Member) (rebalance.Peer, bool) {
 		return rebalance.Peer{}, false
 	}
 	peer := rebalance.Peer{
-		Node: rebalance.Node{Name: m.Instance.Node, Draining: m.Meta.Draining},
+		Node: plan.Node{Name: m.Instance.Node, Draining: m.Meta.Draining},
 		Boot: m.Instance.Boot, Address: net.JoinHostPort(host, strconv.Itoa(m.Meta.Raft)),
 	}
-	return peer, json.Unmarshal([]byte(m.Meta.Seat), &peer.Seat) == nil
+	return peer, json.Unmarshal([]byte(m.Meta.RaftInfo), &peer.RaftInfo) == nil
 }
 
 // addresses lists where other processes gossip, by their leases: gossip alone never
@@ -216,7 +217,7 @@ type readClaims struct {
 }
 
 // Claims implements rebalance.Source.
-func (c *cluster) Claims(ctx context.Context) (*rebalance.Assignment, error) {
+func (c *cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
 	entries, err := c.node.leases.Registry(ctx)
 	if err != nil {
 		return nil, err
@@ -255,7 +256,7 @@ func (c *cluster) readClaimsOf(ctx context.Context, q *queue.Queue) error {
 }
 
 // assignmentOf turns node names into an assignment; "" is no owner.
-func assignmentOf(owners map[string][]string) *rebalance.Assignment {
+func assignmentOf(owners map[string][]string) *plan.Assignment {
 	names := map[string]int32{}
 	for _, list := range owners {
 		for _, name := range list {
@@ -264,14 +265,14 @@ func assignmentOf(owners map[string][]string) *rebalance.Assignment {
 			}
 		}
 	}
-	a := &rebalance.Assignment{Nodes: slices.Sorted(maps.Keys(names))}
+	a := &plan.Assignment{Nodes: slices.Sorted(maps.Keys(names))}
 	for i, name := range a.Nodes {
 		names[name] = int32(i)
 	}
 	for _, queueName := range slices.Sorted(maps.Keys(owners)) {
-		p := rebalance.Placement{Queue: queueName}
+		p := plan.Placement{Queue: queueName}
 		for _, name := range owners[queueName] {
-			owner := rebalance.None
+			owner := plan.None
 			if name != "" {
 				owner = names[name]
 			}

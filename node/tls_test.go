@@ -245,6 +245,6 @@ func TestStrangerInATLSCluster(t *testing.T) {
 func seats(leader, other *member) bool {
 	view, err := leader.cluster.look(context.Background())
 	return err == nil && slices.ContainsFunc(view.Peers, func(p rebalance.Peer) bool {
-		return p.Boot == other.boot && p.Leased && p.Seat.Server != ""
+		return p.Boot == other.boot && p.Leased && p.RaftInfo.Server != ""
 	})
 }

@@ -147,10 +147,10 @@ func (c *cluster) lookAtReach(ctx context.Context, now time.Time, lonely *loneli
 func leaderOf(alive []rebalance.Peer, status rebalance.Status) (rebalance.Peer, bool) {
 	followed := make(map[string]bool, len(alive)) // by server id
 	for _, p := range alive {
-		followed[p.Seat.Leader] = true
+		followed[p.RaftInfo.Leader] = true
 	}
 	for _, p := range alive {
-		if followed[p.Seat.Server] && rebalance.SameGroup(p.Seat.Server, status.Server) {
+		if followed[p.RaftInfo.Server] && rebalance.SameGroup(p.RaftInfo.Server, status.Server) {
 			return p, true
 		}
 	}

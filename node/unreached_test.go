@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -22,7 +23,7 @@ func TestUnreached(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
 	start := time.Now()
-	alive := []rebalance.Peer{{Node: rebalance.Node{Name: "n2"}, Address: "h2:7947"}}
+	alive := []rebalance.Peer{{Node: plan.Node{Name: "n2"}, Address: "h2:7947"}}
 	fails := func(since, last time.Duration) []rebalance.Failing {
 		return []rebalance.Failing{{Address: "h2:7947", Since: start.Add(since), Last: start.Add(last), Err: errors.New("timeout")}}
 	}
@@ -89,7 +90,7 @@ func TestLoneliness(t *testing.T) {
 func TestLeaderOf(t *testing.T) {
 	t.Parallel()
 	peer := func(server, leader string) rebalance.Peer {
-		return rebalance.Peer{Address: server, Seat: rebalance.Seat{Server: server, Leader: leader}}
+		return rebalance.Peer{Address: server, RaftInfo: rebalance.RaftInfo{Server: server, Leader: leader}}
 	}
 	status := rebalance.Status{Server: "b9#7.1"}
 	for _, tt := range []struct {

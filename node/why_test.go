@@ -8,6 +8,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -128,15 +129,15 @@ func TestChange(t *testing.T) {
 	view := rebalance.View{
 		Queues: []lowkiq.Queue{{Name: "orders", Shards: 4}},
 		Peers: []rebalance.Peer{
-			{Node: rebalance.Node{Name: "n1"}, Leased: true}, {Node: rebalance.Node{Name: "n2"}, Leased: true},
-			{Node: rebalance.Node{Name: "old"}, Leased: true, Superseded: true}, {Node: rebalance.Node{Name: "late"}},
+			{Node: plan.Node{Name: "n1"}, Leased: true}, {Node: plan.Node{Name: "n2"}, Leased: true},
+			{Node: plan.Node{Name: "old"}, Leased: true, Superseded: true}, {Node: plan.Node{Name: "late"}},
 		},
 	}
 	nodes, err := change(view, []string{"n3"}, []string{"n2"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string]rebalance.Node{}
+	got := map[string]plan.Node{}
 	for _, n := range nodes {
 		got[n.Name] = n
 	}

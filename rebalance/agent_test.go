@@ -8,32 +8,33 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // movedFrom fails unless every change from before to after takes a shard from one
 // of the names.
-func movedFrom(t *testing.T, before, after *Assignment, names ...string) {
+func movedFrom(t *testing.T, before, after *plan.Assignment, names ...string) {
 	t.Helper()
 	if others := movedElsewhere(before, after, names); len(others) > 0 {
 		t.Errorf("moved %v, want only shards of %v to move", others, names)
 	}
 }
 
-func movedElsewhere(before, after *Assignment, names []string) []Change {
-	return slices.DeleteFunc(before.Diff(after), func(c Change) bool { return slices.Contains(names, c.From) })
+func movedElsewhere(before, after *plan.Assignment, names []string) []plan.Change {
+	return slices.DeleteFunc(before.Diff(after), func(c plan.Change) bool { return slices.Contains(names, c.From) })
 }
 
 // TestStoryChecksObject shows that the two judges of these stories can fail.
 func TestStoryChecksObject(t *testing.T) {
 	t.Parallel()
-	before := &Assignment{Nodes: []string{"a", "b"}, Queues: []Placement{{"q", []int32{0, 1}}}}
-	after := &Assignment{Nodes: []string{"a", "b"}, Queues: []Placement{{"q", []int32{1, 0}}}}
+	before := &plan.Assignment{Nodes: []string{"a", "b"}, Queues: []plan.Placement{{Queue: "q", Owners: []int32{0, 1}}}}
+	after := &plan.Assignment{Nodes: []string{"a", "b"}, Queues: []plan.Placement{{Queue: "q", Owners: []int32{1, 0}}}}
 	if got := movedElsewhere(before, after, []string{"a"}); len(got) != 1 || got[0].From != "b" {
 		t.Errorf("got %v, want the shard of b", got)
 	}
-	w := &world{seen: map[Generation][]byte{}}
-	before.Generation, after.Generation = Generation{1, 1}, Generation{1, 1}
-	for i, a := range []*Assignment{before, before, after} {
+	w := &world{seen: map[plan.Generation][]byte{}}
+	before.Generation, after.Generation = gen(1, 1), gen(1, 1)
+	for i, a := range []*plan.Assignment{before, before, after} {
 		if err := w.note(a); (err != nil) != (i == 2) {
 			t.Errorf("assignment %d of generation 1.1: got %v", i+1, err)
 		}
@@ -52,7 +53,7 @@ func (w *world) generations() int {
 // voting returns the living processes that are voters by the record.
 func (w *world) voting() []*process {
 	voters := w.voters()
-	return slices.DeleteFunc(w.alive(), func(p *process) bool { return !slices.Contains(voters, p.agent.Seat().Server) })
+	return slices.DeleteFunc(w.alive(), func(p *process) bool { return !slices.Contains(voters, p.agent.RaftInfo().Server) })
 }
 
 func TestClusterForms(t *testing.T) {
@@ -139,29 +140,37 @@ func TestEvenAfterADeparture(t *testing.T) {
 	t.Parallel()
 	for _, joins := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			nodes, queues, current := uneven()
-			w := newWorld(t, queues...)
-			for _, n := range nodes {
-				w.start(n.Name, func(p *process) { p.node, p.claims = n, current })
+			// n1 shares its ten queues with n2, so that n3 and n4 get nothing of what it has when it departs.
+			w := newWorld(t)
+			w.queues = nil
+			current := &plan.Assignment{Nodes: []string{"n1", "n2", "n3", "n4"}}
+			var names []string
+			for i := range int32(20) {
+				names = append(names, fmt.Sprintf("q%02d", i))
+				w.queues = append(w.queues, lowkiq.Queue{Name: names[i], Shards: 2})
+				current.Queues = append(current.Queues, plan.Placement{Queue: names[i], Owners: []int32{i % 2 * 2, i%2*2 + 1}})
+			}
+			for _, name := range current.Nodes {
+				w.start(name, func(p *process) { p.node.Queues, p.claims = names, current })
 			}
 			w.eventually(30*time.Second, "the cluster forms", w.agreed)
-			time.Sleep(2 * maxSettles * time.Second)
+			time.Sleep(2 * maxWindows * time.Second)
 			before := w.processes[0].agent.Assignment()
 			if changes := current.Diff(before); len(changes) > 0 {
 				t.Fatalf("at first: moved %v, want nothing to move", changes)
 			}
 			w.with(func() { w.processes[0].node.Draining = true })
 			w.processes[0].agent.Wake()
-			left := func() *Assignment { return w.processes[1].agent.Assignment() }
-			w.eventually(2*time.Second, "drain", func() bool { return len(left().Owned(nodes[0].Name)) == 0 })
-			movedFrom(t, before, left(), nodes[0].Name)
+			left := func() *plan.Assignment { return w.processes[1].agent.Assignment() }
+			w.eventually(2*time.Second, "drain", func() bool { return len(left().Owned("n1")) == 0 })
+			movedFrom(t, before, left(), "n1")
 			drained := left()
 			if joins {
-				w.start("new", func(p *process) { p.node.Queues = nodes[0].Queues })
+				w.start("new", func(p *process) { p.node.Queues = names })
 			}
-			time.Sleep((maxSettles - 1) * time.Second)
+			time.Sleep((maxWindows - 1) * time.Second)
 			if moved := len(drained.Diff(left())); (moved > 0) != joins {
-				t.Errorf("joins %v: %d moves within %s", joins, moved, (maxSettles-1)*time.Second)
+				t.Errorf("joins %v: %d moves within %s", joins, moved, (maxWindows-1)*time.Second)
 			}
 			w.eventually(2*time.Second, "even", func() bool { return len(drained.Diff(left())) > 0 })
 			for _, n := range left().Nodes {
@@ -215,7 +224,7 @@ func TestDeafNode(t *testing.T) {
 			}
 		})
 		name := deaf.node.Name
-		given := func() int { return w.leader().agent.Assignment().Counts("c")[name] }
+		given := func() int { return count(w.leader().agent.Assignment(), "c", name) }
 		w.eventually(5*time.Second, "a plan with the node", func() bool { return given() > 0 })
 		w.eventually(5*ttl, "what it was given goes elsewhere", func() bool { return given() == 0 })
 		after := w.leader().agent.Assignment()

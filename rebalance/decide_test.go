@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 func TestDecide(t *testing.T) {
@@ -22,27 +24,27 @@ func TestDecide(t *testing.T) {
 		{"no server yet", func(o *outlook) { o.server = "" }, join},
 		{"another record", func(o *outlook) { o.record = &record{ID: 8, Voters: []string{"b#8.1"}} }, join},
 		{"another record, leading the old", func(o *outlook) { o.record, o.leading = mine, true }, join},
-		{"a record of its own, answer lost", func(o *outlook) { o.record, o.minted = mine, "a#9.2" }, resume},
-		{"mark missing for a moment", func(o *outlook) { o.markGone = ttl }, stay},
-		{"mark missing for long", func(o *outlook) { o.markGone = 2 * ttl }, rebear},
-		{"mark missing for long, leading", func(o *outlook) { o.markGone, o.leading = 2*ttl, true }, stay},
-		{"mark missing for long, no lease", func(o *outlook) { o.markGone, o.leased = 2*ttl, false }, stay},
-		{"mark missing, voters dead", func(o *outlook) { o.livingVoters = 1 }, rebear},
+		{"a record of its own, answer lost", func(o *outlook) { o.record, o.offered = mine, "a#9.2" }, resume},
+		{"mark missing for a moment", func(o *outlook) { o.markMissing = ttl }, stay},
+		{"mark missing for long", func(o *outlook) { o.markMissing = 2 * ttl }, refound},
+		{"mark missing for long, leading", func(o *outlook) { o.markMissing, o.leading = 2*ttl, true }, stay},
+		{"mark missing for long, no lease", func(o *outlook) { o.markMissing, o.leased = 2*ttl, false }, stay},
+		{"mark missing, voters dead", func(o *outlook) { o.livingVoters = 1 }, refound},
 		{"mark there, voters dead", func(o *outlook) { o.livingVoters, o.marked = 1, true }, stay},
-		{"mark missing, voters dead, unheard before", func(o *outlook) { o.livingVoters, o.shy = 1, true }, stay},
+		{"mark missing, voters dead, unheard before", func(o *outlook) { o.livingVoters, o.standsBack = 1, true }, stay},
 		{"half of a step, its lesser side lost, mark missing for a moment", func(o *outlook) { o.record, o.livingVoters, o.livingFewer = step, 2, 1 }, stay},
-		{"half of a step, its lesser side lost", func(o *outlook) { o.record, o.livingVoters, o.livingFewer, o.markGone = step, 2, 1, ttl/2 }, rebear},
+		{"half of a step, its lesser side lost", func(o *outlook) { o.record, o.livingVoters, o.livingFewer, o.markMissing = step, 2, 1, ttl/2 }, refound},
 		{"half of a step, its lesser side lost, mark there", func(o *outlook) { o.record, o.livingVoters, o.livingFewer, o.marked = step, 2, 1, true }, stay},
-		{"half of a step, both sides live", func(o *outlook) { o.record, o.livingVoters, o.livingFewer, o.markGone = step, 3, 2, ttl }, stay},
-		{"no record, unheard before", func(o *outlook) { o.record, o.server, o.shy = nil, "", true }, stay},
-		{"no record, alone", func(o *outlook) { o.record, o.server = nil, "" }, found},
+		{"half of a step, both sides live", func(o *outlook) { o.record, o.livingVoters, o.livingFewer, o.markMissing = step, 3, 2, ttl }, stay},
+		{"no record, unheard before", func(o *outlook) { o.record, o.server, o.standsBack = nil, "", true }, stay},
+		{"no record, alone", func(o *outlook) { o.record, o.server = nil, "" }, bootstrap},
 		{"no record, no lease", func(o *outlook) { o.record, o.server, o.leased = nil, "", false }, stay},
 		{"no record, leading", func(o *outlook) { o.record, o.leading = nil, true }, restore},
 		{"no record, leading without lease", func(o *outlook) { o.record, o.leading, o.leased = nil, true, false }, stay},
 		{"no record, a peer has a leader", func(o *outlook) { o.record, o.peerLeader = nil, true }, stay},
-		{"no record for a ttl, a peer has a leader", func(o *outlook) { o.record, o.peerLeader, o.recordGone = nil, true, ttl }, found},
-		{"no record for a ttl, a leader", func(o *outlook) { o.record, o.leader, o.recordGone = nil, true, ttl }, stay},
-		{"no record for 2 ttl, a leader", func(o *outlook) { o.record, o.leader, o.recordGone = nil, true, 2*ttl }, found},
+		{"no record for a ttl, a peer has a leader", func(o *outlook) { o.record, o.peerLeader, o.recordMissing = nil, true, ttl }, bootstrap},
+		{"no record for a ttl, a leader", func(o *outlook) { o.record, o.leader, o.recordMissing = nil, true, ttl }, stay},
+		{"no record for 2 ttl, a leader", func(o *outlook) { o.record, o.leader, o.recordMissing = nil, true, 2*ttl }, bootstrap},
 	}
 	for _, tt := range tests {
 		o := base
@@ -57,10 +59,10 @@ func TestLiving(t *testing.T) {
 	t.Parallel()
 	rec := &record{ID: 7, Voters: []string{"a#7.1", "b#7.1", "c#7.1", "d#7.1"}}
 	peers := []Peer{
-		{Boot: "a", Leased: true, Seat: Seat{Server: "a#7.1"}},
-		{Boot: "b", Leased: true, Seat: Seat{Server: "b#6.1"}}, // its lease is older than its server
-		{Boot: "c", Leased: true, Seat: Seat{Server: "c#7.2"}}, // it dropped its vote
-		{Boot: "d", Seat: Seat{Server: "d#7.1"}},               // no lease
+		{Boot: "a", Leased: true, RaftInfo: RaftInfo{Server: "a#7.1"}},
+		{Boot: "b", Leased: true, RaftInfo: RaftInfo{Server: "b#6.1"}}, // its lease is older than its server
+		{Boot: "c", Leased: true, RaftInfo: RaftInfo{Server: "c#7.2"}}, // it dropped its vote
+		{Boot: "d", RaftInfo: RaftInfo{Server: "d#7.1"}},               // no lease
 	}
 	if got := living(rec.Voters, peers); got != 2 {
 		t.Errorf("got %d living voters, want 2", got)
@@ -143,8 +145,8 @@ func TestNextChange(t *testing.T) {
 	}
 }
 
-func drawnServers(drawing string) ([]raft.Server, View, Generation) {
-	current := Generation{1, 5}
+func drawnServers(drawing string) ([]raft.Server, View, plan.Generation) {
+	current := gen(1, 5)
 	var servers []raft.Server
 	var view View
 	for word := range strings.FieldsSeq(drawing) {
@@ -156,10 +158,10 @@ func drawnServers(drawing string) ([]raft.Server, View, Generation) {
 		if mark != "+" {
 			servers = append(servers, server)
 		}
-		p := Peer{Node: Node{Name: name, Draining: mark == "-"}, Leased: mark != "~", Seat: Seat{Server: string(server.ID), Applied: current}}
-		p.Young = mark == "*"
+		p := Peer{Node: plan.Node{Name: name, Draining: mark == "-"}, Leased: mark != "~", RaftInfo: RaftInfo{Server: string(server.ID), Applied: current}}
+		p.Recent = mark == "*"
 		if mark == "?" {
-			p.Seat.Applied.Index--
+			p.RaftInfo.Applied.Index--
 		}
 		if mark != "!" {
 			view.Peers = append(view.Peers, p)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/golden"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // TestGolden reads what every release has stored and sent, and writes the same today.
@@ -21,45 +22,41 @@ func TestGolden(t *testing.T) {
 			}
 		}
 	}
-	first := &Assignment{Nodes: []string{"n1", "n2"}, Queues: []Placement{{"mail", []int32{0}}, {"orders", []int32{1, None, 0}}}}
-	second := &Assignment{Generation: Generation{7, 300}, Nodes: []string{"n2"}, Queues: []Placement{{"orders", []int32{0, 0, 0}}}}
+	first := &plan.Assignment{Nodes: []string{"n1", "n2"}, Queues: []plan.Placement{{Queue: "mail", Owners: []int32{0}}, {Queue: "orders", Owners: []int32{1, plan.None, 0}}}}
+	second := &plan.Assignment{Generation: gen(7, 300), Nodes: []string{"n2"}, Queues: []plan.Placement{{Queue: "orders", Owners: []int32{0, 0, 0}}}}
 	whole := func() *state {
-		m := newMachine(func(*Assignment) {})
-		m.store(&state{record: 7, assignment: first, since: map[string][]uint64{"mail": {0}, "orders": {2, 3, 300}}})
-		return m.state.Load()
+		moved := *first
+		moved.MovedAt = map[string][]uint64{"mail": {0}, "orders": {2, 3, 300}}
+		return &state{record: 7, assignment: &moved}
 	}()
-	assignment, err := second.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden.Check(t, "assignment", string(assignment), func(t *testing.T, stored string) {
-		got := new(Assignment)
-		same(got, second)(t, got.UnmarshalBinary([]byte(stored)))
+	golden.Check(t, "assignment", string(second.Append(nil)), func(t *testing.T, stored string) {
+		got, err := plan.Decode([]byte(stored))
+		same(got, second)(t, err)
 	})
-	empty := &state{assignment: &Assignment{}}
+	empty := &state{assignment: &plan.Assignment{}}
 	golden.Check(t, "entry-record", string(recordEntry(7, first)), func(t *testing.T, stored string) {
 		got, err := empty.apply([]byte(stored), 2)
-		if err != nil || got.record != 7 || got.assignment.Generation != (Generation{7, 2}) || !got.assignment.SamePlaces(first) {
+		if err != nil || got.record != 7 || got.assignment.Generation != gen(7, 2) || !got.assignment.SamePlaces(first) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
 	golden.Check(t, "entry-assign", string(assignEntry(second)), func(t *testing.T, stored string) {
 		got, err := whole.apply([]byte(stored), 9)
-		if err != nil || got.assignment.Generation != (Generation{7, 9}) || !got.assignment.SamePlaces(second) {
+		if err != nil || got.assignment.Generation != gen(7, 9) || !got.assignment.SamePlaces(second) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
 	golden.Check(t, "entry-delta", string(deltaEntry(whole.assignment, second)), func(t *testing.T, stored string) {
 		got, err := whole.apply([]byte(stored), 9)
-		if err != nil || got.assignment.Generation != (Generation{7, 9}) || !got.assignment.SamePlaces(second) {
+		if err != nil || got.assignment.Generation != gen(7, 9) || !got.assignment.SamePlaces(second) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
 	golden.Check(t, "snapshot", string(whole.encode()), func(t *testing.T, stored string) {
-		m := newMachine(func(*Assignment) {})
+		m := newMachine(func(*plan.Assignment) {})
 		err := m.Restore(io.NopCloser(bytes.NewReader([]byte(stored))))
 		got := m.state.Load()
-		if err != nil || got.record != 7 || !got.assignment.SamePlaces(first) || !reflect.DeepEqual(got.since, whole.since) {
+		if err != nil || got.record != 7 || !got.assignment.SamePlaces(first) || !reflect.DeepEqual(got.assignment.MovedAt, whole.assignment.MovedAt) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
@@ -85,46 +82,45 @@ func TestGolden(t *testing.T) {
 		}
 	})
 	var sent bytes.Buffer
-	hello := greeting{Cluster: "default", Record: 7, Target: serverID("B1", 7, 1)}
-	if err := writeGreeting(&sent, hello); err != nil {
+	hello := handshake{Cluster: "default", Record: 7, Target: serverID("B1", 7, 1)}
+	if err := writeHandshake(&sent, hello); err != nil {
 		t.Fatal(err)
 	}
 	golden.Check(t, "greeting", sent.String(), func(t *testing.T, stored string) {
-		got, err := readGreeting(bytes.NewReader([]byte(stored)))
+		got, err := readHandshake(bytes.NewReader([]byte(stored)))
 		same(got, hello)(t, err)
 	})
-	seat := Seat{Server: serverID("B1", 7, 1), Leader: serverID("B2", 7, 12), Applied: Generation{7, 300}, Able: true}
-	text, err := json.Marshal(seat)
+	info := RaftInfo{Server: serverID("B1", 7, 1), Leader: serverID("B2", 7, 12), Applied: gen(7, 300), CanPlan: true}
+	text, err := json.Marshal(info)
 	if err != nil {
 		t.Fatal(err)
 	}
 	golden.Check(t, "seat", string(text), func(t *testing.T, stored string) {
-		var got Seat
+		var got RaftInfo
 		err := json.Unmarshal([]byte(stored), &got)
-		same(got, seat)(t, err)
+		same(got, info)(t, err)
 	})
 }
 
 // FuzzLog: entries and snapshots are read or refused, and what is read can be written.
 func FuzzLog(f *testing.F) {
-	first := &Assignment{Nodes: []string{"n1"}, Queues: []Placement{{"orders", []int32{0, None}}}}
-	began, err := (&state{assignment: &Assignment{}}).apply(recordEntry(7, first), 1)
+	first := &plan.Assignment{Nodes: []string{"n1"}, Queues: []plan.Placement{{Queue: "orders", Owners: []int32{0, plan.None}}}}
+	began, err := (&state{assignment: &plan.Assignment{}}).apply(recordEntry(7, first), 1)
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, seed := range [][]byte{recordEntry(7, first), assignEntry(first), began.encode(), {99}, {}, {commandAssign, 2}, deltaEntry(began.assignment, &Assignment{Nodes: []string{"n2"}, Queues: []Placement{{"mail", []int32{0, None}}}})} {
+	for _, seed := range [][]byte{recordEntry(7, first), assignEntry(first), began.encode(), {99}, {}, {commandAssign, 2}, deltaEntry(began.assignment, &plan.Assignment{Nodes: []string{"n2"}, Queues: []plan.Placement{{Queue: "mail", Owners: []int32{0, plan.None}}}})} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, from := range []*state{{assignment: &Assignment{}}, began} {
+		for _, from := range []*state{{assignment: &plan.Assignment{}}, began} {
 			if next, err := from.apply(data, 3); err == nil {
-				again := new(state)
-				if err := again.decode(next.encode()); err != nil {
+				if _, err := decodeState(next.encode()); err != nil {
 					t.Errorf("a snapshot of what %q makes: %v", data, err)
 				}
 			}
 		}
-		m := newMachine(func(*Assignment) {})
+		m := newMachine(func(*plan.Assignment) {})
 		if err := m.Restore(io.NopCloser(bytes.NewReader(data))); (err == nil) == (m.unread() != nil) {
 			t.Errorf("snapshot %q: %v, unread %v", data, err, m.unread())
 		}

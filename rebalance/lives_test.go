@@ -5,18 +5,20 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 func TestLives(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(0, 0)
-	l := lives{ttl: ttl}
+	l := crashWatch{ttl: ttl}
 	var peers []Peer
 	at := func(d time.Duration, what string, changes ...Peer) {
 		t.Helper()
 		for _, c := range changes {
 			peers = slices.DeleteFunc(peers, func(p Peer) bool { return p.Boot == c.Boot })
-			if c.Leased || c.Seat.Server != "" {
+			if c.Leased || c.RaftInfo.Server != "" {
 				peers = append(peers, c)
 			}
 		}
@@ -24,13 +26,13 @@ func TestLives(t *testing.T) {
 		got := ""
 		for _, p := range peers {
 			got += p.Boot
-			if p.Young {
+			if p.Recent {
 				got += "y"
 			}
-			if p.OnTrial {
+			if p.Barred {
 				got += "t"
 			}
-			if p.Doubted {
+			if p.Deferred {
 				got += "d"
 			}
 			got += " "
@@ -39,10 +41,10 @@ func TestLives(t *testing.T) {
 			t.Errorf("after %s: got %q, want %q", d, got, what)
 		}
 		for i := range peers {
-			peers[i].Young, peers[i].OnTrial, peers[i].Doubted = false, false, false
+			peers[i].Recent, peers[i].Barred, peers[i].Deferred = false, false, false
 		}
 	}
-	boot := func(name, boot string) Peer { return Peer{Node: Node{Name: name}, Boot: boot, Leased: true} }
+	boot := func(name, boot string) Peer { return Peer{Node: plan.Node{Name: name}, Boot: boot, Leased: true} }
 	gone := func(boot string) Peer { return Peer{Boot: boot} }
 	at(0, "A B", boot("a", "A"), boot("b", "B"))
 	at(1*ttl, "A", gone("B"))
@@ -93,7 +95,7 @@ func (w *world) loop(l looper, count int) {
 }
 
 // loops are the nodes of a crash loop that the assignment gives shards.
-func (a *Assignment) loops() (names []string) {
+func loops(a *plan.Assignment) (names []string) {
 	for _, name := range a.Nodes {
 		if name[0] == 'l' {
 			names = append(names, name)
@@ -143,7 +145,7 @@ func (w *world) crashLoop(l looper, nodes int) {
 			open = false
 		case <-time.After(50 * time.Millisecond):
 		}
-		if a := healthy[0].agent.Assignment(); len(a.loops()) > 0 || slices.ContainsFunc(a.Queues, func(q Placement) bool { return slices.Contains(q.Owners, None) }) {
+		if a := healthy[0].agent.Assignment(); len(loops(a)) > 0 || slices.ContainsFunc(a.Queues, func(q plan.Placement) bool { return slices.Contains(q.Owners, plan.None) }) {
 			held = time.Now()
 		}
 		if got := w.leader(); kept && got != leader && time.Since(died) > time.Second {

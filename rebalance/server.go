@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	firstElection = time.Second     // for a server that bootstraps: it has nobody to wait for
+	firstElection = time.Second     // for a server that bootstraps: it has no other to wait for
 	applyTimeout  = 2 * time.Second // for an entry to be taken into the log, at most
 	// An idle leader tells each follower what is committed about this often, which costs
-	// more than all else it does. What must be heard at once has an entry after it; see
-	// Agent.apply.
+	// more than all else it does. What must be known at once has an entry after it; see
+	// Agent.commit.
 	commitTimeout = 500 * time.Millisecond
 	// Entries may be whole assignments, so few of them are kept beside the snapshot.
 	snapshotEvery    = 64
@@ -71,7 +71,7 @@ func (a *Agent) drop() {
 	if err := a.server.raft.Shutdown().Error(); err != nil {
 		a.log.Warn("raft shutdown", "server", a.server.id, "err", err)
 	}
-	a.server, a.term, a.asked = nil, nil, asked{}
+	a.server, a.term, a.pending = nil, nil, pending{}
 }
 
 func newServer(id string, voters []string, election time.Duration, transport raft.Transport, m *machine, log *slog.Logger) (*server, error) {
@@ -99,8 +99,8 @@ func newServer(id string, voters []string, election time.Duration, transport raf
 	return &server{id: id, raft: r, machine: m, election: election}, nil
 }
 
-// calm sets the usual timeouts once a bootstrapped server leads.
-func (s *server) calm() error {
+// usualTimeouts sets the usual timeouts once a bootstrapped server leads.
+func (s *server) usualTimeouts() error {
 	conf := s.raft.ReloadableConfig()
 	if conf.ElectionTimeout == s.election {
 		return nil
@@ -126,16 +126,37 @@ func (s *server) voters() ([]string, error) {
 	return voterIDs(servers), err
 }
 
-// handOver gives leadership to another voter, if there is one, and waits until this
-// server is no voter any more, so that those who stay keep their quorum.
-func (s *server) handOver(ctx context.Context) {
+// leader returns the id of the leader it follows or is, "" if it knows none.
+func (s *server) leader() string {
+	_, id := s.raft.LeaderWithID()
+	return string(id)
+}
+
+// change begins one step of the Raft configuration.
+func (s *server) change(c change, timeout time.Duration) raft.Future {
+	id := raft.ServerID(c.server)
+	switch c.kind {
+	case addServer:
+		return s.raft.AddNonvoter(id, Address(c.server, c.peer.Address), 0, timeout)
+	case promote:
+		return s.raft.AddVoter(id, Address(c.server, c.peer.Address), 0, timeout)
+	case demote:
+		return s.raft.DemoteVoter(id, 0, timeout)
+	default:
+		return s.raft.RemoveServer(id, 0, timeout)
+	}
+}
+
+// leave gives leadership to another voter, if there is one, and waits until this
+// server is no voter any more, so that those that stay keep their quorum.
+func (s *server) leave(ctx context.Context) {
 	for {
 		voters, err := s.voters()
 		if err != nil || len(voters) < 2 || !slices.Contains(voters, s.id) {
 			return
 		}
 		if s.raft.State() == raft.Leader {
-			_ = s.transfer(ctx, s.raft.LeadershipTransfer) // tried again until the time is up
+			_ = transfer(ctx, s.raft.LeadershipTransfer) // tried again until the time is up
 		}
 		select {
 		case <-ctx.Done():
@@ -145,14 +166,9 @@ func (s *server) handOver(ctx context.Context) {
 	}
 }
 
-// transferTo gives leadership to one server.
-func (s *server) transferTo(ctx context.Context, to raft.Server) error {
-	return s.transfer(ctx, func() raft.Future { return s.raft.LeadershipTransferToServer(to.ID, to.Address) })
-}
-
 // transfer bounds the library's leadership transfer by ctx; the transfer itself
 // ends at the latest when the server is shut down.
-func (s *server) transfer(ctx context.Context, begin func() raft.Future) error {
+func transfer(ctx context.Context, begin func() raft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- begin().Error() }()
 	select {

@@ -3,8 +3,10 @@ package rebalance
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // Source tells the leader what it plans from. An error is never an empty answer:
@@ -12,11 +14,34 @@ import (
 type Source interface {
 	// View returns the processes and queues as they seem now.
 	View(ctx context.Context) (View, error)
-	// Claims returns who holds which shard by the claims, for the first leader that
+	// Claims returns which node holds which shard by the claims, for the first leader that
 	// never saw an assignment.
-	Claims(ctx context.Context) (*Assignment, error)
-	// Heard returns the processes as gossip alone shows them, at once and without Redis.
-	Heard() []Peer
+	Claims(ctx context.Context) (*plan.Assignment, error)
+	// Gossiped returns the processes as gossip alone shows them, at once and without Redis.
+	Gossiped() []Peer
+}
+
+// Record is the cluster record: one value, kept where all nodes see it, that says
+// which Raft group is the cluster's. The bytes mean nothing to its keeper.
+type Record interface {
+	// Load returns the record, nil if there is none.
+	Load(ctx context.Context) ([]byte, error)
+	// CompareAndSet replaces the record old, nil for none, by new, nil to delete it,
+	// and reports whether the record was old. After an error it may have happened.
+	CompareAndSet(ctx context.Context, old, new []byte) (bool, error)
+	// Now returns the keeper's time; it makes record ids that grow even when the
+	// record was lost.
+	Now(ctx context.Context) (time.Time, error)
+}
+
+// Mark is the leader's sign of life: a value that vanishes one lease ttl after its
+// last renewal.
+type Mark interface {
+	// Load returns the mark, nil if it is missing.
+	Load(ctx context.Context) ([]byte, error)
+	// Renew sets the mark for another ttl, but only while the cluster record equals
+	// record, and reports whether it did.
+	Renew(ctx context.Context, record, mark []byte) (bool, error)
 }
 
 // View is the cluster as one process sees it.
@@ -28,29 +53,35 @@ type View struct {
 
 // Peer is a process.
 type Peer struct {
-	Node              // what Plan needs of it; Deaf is filled in by the leader
-	Boot       string // the run of the process
-	Address    string // host:port of its Raft listener
-	Seat       Seat   // as the process last published it
-	Leased     bool   // it has a live lease
-	Superseded bool   // a newer process works under its name: it gets no shards
+	plan.Node           // what a plan needs of it; Laggard and Applied are filled in by the leader
+	Boot       string   // the run of the process
+	Address    string   // host:port of its Raft listener
+	RaftInfo   RaftInfo // as the process last published it
+	Leased     bool     // it has a live lease
+	Superseded bool     // a newer process works under its name: it gets no shards
 
-	// Filled in by the agent; see lives.
-	Young   bool // it has been there for less than 2 ttl, of which its lease may be the last: it may be dead
-	OnTrial bool // a process of its name crashed at its start, and this one may, too: it owns nothing
-	Doubted bool // so did a process of any name: it is not given its first shards yet
+	// Filled in by the agent; see crashWatch.
+	Recent   bool // it began less than 2 ttl ago; its lease may be all that is left of it
+	Barred   bool // a process of its name crashed at its start, and this one may, too: it owns nothing
+	Deferred bool // a process of any name did: it is not given its first shards yet
 }
 
-// Seat is what a process publishes of its place in the Raft group.
-type Seat struct {
-	Server  string     `json:"server,omitempty"` // the id of its Raft server, "" while it has none
-	Leader  string     `json:"leader,omitempty"` // the id of the leader it follows, "" while it knows none
-	Applied Generation `json:"applied,omitzero"` // the newest assignment it works by
-	Able    bool       `json:"able,omitempty"`   // it could plan, if it led: Redis has been in its reach for a while
+// RaftInfo is what a process publishes of its part in the Raft group.
+type RaftInfo struct {
+	Server  string          `json:"server,omitempty"` // the id of its Raft server, "" while it has none
+	Leader  string          `json:"leader,omitempty"` // the id of the leader it follows, "" while it knows none
+	Applied plan.Generation `json:"applied,omitzero"` // the newest assignment it works by
+	CanPlan bool            `json:"able,omitempty"`   // it could plan, if it led: it has reached Redis for a while
 }
 
-// names returns the names of the peers that may own shards, ascending.
-func (v View) names() []string {
+// mayOwn reports whether the process may own shards.
+func (p Peer) mayOwn() bool { return p.Leased && !p.Superseded }
+
+// mayVote reports whether the process may be a voter, and so lead.
+func (p Peer) mayVote() bool { return p.Leased && !p.Draining }
+
+// owners returns the names of the peers that may own shards, ascending.
+func (v View) owners() []string {
 	var names []string
 	for _, p := range v.Peers {
 		if p.mayOwn() {
@@ -61,14 +92,16 @@ func (v View) names() []string {
 	return slices.Compact(names)
 }
 
-// hears tells of a name whether its process has applied something of the record: then it
-// hears at once of what is agreed.
-func (v View) hears(record uint64) func(name string) bool {
-	hearing := map[string]bool{}
+// followers returns the names whose process has applied something of the record's log.
+// They learn at once of what is agreed.
+func (v View) followers(record uint64) map[string]bool {
+	names := map[string]bool{}
 	for _, p := range v.Peers {
-		hearing[p.Name] = hearing[p.Name] || p.mayOwn() && p.Seat.Applied.Record >= record
+		if p.mayOwn() && p.RaftInfo.Applied.Record >= record {
+			names[p.Name] = true
+		}
 	}
-	return func(name string) bool { return hearing[name] }
+	return names
 }
 
 // anyTakes reports whether one of the names may be given shards.
@@ -78,11 +111,9 @@ func (v View) anyTakes(names []string) bool {
 	})
 }
 
-func (p Peer) mayOwn() bool { return p.Leased && !p.Superseded }
-
 // peer returns the process whose Raft server has the id.
 func (v View) peer(server string) (Peer, bool) {
-	i := slices.IndexFunc(v.Peers, func(p Peer) bool { return p.Seat.Server == server })
+	i := slices.IndexFunc(v.Peers, func(p Peer) bool { return p.RaftInfo.Server == server })
 	if i < 0 {
 		return Peer{}, false
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // changeKind is a step of the Raft configuration.
@@ -36,44 +38,52 @@ func votersFor(n int) int {
 	return 5
 }
 
-// seated is a server of the configuration and what is known of its process.
-type seated struct {
+// serverState is a server of the configuration and what is known of its process.
+type serverState struct {
 	id       string
 	voter    bool
-	dead     bool // its process is not seen any more, or has dropped the server
+	dead     bool // its process is in no view any more, or has dropped the server
 	fit      bool // its process is leased and not draining
 	caughtUp bool // it has applied the current assignment
-	brief    bool // its process began lately or stands by: it may be gone as soon
+	mayEnd   bool // its process began lately or stands by: it may be gone as soon
 	peer     Peer
 }
 
 // nextChange returns the one step that brings the configuration nearer to what it
-// should be. Every process becomes a server; a voter is promoted before another one
-// is given up, so that the group does not shrink on the way.
-func nextChange(servers []raft.Server, view View, self string, current Generation) change {
-	seats := seat(servers, view, current)
+// should be:
+//
+//	a process that is no server yet                          is added, without a vote
+//	fewer fit voters than there should be                    a server that has caught up is promoted
+//	a server without a vote whose process is dead            is removed
+//	a voter that is dead or draining, once it is replaced    is removed or demoted
+//	more fit voters than there should be                     the last one is demoted
+//
+// So a voter is promoted before another one is given up, and the group does not shrink on the way.
+func nextChange(servers []raft.Server, view View, self string, current plan.Generation) change {
 	if c := newcomer(servers, view, self); c.kind != noChange {
 		return c
 	}
+	states := statesOf(servers, view, current)
 	fit, good, candidates := 0, 0, 0
-	for _, s := range seats {
-		if s.fit {
-			fit++
-			if s.voter {
-				good++
-			} else if !s.brief {
-				candidates++
-			}
+	for _, s := range states {
+		switch {
+		case !s.fit:
+			continue
+		case s.voter:
+			good++
+		case !s.mayEnd:
+			candidates++
 		}
+		fit++
 	}
 	// A voter that dies is a vote missing. One that may is taken only where there would be no
 	// other, as when a leader leaves.
-	briefToo := good == 0 && candidates == 0
+	any := good == 0 && candidates == 0
 	want := votersFor(fit)
-	for _, s := range seats {
+	for _, s := range states {
 		switch {
 		case s.id == self:
-		case s.fit && !s.voter && s.caughtUp && good < want && (briefToo || !s.brief):
+		case s.fit && !s.voter && s.caughtUp && good < want && (any || !s.mayEnd):
 			return change{promote, s.id, s.peer}
 		case s.dead && !s.voter:
 			return change{kind: removeServer, server: s.id}
@@ -81,9 +91,9 @@ func nextChange(servers []raft.Server, view View, self string, current Generatio
 	}
 	// While a voter is silent but not dead yet, no live one may go: the two left would have
 	// no quorum without it.
-	silent := slices.ContainsFunc(seats, func(s seated) bool { return s.voter && !s.fit && !s.peer.Draining })
-	for _, s := range slices.Backward(seats) {
-		replaced := good >= want || candidates == 0 && good > 0
+	silent := slices.ContainsFunc(states, func(s serverState) bool { return s.voter && !s.fit && !s.peer.Draining })
+	replaced := good >= want || candidates == 0 && good > 0
+	for _, s := range slices.Backward(states) {
 		switch {
 		case s.id == self || !s.voter:
 		case s.dead && replaced:
@@ -97,29 +107,29 @@ func nextChange(servers []raft.Server, view View, self string, current Generatio
 	return change{}
 }
 
-// seat looks up the servers' processes, ordered by id.
-func seat(servers []raft.Server, view View, current Generation) []seated {
-	seats := make([]seated, 0, len(servers))
+// statesOf looks up the servers' processes, ordered by id.
+func statesOf(servers []raft.Server, view View, current plan.Generation) []serverState {
+	states := make([]serverState, 0, len(servers))
 	for _, server := range servers {
 		p, seen := view.peer(string(server.ID))
-		seats = append(seats, seated{
+		states = append(states, serverState{
 			id:       string(server.ID),
 			voter:    server.Suffrage == raft.Voter,
 			dead:     !seen,
-			fit:      seen && p.Leased && !p.Draining,
-			caughtUp: seen && p.Seat.Applied.Compare(current) >= 0,
-			brief:    p.Young || p.Doubted || p.Superseded,
+			fit:      seen && p.mayVote(),
+			caughtUp: seen && p.RaftInfo.Applied.Compare(current) >= 0,
+			mayEnd:   p.Recent || p.Deferred || p.Superseded,
 			peer:     p,
 		})
 	}
-	slices.SortFunc(seats, func(a, b seated) int { return cmp.Compare(a.id, b.id) })
-	return seats
+	slices.SortFunc(states, func(a, b serverState) int { return cmp.Compare(a.id, b.id) })
+	return states
 }
 
 // newcomer returns the first process under the record that is no server yet.
 func newcomer(servers []raft.Server, view View, self string) change {
 	for _, p := range view.Peers {
-		id := p.Seat.Server
+		id := p.RaftInfo.Server
 		if !p.Leased || recordOf(id) != recordOf(self) {
 			continue
 		}

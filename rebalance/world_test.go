@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 const ttl = 6 * time.Second
@@ -33,13 +34,13 @@ type world struct {
 	raw, mark []byte
 	marked    time.Time // when the mark was last renewed
 	processes []*process
-	seen      map[Generation][]byte // what was agreed at each generation
+	seen      map[plan.Generation][]byte // what was agreed at each generation
 }
 
 // process is one node's process.
 type process struct {
 	world  *world
-	node   Node
+	node   plan.Node
 	boot   string
 	host   string // where its Raft server listens
 	agent  *Agent
@@ -59,15 +60,15 @@ type process struct {
 	stuck      bool                    // its heartbeats pass and its entries do not
 	dies       func(next *record) bool // it is killed right after it wrote such a record
 	lostReply  bool                    // its next successful compare-and-set loses its answer
-	seat       Seat
-	claims     *Assignment
+	seat       RaftInfo
+	claims     *plan.Assignment
 }
 
 func newWorld(t *testing.T, queues ...lowkiq.Queue) *world {
 	if queues == nil {
 		queues = []lowkiq.Queue{{Name: "a", Shards: 40}, {Name: "b", Shards: 40}}
 	}
-	w := &world{t: t, queues: queues, ended: make(chan struct{}), seen: map[Generation][]byte{}}
+	w := &world{t: t, queues: queues, ended: make(chan struct{}), seen: map[plan.Generation][]byte{}}
 	t.Cleanup(w.stop)
 	return w
 }
@@ -89,7 +90,7 @@ func inBubble(t *testing.T, n int, story func(t *testing.T, w *world)) {
 func (w *world) start(name string, options ...func(*process)) *process {
 	p := &process{
 		world: w, boot: fmt.Sprintf("B%d", len(w.processes)), host: "mem", done: make(chan struct{}),
-		node:       Node{Name: name, Weight: 1, Queues: []string{"a", "b"}},
+		node:       plan.Node{Name: name, Weight: 1, Queues: []string{"a", "b"}},
 		transports: map[raft.ServerAddress]*raft.InmemTransport{},
 	}
 	for _, option := range options {
@@ -141,11 +142,8 @@ func (p *process) watch(ctx context.Context) {
 
 // note takes an assignment that a process works by; it objects if another one of
 // the same generation has been seen.
-func (w *world) note(a *Assignment) error {
-	data, err := a.MarshalBinary()
-	if err != nil {
-		return err
-	}
+func (w *world) note(a *plan.Assignment) error {
+	data := a.Append(nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if was, ok := w.seen[a.Generation]; ok && !bytes.Equal(was, data) {
@@ -274,26 +272,26 @@ func (p *process) View(context.Context) (View, error) {
 			continue
 		}
 		if !q.frozen && !q.killed {
-			q.seat = q.agent.Seat()
+			q.seat = q.agent.RaftInfo()
 		}
-		v.Peers = append(v.Peers, Peer{Node: q.node, Boot: q.boot, Address: q.host, Seat: q.seat, Leased: q.leased()})
+		v.Peers = append(v.Peers, Peer{Node: q.node, Boot: q.boot, Address: q.host, RaftInfo: q.seat, Leased: q.leased()})
 	}
 	return v, nil
 }
 
-// Heard is what gossip shows: who lives and is not cut off from the process.
-func (p *process) Heard() (peers []Peer) {
+// Gossiped is what gossip shows: who lives and is not cut off from the process.
+func (p *process) Gossiped() (peers []Peer) {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	for _, q := range p.world.processes {
 		if !p.noGossip && !q.gone() && !q.killed && (p == q || !p.noPeers && !q.noPeers) {
-			peers = append(peers, Peer{Node: q.node, Boot: q.boot, Seat: q.agent.Seat()})
+			peers = append(peers, Peer{Node: q.node, Boot: q.boot, RaftInfo: q.agent.RaftInfo()})
 		}
 	}
 	return peers
 }
 
-func (p *process) Claims(context.Context) (*Assignment, error) { return p.claims, nil }
+func (p *process) Claims(context.Context) (*plan.Assignment, error) { return p.claims, nil }
 
 // gone reports whether the process has left in order. Under mu.
 func (p *process) gone() bool {
@@ -342,7 +340,7 @@ func (w *world) agreed() bool {
 	slices.Sort(names)
 	covered := len(a.Queues) == len(w.queues)
 	for _, q := range a.Queues {
-		covered = covered && !slices.Contains(q.Owners, None)
+		covered = covered && !slices.Contains(q.Owners, plan.None)
 	}
 	return covered && slices.Equal(a.Nodes, names)
 }
@@ -382,4 +380,86 @@ func (w *world) stop() {
 	for _, p := range w.processes {
 		<-p.done
 	}
+}
+
+// The keeper of record and mark, as each process reaches it.
+
+type keeperRecord struct{ *process }
+
+func (k keeperRecord) Load(context.Context) ([]byte, error) {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.noKeeper {
+		return nil, errCut
+	}
+	return k.world.raw, nil
+}
+
+func (k keeperRecord) CompareAndSet(_ context.Context, old, new []byte) (bool, error) {
+	done, err := k.compareAndSet(old, new)
+	if next, _ := decodeRecord(new); done && k.dies != nil && k.dies(next) {
+		k.kill()
+		return false, errCut
+	}
+	return done, err
+}
+
+func (k keeperRecord) compareAndSet(old, new []byte) (bool, error) {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.noKeeper {
+		return false, errCut
+	}
+	if !bytes.Equal(k.world.raw, old) {
+		return false, nil
+	}
+	k.world.raw = new
+	if k.lostReply {
+		k.lostReply = false
+		return false, errCut
+	}
+	return true, nil
+}
+
+func (k keeperRecord) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+
+type keeperMark struct{ *process }
+
+func (k keeperMark) Load(context.Context) ([]byte, error) {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.noKeeper {
+		return nil, errCut
+	}
+	if time.Since(k.world.marked) >= ttl {
+		return nil, nil
+	}
+	return k.world.mark, nil
+}
+
+func (k keeperMark) Renew(_ context.Context, record, mark []byte) (bool, error) {
+	k.world.mu.Lock()
+	defer k.world.mu.Unlock()
+	if k.noKeeper {
+		return false, errCut
+	}
+	if !bytes.Equal(record, k.world.raw) {
+		return false, nil
+	}
+	k.world.mark, k.world.marked = mark, time.Now()
+	return true, nil
+}
+
+// count returns how many shards of a queue a node is given.
+func count(a *plan.Assignment, queue, node string) (n int) {
+	for _, shard := range a.Owned(node) {
+		if shard.Queue == queue {
+			n++
+		}
+	}
+	return n
+}
+
+func gen(record, index uint64) plan.Generation {
+	return plan.Generation{Record: record, Index: index}
 }

@@ -113,10 +113,10 @@ func TestSuccessors(t *testing.T) {
 		servers = append(servers, raft.Server{ID: raft.ServerID(id)})
 	}
 	servers[4].Suffrage = raft.Nonvoter
-	able := func(server string) Peer { return Peer{Seat: Seat{Server: server, Able: true}} }
+	able := func(server string) Peer { return Peer{RaftInfo: RaftInfo{Server: server, CanPlan: true}} }
 	draining := able("c#7.1")
 	draining.Draining = true
-	heard := []Peer{able("a#7.1"), {Seat: Seat{Server: "b#7.1"}}, draining, able("d#7.1"), able("e#7.1"), able("x#7.1")}
+	heard := []Peer{able("a#7.1"), {RaftInfo: RaftInfo{Server: "b#7.1"}}, draining, able("d#7.1"), able("e#7.1"), able("x#7.1")}
 	if got := successors(servers, heard, "a#7.1"); len(got) != 1 || got[0].ID != "d#7.1" {
 		t.Errorf("got %v, want d alone: b is not able, c is draining, e has no vote", got)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/golden"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // TestGolden reads what every release has stored, and writes the same today.
@@ -17,8 +18,8 @@ func TestGolden(t *testing.T) {
 	lease := Lease{
 		Node: "n1", Boot: "01J", Instance: "n1/01J.2", Start: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC), Weight: 2,
 		Gossip: "192.0.2.1:7946", Raft: "192.0.2.1:7947", HTTP: "http://192.0.2.1:8080", Version: "0.1.0",
-		Seat:   rebalance.Seat{Server: "01J#7.1", Leader: "01K#7.2", Applied: rebalance.Generation{Record: 7, Index: 300}, Able: true},
-		Queues: map[string]int{"mail": 0, "orders": 16}, Draining: true, TTL: 6000, Process: who,
+		RaftInfo: rebalance.RaftInfo{Server: "01J#7.1", Leader: "01K#7.2", Applied: plan.Generation{Record: 7, Index: 300}, CanPlan: true},
+		Queues:   map[string]int{"mail": 0, "orders": 16}, Draining: true, TTL: 6000, Process: who,
 		Refused: []string{"shard orders/3: nack: NOPERM"}, Features: []string{"fmt2"},
 		Unready: map[string]string{"mail": "post http://192.0.2.9/: connection refused"},
 	}

@@ -24,21 +24,21 @@ import (
 // Lease is what a lease says of its instance. The text stays the same until something changes, so
 // that readers need not parse it again.
 type Lease struct {
-	Node     string         `json:"node"`
-	Boot     string         `json:"boot"`
-	Instance string         `json:"instance"`
-	Start    time.Time      `json:"start"` // by Redis's clock
-	Weight   int            `json:"weight,omitempty"`
-	Gossip   string         `json:"gossip,omitempty"` // host:port
-	Raft     string         `json:"raft,omitempty"`   // host:port
-	Seat     rebalance.Seat `json:"seat"`
-	HTTP     string         `json:"http,omitempty"`
-	Version  string         `json:"version,omitempty"`
-	Queues   map[string]int `json:"queues"` // handled queues, and how many shards of each are owned
-	Draining bool           `json:"draining,omitempty"`
-	TTL      int64          `json:"ttl_ms"`
-	Process  Process        `json:"process"`
-	Refused  []string       `json:"refused,omitempty"` // stuck operations: what Redis refuses, and why
+	Node     string             `json:"node"`
+	Boot     string             `json:"boot"`
+	Instance string             `json:"instance"`
+	Start    time.Time          `json:"start"` // by Redis's clock
+	Weight   int                `json:"weight,omitempty"`
+	Gossip   string             `json:"gossip,omitempty"` // host:port
+	Raft     string             `json:"raft,omitempty"`   // host:port
+	RaftInfo rebalance.RaftInfo `json:"seat"`
+	HTTP     string             `json:"http,omitempty"`
+	Version  string             `json:"version,omitempty"`
+	Queues   map[string]int     `json:"queues"` // handled queues, and how many shards of each are owned
+	Draining bool               `json:"draining,omitempty"`
+	TTL      int64              `json:"ttl_ms"`
+	Process  Process            `json:"process"`
+	Refused  []string           `json:"refused,omitempty"` // stuck operations: what Redis refuses, and why
 	// Unready are the queues whose handler cannot work, and why. The process is not given shards of
 	// them while another node could take them.
 	Unready map[string]string `json:"unready,omitempty"`

@@ -1,4 +1,4 @@
-package rebalance
+package plan
 
 import (
 	"cmp"
@@ -10,8 +10,8 @@ import (
 )
 
 // Generation says which of two assignments is newer. Record is compared first: a
-// cluster that was born again counts Raft indexes from the start, under a higher
-// record id.
+// cluster whose Raft group was founded again counts Raft indexes from the start, under
+// a higher record id.
 type Generation struct {
 	Record uint64 `json:"record"` // the cluster record's id
 	Index  uint64 `json:"index"`  // the Raft index at which it was agreed
@@ -28,16 +28,16 @@ func (g Generation) String() string { return fmt.Sprintf("%d.%d", g.Record, g.In
 // None is the owner of a shard that no node should own.
 const None int32 = -1
 
-// Assignment is the agreed map shard -> node. It is a value that nobody changes
-// once it is made, so it may be shared between goroutines. The zero Assignment
-// assigns nothing.
+// Assignment is the agreed map shard -> node. It is never changed once it is made, so
+// goroutines may share it. The zero Assignment assigns nothing.
 type Assignment struct {
 	Generation Generation
 	Nodes      []string    // the names that own something, ascending
 	Queues     []Placement // ascending by name
 
-	// since is the Raft index of each shard's last move, by queue; nil if unknown.
-	since map[string][]uint64
+	// MovedAt is the Raft index of each shard's last move, by queue and shard index; 0 is
+	// a shard that has not moved under this record. nil if unknown.
+	MovedAt map[string][]uint64
 }
 
 // Placement says who owns the shards of one queue.
@@ -57,19 +57,18 @@ func (a *Assignment) placement(queue string) []int32 {
 
 // Owner returns the name of the node that should own the shard, "" if none.
 func (a *Assignment) Owner(shard lowkiq.Shard) string {
-	owners := a.placement(shard.Queue)
-	if shard.Index < 0 || shard.Index >= len(owners) {
+	if shard.Index < 0 {
 		return ""
 	}
-	return a.name(owners[shard.Index])
+	return a.at(a.placement(shard.Queue), shard.Index)
 }
 
-// name returns the name behind an entry of Owners.
-func (a *Assignment) name(owner int32) string {
-	if owner == None {
+// at returns the owner's name at index i, "" if there is none or i is past the end.
+func (a *Assignment) at(owners []int32, i int) string {
+	if i >= len(owners) || owners[i] == None {
 		return ""
 	}
-	return a.Nodes[owner]
+	return a.Nodes[owners[i]]
 }
 
 // Owned returns the shards that the node should own, ordered by queue and index.
@@ -87,17 +86,6 @@ func (a *Assignment) Owned(node string) []lowkiq.Shard {
 		}
 	}
 	return shards
-}
-
-// Counts returns how many shards of the queue each node should own.
-func (a *Assignment) Counts(queue string) map[string]int {
-	counts := map[string]int{}
-	for _, owner := range a.placement(queue) {
-		if owner != None {
-			counts[a.Nodes[owner]]++
-		}
-	}
-	return counts
 }
 
 // SamePlaces reports whether a and other assign every shard alike, at whatever
@@ -120,11 +108,12 @@ type Change struct {
 // only one of the two knows count as having no owner in the other.
 func (a *Assignment) Diff(next *Assignment) []Change {
 	var changes []Change
-	for _, queue := range queueNames(a, next) {
+	queues := append(a.queues(), next.queues()...)
+	slices.Sort(queues)
+	for _, queue := range slices.Compact(queues) {
 		was, is := a.placement(queue), next.placement(queue)
 		for i := range max(len(was), len(is)) {
-			from, to := a.at(was, i), next.at(is, i)
-			if from != to {
+			if from, to := a.at(was, i), next.at(is, i); from != to {
 				changes = append(changes, Change{lowkiq.Shard{Queue: queue, Index: i}, from, to})
 			}
 		}
@@ -132,23 +121,73 @@ func (a *Assignment) Diff(next *Assignment) []Change {
 	return changes
 }
 
-// at returns the owner's name at index i, "" past the end.
-func (a *Assignment) at(owners []int32, i int) string {
-	if i >= len(owners) {
-		return ""
+// queues returns the names of the queues, ascending.
+func (a *Assignment) queues() []string {
+	names := make([]string, len(a.Queues))
+	for i, q := range a.Queues {
+		names[i] = q.Queue
 	}
-	return a.name(owners[i])
+	return names
 }
 
-// queueNames returns the names of the queues of both assignments, ascending.
-func queueNames(a, b *Assignment) []string {
-	names := make([]string, 0, len(a.Queues)+len(b.Queues))
+// Follow makes a the assignment that is agreed after base: it sets the generation, and
+// notes of the shards whose owner is another than in base that they moved at the index.
+func (a *Assignment) Follow(base *Assignment, agreed Generation, moved uint64) {
+	a.Generation, a.MovedAt = agreed, make(map[string][]uint64, len(a.Queues))
 	for _, q := range a.Queues {
-		names = append(names, q.Queue)
+		was, at := base.placement(q.Queue), make([]uint64, len(q.Owners))
+		for i := range q.Owners {
+			at[i] = moved
+			if i < len(was) && base.at(was, i) == a.at(q.Owners, i) {
+				at[i] = base.movedAt(q.Queue, i)
+			}
+		}
+		a.MovedAt[q.Queue] = at
 	}
-	for _, q := range b.Queues {
-		names = append(names, q.Queue)
+}
+
+// movedAt returns the Raft index of a shard's last move, 0 if none is known.
+func (a *Assignment) movedAt(queue string, shard int) uint64 {
+	if at := a.MovedAt[queue]; shard < len(at) {
+		return at[shard]
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return 0
+}
+
+// Moved reports whether any shard was moved under this record.
+func (a *Assignment) Moved() bool {
+	for _, at := range a.MovedAt {
+		if slices.ContainsFunc(at, func(index uint64) bool { return index > 0 }) {
+			return true
+		}
+	}
+	return false
+}
+
+// applied returns the assignment without those shards of the laggards that they were
+// given after the generation they have applied: they do not know of them.
+func (a *Assignment) applied(nodes []Node) *Assignment {
+	known := map[string]Generation{}
+	for _, n := range nodes {
+		if n.Laggard {
+			known[n.Name] = n.Applied
+		}
+	}
+	if len(known) == 0 {
+		return a
+	}
+	kept := *a
+	kept.Queues = make([]Placement, len(a.Queues))
+	for k, q := range a.Queues {
+		owners := slices.Clone(q.Owners)
+		for i := range owners {
+			upTo, laggard := known[a.at(owners, i)]
+			given := Generation{a.Generation.Record, a.movedAt(q.Queue, i)}
+			if laggard && given.Index > 0 && upTo.Compare(given) < 0 {
+				owners[i] = None
+			}
+		}
+		kept.Queues[k] = Placement{q.Queue, owners}
+	}
+	return &kept
 }

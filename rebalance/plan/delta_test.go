@@ -1,4 +1,4 @@
-package rebalance
+package plan
 
 import (
 	"bytes"
@@ -50,35 +50,31 @@ func TestDelta(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 5000 {
 		base, next := scattered(r), scattered(r)
-		began, err := (&state{assignment: &Assignment{}}).apply(recordEntry(7, base), 3)
+		base.Follow(&Assignment{}, Generation{7, 3}, 0)
+		next.Follow(base, Generation{7, 9}, 9)
+		delta := AppendDelta(nil, base, next)
+		got, err := base.ApplyDelta(delta)
 		if err != nil {
 			t.Fatal(err)
 		}
-		whole, err := began.apply(assignEntry(next), 9)
-		if err != nil {
-			t.Fatal(err)
+		got.Follow(base, Generation{7, 9}, 9)
+		if !bytes.Equal(got.AppendSnapshot(nil), next.AppendSnapshot(nil)) {
+			t.Fatalf("from %+v to %+v: got %+v", base, next, got)
 		}
-		entry := deltaEntry(began.assignment, next)
-		delta, err := began.apply(entry, 9)
-		if err != nil || !bytes.Equal(delta.encode(), whole.encode()) {
-			t.Fatalf("from %+v to %+v: got %+v, %v", base, next, delta, err)
-		}
-		if later, err := whole.apply(entry, 10); err != nil || later != whole {
+		if later, err := next.ApplyDelta(delta); err != nil || later != nil {
 			t.Fatalf("of another assignment: got %+v, %v; want no change", later, err)
 		}
-		if short, err := began.apply(entry[:len(entry)-1], 9); err == nil {
-			t.Fatalf("cut off: got %+v, want an error", short.assignment)
+		if short, err := base.ApplyDelta(delta[:len(delta)-1]); err == nil && len(delta) > 1 {
+			t.Fatalf("cut off: got %+v, want an error", short)
 		}
-		damaged := slices.Clone(entry)
+		damaged := slices.Clone(delta)
 		damaged[r.IntN(len(damaged))] ^= byte(1 << r.IntN(8))
-		if after, err := began.apply(damaged, 9); err == nil {
-			if err := new(state).decode(after.encode()); err != nil {
-				t.Fatalf("damaged %q: a snapshot of what it makes: %v", damaged, err)
+		if after, err := base.ApplyDelta(damaged); err == nil && after != nil {
+			after.Follow(base, Generation{7, 9}, 9)
+			if got, err := DecodeSnapshot(after.AppendSnapshot(nil)); err != nil || !got.SamePlaces(after) {
+				t.Fatalf("damaged %q: a snapshot of what it makes: %+v, %v", damaged, got, err)
 			}
 		}
-	}
-	if _, err := (&state{assignment: &Assignment{}}).apply(deltaEntry(&Assignment{}, &Assignment{}), 1); err == nil {
-		t.Error("before the record id: got no error")
 	}
 }
 
@@ -94,12 +90,11 @@ func TestBytesOfAPlan(t *testing.T) {
 	}
 	queues := []lowkiq.Queue{{Name: "a", Shards: shards / 2}, {Name: "b", Shards: shards / 2}}
 	place := func(base *Assignment, nodes []Node) *Assignment {
-		next := Plan(base, nodes, queues).Next
+		next := Compute(base, nodes, queues).Next
 		next.Generation = Generation{1, base.Generation.Index + 1}
 		return next
 	}
 	first := place(&Assignment{}, nodes(count))
-	whole := len(assignEntry(first))
 	for _, c := range []struct {
 		what string
 		with []Node
@@ -108,13 +103,10 @@ func TestBytesOfAPlan(t *testing.T) {
 		{"one joins", nodes(count + 1), 150}, {"one leaves", nodes(count)[1:], 150}, {"a hundred leave", nodes(count)[100:], 6000}, {"nothing", nodes(count), 16},
 	} {
 		next := place(first, c.with)
-		moves, bytes := len(first.Diff(next)), len(planEntry(first, next))
-		t.Logf("%s: %d moves, %d bytes; the whole has %d", c.what, moves, bytes, len(assignEntry(next)))
+		moves, bytes := len(first.Diff(next)), len(AppendDelta(nil, first, next))
+		t.Logf("%s: %d moves, %d bytes; the whole has %d", c.what, moves, bytes, len(next.Append(nil)))
 		if bytes > c.most {
 			t.Errorf("%s: %d bytes for %d moves, want at most %d", c.what, bytes, moves, c.most)
 		}
-	}
-	if got := len(planEntry(&Assignment{}, first)); got > whole {
-		t.Errorf("the first plan has %d bytes, the whole %d", got, whole)
 	}
 }

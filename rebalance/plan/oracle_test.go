@@ -1,4 +1,4 @@
-package rebalance
+package plan
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 
 // checkPlan is the judge of the plan tests: it says which rule of Plan a plan
 // breaks, if any. It shares no code with Plan.
-func checkPlan(current *Assignment, nodes []Node, queues []lowkiq.Queue, got Planned) error {
+func checkPlan(current *Assignment, nodes []Node, queues []lowkiq.Queue, got Result) error {
 	if len(got.Next.Queues) != len(queues) {
 		return fmt.Errorf("coverage: got %d queues, want %d", len(got.Next.Queues), len(queues))
 	}
@@ -25,16 +25,16 @@ func checkPlan(current *Assignment, nodes []Node, queues []lowkiq.Queue, got Pla
 		return fmt.Errorf("moves: %d listed, %d made", len(got.Moves), moves)
 	}
 	o := newOracle(current, nodes, queues)
-	if o.left != got.Left {
-		return fmt.Errorf("left: got %v, want %v", got.Left, o.left)
+	if o.ownerLost != got.OwnerLost {
+		return fmt.Errorf("owner lost: got %v, want %v", got.OwnerLost, o.ownerLost)
 	}
 	if uneven, least := o.uneven(got.Next), o.least(); o.price(moves, uneven) != least {
-		return fmt.Errorf("best: %d moves and sum of squares %d cost %d, want %d (left %v)", moves, uneven, o.price(moves, uneven), least, o.left)
+		return fmt.Errorf("best: %d moves and sum of squares %d cost %d, want %d (owner lost %v)", moves, uneven, o.price(moves, uneven), least, o.ownerLost)
 	}
 	return nil
 }
 
-func checkQueue(current *Assignment, nodes []Node, q lowkiq.Queue, got Planned) (moves int, err error) {
+func checkQueue(current *Assignment, nodes []Node, q lowkiq.Queue, got Result) (moves int, err error) {
 	may := func(n Node) bool { return !n.Draining && slices.Contains(n.Queues, q.Name) }
 	owned := map[string]int{}
 	pinned := 0
@@ -49,24 +49,20 @@ func checkQueue(current *Assignment, nodes []Node, q lowkiq.Queue, got Planned) 
 			switch {
 			case n.Name == to && !may(n):
 				return 0, fmt.Errorf("eligibility: shard %d went to %s", i, to)
-			case n.Deaf && may(n) && n.Name == to && from != to:
-				return 0, fmt.Errorf("deaf: shard %d went to %s", i, to)
-			case n.Deaf && may(n) && n.Name == from && from != to:
-				return 0, fmt.Errorf("deaf: shard %d left %s", i, from)
-			case n.Deaf && may(n) && n.Name == from:
+			case n.Laggard && may(n) && n.Name == to && from != to:
+				return 0, fmt.Errorf("laggard: shard %d went to %s", i, to)
+			case n.Laggard && may(n) && n.Name == from && from != to:
+				return 0, fmt.Errorf("laggard: shard %d left %s", i, from)
+			case n.Laggard && may(n) && n.Name == from:
 				pinned++
 			}
 		}
 	}
-	total, deaf := 0, false
+	total := 0
 	for _, n := range nodes {
-		if may(n) && !n.Deaf {
+		if may(n) && !n.Laggard {
 			total += n.Weight
 		}
-		deaf = deaf || may(n) && n.Deaf
-	}
-	if reported := slices.Contains(got.Unhandled, q.Name); reported != (total == 0 && !deaf) {
-		return 0, fmt.Errorf("unhandled: reported %v with total weight %d", reported, total)
 	}
 	if total == 0 {
 		if owned[""] != q.Shards-pinned {
@@ -78,7 +74,7 @@ func checkQueue(current *Assignment, nodes []Node, q lowkiq.Queue, got Planned) 
 		return 0, fmt.Errorf("coverage: %d shards without owner", owned[""])
 	}
 	for _, n := range nodes {
-		if !may(n) || n.Deaf {
+		if !may(n) || n.Laggard {
 			continue
 		}
 		low, high := quota(q.Shards-pinned, n.Weight, total)
@@ -103,10 +99,10 @@ func quota(shards, weight, total int) (low, high int) {
 // shard more on a node is dearer than the one before, and a quota rounded down is so
 // cheap that it is always filled.
 type oracle struct {
-	current *Assignment
-	nodes   []Node
-	queues  []lowkiq.Queue
-	left    bool // a shard has lost its owner, so moves are dearer than unevenness, else the other way round
+	current   *Assignment
+	nodes     []Node
+	queues    []lowkiq.Queue
+	ownerLost bool // a shard has lost its owner, so moves are dearer than unevenness, else the other way round
 }
 
 const (
@@ -121,7 +117,7 @@ func newOracle(current *Assignment, nodes []Node, queues []lowkiq.Queue) *oracle
 		for i := range q.Shards {
 			from := current.Owner(lowkiq.Shard{Queue: q.Name, Index: i})
 			keeps := slices.ContainsFunc(nodes, func(n Node) bool { return n.Name == from && takes(n, q) })
-			o.left = o.left || from != "" && !keeps
+			o.ownerLost = o.ownerLost || from != "" && !keeps
 		}
 	}
 	return o
@@ -130,17 +126,17 @@ func newOracle(current *Assignment, nodes []Node, queues []lowkiq.Queue) *oracle
 func takes(n Node, q lowkiq.Queue) bool { return !n.Draining && slices.Contains(n.Queues, q.Name) }
 
 func (o *oracle) price(moves, uneven int) int {
-	if o.left {
+	if o.ownerLost {
 		return moves*dear + uneven
 	}
 	return moves + uneven*dear
 }
 
-// uneven is the sum of total^2 / weight of the nodes that are not deaf, in twelfths.
+// uneven is the sum of total^2 / weight of the nodes that are no laggards, in twelfths.
 func (o *oracle) uneven(a *Assignment) int {
 	sum := 0
 	for _, n := range o.nodes {
-		if total := len(a.Owned(n.Name)); !n.Deaf {
+		if total := len(a.Owned(n.Name)); !n.Laggard {
 			sum += total * total * twelve / n.Weight
 		}
 	}
@@ -160,7 +156,7 @@ func (o *oracle) least() int {
 	for k, q := range o.queues {
 		total, pinned := 0, 0
 		for _, n := range o.nodes {
-			if takes(n, q) && n.Deaf {
+			if takes(n, q) && n.Laggard {
 				pinned += len(slices.DeleteFunc(o.current.Owned(n.Name), func(s lowkiq.Shard) bool { return s.Queue != q.Name || s.Index >= q.Shards }))
 			} else if takes(n, q) {
 				total += n.Weight
@@ -168,7 +164,7 @@ func (o *oracle) least() int {
 		}
 		for i := range q.Shards {
 			from := o.current.Owner(lowkiq.Shard{Queue: q.Name, Index: i})
-			if total > 0 && !slices.ContainsFunc(o.nodes, func(n Node) bool { return n.Name == from && n.Deaf && takes(n, q) }) {
+			if total > 0 && !slices.ContainsFunc(o.nodes, func(n Node) bool { return n.Name == from && n.Laggard && takes(n, q) }) {
 				g.edge(source, at, 1, 0)
 			} else if total == 0 && from != "" && !slices.ContainsFunc(o.nodes, func(n Node) bool { return n.Name == from && takes(n, q) }) {
 				fill -= o.price(1, 0) // it stays without owner
@@ -183,7 +179,7 @@ func (o *oracle) least() int {
 			at++
 		}
 		for j, n := range o.nodes {
-			if !takes(n, q) || n.Deaf {
+			if !takes(n, q) || n.Laggard {
 				continue
 			}
 			low, high := quota(q.Shards-pinned, n.Weight, total)

@@ -1,16 +1,17 @@
-package rebalance
+package plan
 
 import (
 	"cmp"
 	"slices"
 )
 
-// place is a quota with a fraction: of one queue at one node. A queue's spare shards go
-// to as many of its places, one each.
-type place struct {
-	queue, node, seat int32
-	up                bool // rounded up
-	moves             int8 // moves that rounding up costs: 0 if the node has the shard already, else 1
+// fraction is a share whose quota has a fraction. A queue's spare shards go to as many of
+// its fractions, one each.
+type fraction struct {
+	queue, node int32
+	share       int32 // index into the queue's shares
+	up          bool  // rounded up
+	moves       int8  // moves that rounding up costs: 0 if the node has the shard already, else 1
 }
 
 // round rounds up as many quotas of each queue as it has spare shards. It makes
@@ -22,122 +23,128 @@ type place struct {
 // one with the fewest moves. If a shard has lost its owner, only roundings with the fewest
 // moves come into question.
 //
-// Which places to round up is a flow from queues through places to nodes, whose cost grows
-// with each node's total. A choice is the best if no exchange along a chain of places
-// makes it better (Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite graphs,
-// 2006): first choose well, then exchange until none is left.
+// Which quotas to round up is a flow from queues through fractions to nodes, whose cost
+// grows with each node's total. A choice is the best if no exchange along a chain of
+// fractions makes it better (Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite
+// graphs, 2006). So:
+//
+//	choose   a good rounding of each queue by itself, in sight of the totals so far
+//	isBest   a look without a search: most plans end here
+//	even     exchanges along chains from a node that has too much to one that has too little:
+//	         node A is rounded down and B up in queue q1, B down and C up in q2, ...
+//	save     exchanges that leave totals as they are and spare moves
 func (p *planner) round() {
-	e := &evener{planner: p, first: make([]int, 0, len(p.queues)+1)}
-	e.limit = e.shares()
+	r := &rounding{planner: p, first: make([]int, 0, len(p.queues)+1)}
+	r.guess = r.guesses()
 	for i := range p.queues {
-		e.first = append(e.first, len(e.places))
-		e.choose(int32(i))
+		r.first = append(r.first, len(r.fractions))
+		r.choose(int32(i))
 	}
-	e.first = append(e.first, len(e.places))
-	if !e.settled() {
-		e.index()
-		e.even()
-		e.save()
+	r.first = append(r.first, len(r.fractions))
+	if !r.isBest() {
+		r.index()
+		r.even()
+		r.save()
 	}
-	for _, pl := range e.places {
-		if pl.up {
-			p.queues[pl.queue].want[pl.seat]++
+	for _, f := range r.fractions {
+		if f.up {
+			p.queues[f.queue].shares[f.share].quota++
 		}
 	}
 }
 
-// evener is the state of one rounding.
-type evener struct {
+// rounding is the state of round.
+type rounding struct {
 	*planner
-	limit  []int64 // per node: its share of all shards, rounded up
-	places []place // those that may be exchanged, by queue
-	first  []int   // per queue: its first place; one more at the end
-	at     []int32 // indexes of places, by node
-	atNode []int   // per node: its first entry of at; one more at the end
+	guess     []int64    // per node: its part of all shards by weight, rounded up
+	fractions []fraction // those that may be exchanged, by queue
+	first     []int      // per queue: its first fraction; one more at the end
+	at        []int32    // indexes of fractions, by node
+	atNode    []int      // per node: its first entry of at; one more at the end
 }
 
 // costs compares what one more shard costs at two nodes, (2 total + 1) / weight, as if
 // they had lost what is taken from their totals.
 func (p *planner) costs(a int32, takenA int64, b int32, takenB int64) int {
-	x := (2*(p.totals[a]-takenA) + 1) * int64(p.weight(b))
-	y := (2*(p.totals[b]-takenB) + 1) * int64(p.weight(a))
+	x := (2*(p.totals[a]-takenA) + 1) * p.weights[b]
+	y := (2*(p.totals[b]-takenB) + 1) * p.weights[a]
 	return cmp.Compare(x, y)
 }
 
-// shares returns each node's share of all shards that it could get, as a first guess at
+// guesses returns each node's part of all shards that it could get, as a first guess at
 // its total.
-func (e *evener) shares() []int64 {
-	shares := make([]int64, len(e.nodes))
-	for i := range e.queues {
-		for _, node := range e.queues[i].nodes {
-			shares[node] = 1
+func (r *rounding) guesses() []int64 {
+	takes, weight, shards := make([]bool, len(r.nodes)), int64(0), int64(0)
+	for _, q := range r.queues {
+		shards += int64(q.spare)
+		for _, s := range q.shares {
+			takes[s.node] = true
 		}
 	}
-	weight, shards := int64(0), int64(0)
-	for node, seated := range shares {
-		weight += seated * int64(e.weight(int32(node)))
-		shards += e.totals[node]
-	}
-	for i := range e.queues {
-		shards += int64(e.queues[i].spare)
-	}
-	for node, seated := range shares {
-		if seated > 0 {
-			shares[node] = (shards*int64(e.weight(int32(node))) + weight - 1) / weight
+	for node := range takes {
+		shards += r.totals[node]
+		if takes[node] {
+			weight += r.weights[node]
 		}
 	}
-	return shares
+	guesses := make([]int64, len(r.nodes))
+	for node := range takes {
+		if takes[node] {
+			guesses[node] = (shards*r.weights[node] + weight - 1) / weight
+		}
+	}
+	return guesses
 }
 
-// candidate is a place, and how soon it is rounded up.
+// candidate is a fraction, and how soon it is rounded up.
 type candidate struct {
-	place
+	fraction
 	class int8 // 0 before 1
 	hash  uint64
 }
 
-// choose rounds up as many of a queue's places as it has spare shards: those that spare a
-// move first, then where a node has least.
-func (e *evener) choose(queue int32) {
-	q := &e.queues[queue]
+// choose rounds up as many of a queue's fractions as it has spare shards: those that spare
+// a move first, then where a node has least.
+func (r *rounding) choose(queue int32) {
+	q := &r.queues[queue]
 	if q.spare == 0 {
 		return
 	}
 	name, above := hashName(q.name), 0
-	candidates := make([]candidate, 0, len(q.nodes))
-	for seat, node := range q.nodes {
-		if !q.part[seat] {
+	candidates := make([]candidate, 0, len(q.shares))
+	for i, s := range q.shares {
+		if !s.fractional {
 			continue
 		}
-		c := candidate{place{queue, node, int32(seat), false, 1}, 1, mix(name, e.hashes[node])}
-		if q.have[seat] > q.want[seat] {
+		c := candidate{fraction{queue, s.node, int32(i), false, 1}, 1, mix(name, r.hashes[s.node])}
+		if s.have > s.quota {
 			c.moves = 0
 			above++
-			if e.left || e.totals[node] < e.limit[node] {
+			if r.ownerLost || r.totals[s.node] < r.guess[s.node] {
 				c.class = 0
 			}
 		}
 		candidates = append(candidates, c)
 	}
-	selectFirst(candidates, q.spare, e.compare)
+	selectFirst(candidates, q.spare, r.compare)
 	for i := range candidates {
 		c := &candidates[i]
 		if c.up = i < q.spare; c.up {
-			e.totals[c.node]++
+			r.totals[c.node]++
 		}
-		// With the fewest moves, places that spare one are not exchanged for others.
+		// With the fewest moves, fractions that spare one are not exchanged for others.
 		switch {
-		case !e.left, above >= q.spare && c.moves == 0, above < q.spare && c.moves > 0:
-			e.places = append(e.places, c.place)
+		case !r.ownerLost, above >= q.spare && c.moves == 0, above < q.spare && c.moves > 0:
+			r.fractions = append(r.fractions, c.fraction)
 		case c.up:
-			q.want[c.seat]++
+			q.shares[c.share].quota++
 		}
 	}
 }
 
-func (e *evener) compare(a, b candidate) int {
-	return cmp.Or(cmp.Compare(a.class, b.class), e.costs(a.node, 0, b.node, 0), cmp.Compare(a.moves, b.moves),
-		cmp.Compare(a.hash, b.hash), cmp.Compare(a.seat, b.seat))
+func (r *rounding) compare(a, b candidate) int {
+	return cmp.Or(cmp.Compare(a.class, b.class), r.costs(a.node, 0, b.node, 0), cmp.Compare(a.moves, b.moves),
+		cmp.Compare(a.hash, b.hash), cmp.Compare(a.share, b.share))
 }
 
 // selectFirst moves the k first candidates to the front, in any order (quickselect:
@@ -165,37 +172,37 @@ func selectFirst(candidates []candidate, k int, compare func(a, b candidate) int
 	}
 }
 
-// settled reports, without a search, that no exchange can make the choice better.
-func (e *evener) settled() bool {
-	fullest, emptiest, dear := None, None, false
-	for _, pl := range e.places {
+// isBest reports, without a search, that no exchange can make the choice better.
+func (r *rounding) isBest() bool {
+	fullest, emptiest, mayMove := None, None, false
+	for _, f := range r.fractions {
 		switch {
-		case !pl.up:
-			if emptiest == None || e.costs(pl.node, 0, emptiest, 0) < 0 {
-				emptiest = pl.node
+		case !f.up:
+			if emptiest == None || r.costs(f.node, 0, emptiest, 0) < 0 {
+				emptiest = f.node
 			}
-		case fullest == None || e.costs(pl.node, 1, fullest, 1) > 0:
-			fullest = pl.node
+		case fullest == None || r.costs(f.node, 1, fullest, 1) > 0:
+			fullest = f.node
 		}
-		dear = dear || pl.up && pl.moves > 0
+		mayMove = mayMove || f.up && f.moves > 0
 	}
-	even := fullest == None || emptiest == None || e.costs(fullest, 1, emptiest, 0) <= 0
-	return even && (e.left || !dear)
+	even := fullest == None || emptiest == None || r.costs(fullest, 1, emptiest, 0) <= 0
+	return even && (r.ownerLost || !mayMove)
 }
 
-// index lists the places of each node.
-func (e *evener) index() {
-	e.atNode = make([]int, len(e.nodes)+2)
-	for _, pl := range e.places {
-		e.atNode[pl.node+2]++
+// index lists the fractions of each node.
+func (r *rounding) index() {
+	r.atNode = make([]int, len(r.nodes)+2)
+	for _, f := range r.fractions {
+		r.atNode[f.node+2]++
 	}
-	for i := range len(e.nodes) {
-		e.atNode[i+2] += e.atNode[i+1]
+	for i := range len(r.nodes) {
+		r.atNode[i+2] += r.atNode[i+1]
 	}
-	e.at = make([]int32, len(e.places))
-	for i, pl := range e.places {
-		e.at[e.atNode[pl.node+1]] = int32(i)
-		e.atNode[pl.node+1]++
+	r.at = make([]int32, len(r.fractions))
+	for i, f := range r.fractions {
+		r.at[r.atNode[f.node+1]] = int32(i)
+		r.atNode[f.node+1]++
 	}
 }
 
@@ -203,13 +210,13 @@ func (e *evener) index() {
 // least: all from whom a chain leads to it are looked at, and where one of them has too
 // much, a shard goes along the chain. When none has, nothing can be gained for any of
 // these, and no chain from elsewhere leads to them: they are done.
-func (e *evener) even() {
-	s := &search{evener: e, done: make([]bool, len(e.nodes)), seen: make([]int, len(e.nodes)),
-		passed: make([]int, len(e.queues)), via: make([]int32, len(e.nodes)), into: make([]int32, len(e.queues))}
-	s.ups = make([]int32, len(e.nodes))
-	for _, pl := range e.places {
-		if pl.up {
-			s.ups[pl.node]++
+func (r *rounding) even() {
+	s := &search{rounding: r, done: make([]bool, len(r.nodes)), seen: make([]int, len(r.nodes)),
+		passed: make([]int, len(r.queues)), via: make([]int32, len(r.nodes)), into: make([]int32, len(r.queues))}
+	s.ups = make([]int32, len(r.nodes))
+	for _, f := range r.fractions {
+		if f.up {
+			s.ups[f.node]++
 		}
 	}
 	for s.pass() {
@@ -243,14 +250,14 @@ func (s *search) pass() bool {
 
 // search finds chains that lead to a node.
 type search struct {
-	*evener
+	*rounding
 	done   []bool
-	ups    []int32 // per node: its places that are rounded up
+	ups    []int32 // per node: its fractions that are rounded up
 	round  int
 	seen   []int   // per node: the round that found it
 	passed []int   // per queue: the round that passed it
-	via    []int32 // per node found: its place, which is rounded up, in the queue that leads on
-	into   []int32 // per queue passed: the place to round up instead
+	via    []int32 // per node found: its fraction, which is rounded up, in the queue that leads on
+	into   []int32 // per queue passed: the fraction to round up instead
 	found  []int32 // nodes from which a chain leads to the one at hand, nearest first
 
 	live    []int32 // nodes that are not done, from the one that had least
@@ -289,20 +296,20 @@ func (s *search) from(least int32) int32 {
 		}
 		node := s.found[next]
 		for _, i := range s.at[s.atNode[node]:s.atNode[node+1]] {
-			q := s.places[i].queue
-			if s.places[i].up || s.passed[q] == s.round {
+			q := s.fractions[i].queue
+			if s.fractions[i].up || s.passed[q] == s.round {
 				continue
 			}
 			s.passed[q], s.into[q] = s.round, i
 			for k := s.first[q]; k < s.first[q+1]; k++ {
-				pl := &s.places[k]
-				if !pl.up || s.seen[pl.node] == s.round || s.done[pl.node] {
+				f := &s.fractions[k]
+				if !f.up || s.seen[f.node] == s.round || s.done[f.node] {
 					continue
 				}
-				s.seen[pl.node], s.via[pl.node] = s.round, int32(k)
-				s.found = append(s.found, pl.node)
-				if s.costs(pl.node, 1, least, 0) > 0 && (best == None || s.costs(pl.node, 1, best, 1) > 0) {
-					if best = pl.node; s.costs(best, 1, s.fullest, 1) >= 0 {
+				s.seen[f.node], s.via[f.node] = s.round, int32(k)
+				s.found = append(s.found, f.node)
+				if s.costs(f.node, 1, least, 0) > 0 && (best == None || s.costs(f.node, 1, best, 1) > 0) {
+					if best = f.node; s.costs(best, 1, s.fullest, 1) >= 0 {
 						return best
 					}
 				}
@@ -319,22 +326,22 @@ func (s *search) exchange(from, to int32) {
 	s.totals[to]++
 	s.ups[to]++
 	for node := from; node != to; {
-		out := &s.places[s.via[node]]
-		in := &s.places[s.into[out.queue]]
+		out := &s.fractions[s.via[node]]
+		in := &s.fractions[s.into[out.queue]]
 		out.up, in.up = false, true
 		node = in.node
 	}
 }
 
-// save exchanges places for ones that spare moves, while totals stay as even: along
-// cycles of places, and along chains between two nodes where one has the one shard more
+// save exchanges fractions for ones that spare moves, while totals stay as even: along
+// cycles of fractions, and along chains between two nodes where one has the one shard more
 // that the other may have instead. Negative cycles are found by Bellman and Ford's method.
-func (e *evener) save() {
-	if e.left {
-		return // all places cost the same
+func (r *rounding) save() {
+	if r.ownerLost {
+		return // all fractions cost the same
 	}
 	for {
-		s := newSaver(e)
+		s := newSaver(r)
 		cycles := 0
 		for cycles == 0 && s.relax() {
 			cycles = s.cancel()
@@ -349,18 +356,18 @@ func (e *evener) save() {
 // rounded up to its queue, from there to nodes that are not. A level joins the nodes that
 // would be as full with one more to those that are now.
 type saver struct {
-	*evener
+	*rounding
 	levels []level
 	cost   []int32 // per vertex: nodes, then queues, then levels
-	parent []int32 // per vertex: for a node -1, a place or ^level; for a queue -1 or a place; for a level -1 or a node
+	parent []int32 // per vertex: for a node -1, a fraction or ^level; for a queue -1 or a fraction; for a level -1 or a node
 }
 
 type level struct{ more, less []int32 } // nodes
 
-func newSaver(e *evener) *saver {
-	s := &saver{evener: e}
+func newSaver(r *rounding) *saver {
+	s := &saver{rounding: r}
 	s.group()
-	vertices := len(e.nodes) + len(e.queues) + len(s.levels)
+	vertices := len(r.nodes) + len(r.queues) + len(s.levels)
 	s.cost, s.parent = make([]int32, vertices), make([]int32, vertices)
 	for i := range s.parent {
 		s.parent[i] = None
@@ -409,12 +416,12 @@ func (s *saver) relax() bool {
 	for q := range s.queues {
 		vertex := len(s.nodes) + q
 		for i := s.first[q]; i < s.first[q+1]; i++ {
-			if pl := &s.places[i]; pl.up && s.lower(vertex, s.cost[pl.node]-int32(pl.moves), int32(i)) {
+			if f := &s.fractions[i]; f.up && s.lower(vertex, s.cost[f.node]-int32(f.moves), int32(i)) {
 				cheaper = true
 			}
 		}
 		for i := s.first[q]; i < s.first[q+1]; i++ {
-			if pl := &s.places[i]; !pl.up && s.lower(int(pl.node), s.cost[vertex]+int32(pl.moves), int32(i)) {
+			if f := &s.fractions[i]; !f.up && s.lower(int(f.node), s.cost[vertex]+int32(f.moves), int32(i)) {
 				cheaper = true
 			}
 		}
@@ -440,11 +447,11 @@ func (s *saver) before(vertex int) int {
 	case vertex >= levels:
 		return int(parent) // a node
 	case vertex >= queues:
-		return int(s.places[parent].node)
+		return int(s.fractions[parent].node)
 	case parent < None:
 		return levels + int(-2-parent)
 	default:
-		return queues + int(s.places[parent].queue)
+		return queues + int(s.fractions[parent].queue)
 	}
 }
 
@@ -474,11 +481,11 @@ func (s *saver) turn(start int) {
 		case vertex >= levels:
 			s.totals[parent]++
 		case vertex >= queues:
-			s.places[parent].up = false
+			s.fractions[parent].up = false
 		case parent < None:
 			s.totals[vertex]--
 		default:
-			s.places[parent].up = true
+			s.fractions[parent].up = true
 		}
 		if vertex = s.before(vertex); vertex == start {
 			return

@@ -1,6 +1,7 @@
-package rebalance
+package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -42,7 +43,7 @@ func drawNode(t *rapid.T, name string, queues []string, plain bool) Node {
 	}
 	n.Weight = rapid.IntRange(1, 4).Draw(t, "weight")
 	n.Draining = rapid.IntRange(0, 5).Draw(t, "draining") == 0
-	n.Deaf = rapid.IntRange(0, 5).Draw(t, "deaf") == 0
+	n.Laggard = rapid.IntRange(0, 5).Draw(t, "laggard") == 0
 	for _, q := range n.Queues {
 		if rapid.IntRange(0, 3).Draw(t, "unready") == 0 {
 			n.Unready = append(n.Unready, q)
@@ -58,8 +59,8 @@ func unmarked(nodes []Node) (plain []Node) {
 		unready := n.Unready
 		n.Unready = nil
 		n.Queues = slices.DeleteFunc(slices.Clone(n.Queues), func(q string) bool {
-			return !n.Deaf && slices.Contains(unready, q) && slices.ContainsFunc(nodes, func(other Node) bool {
-				return !other.Draining && !other.Deaf && slices.Contains(other.Queues, q) && !slices.Contains(other.Unready, q)
+			return !n.Laggard && slices.Contains(unready, q) && slices.ContainsFunc(nodes, func(other Node) bool {
+				return !other.Draining && !other.Laggard && slices.Contains(other.Queues, q) && !slices.Contains(other.Unready, q)
 			})
 		})
 		plain = append(plain, n)
@@ -108,27 +109,27 @@ func checkDrawnPlan(t *rapid.T) {
 	if rapid.Bool().Draw(t, "nobody left") {
 		current = stayed(current, plain, queues)
 	}
-	got := Plan(current, nodes, queues)
+	got := Compute(current, nodes, queues)
 	if err := checkPlan(current, plain, queues, got); err != nil {
 		t.Fatal(err)
 	}
-	if err := got.Next.check(); err != nil {
+	if _, err := Decode(got.Next.Append(nil)); err != nil { // it checks the order
 		t.Fatal(err)
 	}
 	settled := got
-	if got.Left { // what a departure leaves uneven is the next plan's
-		settled = Plan(got.Next, nodes, queues)
+	if got.OwnerLost { // what a departure leaves uneven is the next plan's
+		settled = Compute(got.Next, nodes, queues)
 		if err := checkPlan(got.Next, plain, queues, settled); err != nil {
 			t.Fatalf("second plan: %v", err)
 		}
 	}
-	if again := Plan(settled.Next, nodes, queues); len(again.Moves) > 0 || !again.Next.SamePlaces(settled.Next) {
+	if again := Compute(settled.Next, nodes, queues); len(again.Moves) > 0 || !again.Next.SamePlaces(settled.Next) {
 		t.Fatalf("idempotent: planning again moved %v", again.Moves)
 	}
 	shuffled := rapid.Permutation(nodes).Draw(t, "nodes shuffled")
 	turned := slices.Clone(queues)
 	slices.Reverse(turned)
-	if other := Plan(current, shuffled, turned); !other.Next.SamePlaces(got.Next) {
+	if other := Compute(current, shuffled, turned); !other.Next.SamePlaces(got.Next) {
 		t.Fatalf("order: got %v and %v", got.Next, other.Next)
 	}
 }
@@ -143,8 +144,8 @@ func TestPlanIsMonotone(t *testing.T) {
 			return
 		}
 		few, one := nodes[1:], nodes[0].Name
-		joined := Plan(Plan(empty, few, queues).Next, nodes, queues)
-		left := Plan(joined.Next, few, queues)
+		joined := Compute(Compute(empty, few, queues).Next, nodes, queues)
+		left := Compute(joined.Next, few, queues)
 		for _, m := range left.Moves {
 			if m.From != one {
 				t.Fatalf("death of %s: moved %v", one, m)
@@ -152,7 +153,7 @@ func TestPlanIsMonotone(t *testing.T) {
 		}
 		drained := slices.Clone(nodes)
 		drained[0].Draining = true
-		if other := Plan(joined.Next, drained, queues); !other.Next.SamePlaces(left.Next) {
+		if other := Compute(joined.Next, drained, queues); !other.Next.SamePlaces(left.Next) {
 			t.Fatalf("drain: got %v, want as death: %v", other.Next, left.Next)
 		}
 	})
@@ -174,11 +175,12 @@ func TestPlanEvensTotals(t *testing.T) {
 		{"20 queues of two shards, two nodes join two", 4, 20, 2, 2, 20, 10},
 		{"100 queues of one shard, four nodes join one", 5, 100, 1, 1, 80, 20},
 		{"100 queues of one shard, one node joins four", 5, 100, 1, 4, 20, 20},
+		{"ten queues of a shard more than nodes", 10, 10, 11, 10, 0, 11},
 	}
 	for _, tt := range tests {
 		nodes, queues := cluster(tt.nodes, tt.queues, tt.shards)
-		before := Plan(empty, nodes[:tt.first], queues).Next
-		got := Plan(before, nodes, queues)
+		before := Compute(empty, nodes[:tt.first], queues).Next
+		got := Compute(before, nodes, queues)
 		for _, n := range nodes {
 			if owned := len(got.Next.Owned(n.Name)); owned != tt.want {
 				t.Errorf("%s: %s got %d shards, want %d", tt.name, n.Name, owned, tt.want)
@@ -210,9 +212,9 @@ func uneven() ([]Node, []lowkiq.Queue, *Assignment) {
 func TestPlanAfterADeparture(t *testing.T) {
 	t.Parallel()
 	nodes, queues, current := uneven()
-	died := Plan(current, nodes[1:], queues)
-	if len(died.Moves) != 10 || !died.Left {
-		t.Errorf("got %d moves, left %v; want the 10 shards of %s", len(died.Moves), died.Left, nodes[0].Name)
+	died := Compute(current, nodes[1:], queues)
+	if len(died.Moves) != 10 || !died.OwnerLost {
+		t.Errorf("got %d moves, left %v; want the 10 shards of %s", len(died.Moves), died.OwnerLost, nodes[0].Name)
 	}
 	totals := func(a *Assignment) (list []int) {
 		for _, n := range nodes[1:] {
@@ -223,11 +225,11 @@ func TestPlanAfterADeparture(t *testing.T) {
 	if got := totals(died.Next); !slices.Equal(got, []int{10, 15, 15}) {
 		t.Errorf("after the departure: got totals %v, want 10, 15, 15", got)
 	}
-	evened := Plan(died.Next, nodes[1:], queues)
+	evened := Compute(died.Next, nodes[1:], queues)
 	got := totals(evened.Next)
 	slices.Sort(got)
-	if !slices.Equal(got, []int{13, 13, 14}) || len(evened.Moves) != 3 || evened.Left {
-		t.Errorf("the next plan: got totals %v with %d moves, left %v; want 13, 13, 14 with 3", got, len(evened.Moves), evened.Left)
+	if !slices.Equal(got, []int{13, 13, 14}) || len(evened.Moves) != 3 || evened.OwnerLost {
+		t.Errorf("the next plan: got totals %v with %d moves, left %v; want 13, 13, 14 with 3", got, len(evened.Moves), evened.OwnerLost)
 	}
 }
 
@@ -235,12 +237,12 @@ func TestPlanReasons(t *testing.T) {
 	t.Parallel()
 	queues := []lowkiq.Queue{{Name: "q", Shards: 4}}
 	on := func(name string) Node { return Node{Name: name, Queues: []string{"q"}} }
-	a := Plan(empty, []Node{on("a")}, queues).Next
+	a := Compute(empty, []Node{on("a")}, queues).Next
 	draining := on("a")
 	draining.Draining = true
 	unready := func(name string) Node { return Node{Name: name, Queues: []string{"q"}, Unready: []string{"q"}} }
-	deaf := on("b")
-	deaf.Deaf = true
+	laggard := on("b")
+	laggard.Laggard = true
 	tests := []struct {
 		name    string
 		current *Assignment
@@ -257,12 +259,12 @@ func TestPlanReasons(t *testing.T) {
 		{"unready, alone", a, []Node{unready("a")}, 0, 0},
 		{"unready, as all are", a, []Node{unready("a"), unready("b")}, 2, ReasonBalance},
 		{"unready, and who is ready leaves", a, []Node{unready("a"), func() Node { b := on("b"); b.Draining = true; return b }()}, 0, 0},
-		{"unready, and who is ready hears of nothing", a, []Node{unready("a"), deaf}, 0, 0},
+		{"unready, and who is ready is a laggard", a, []Node{unready("a"), laggard}, 0, 0},
 		{"unready for another queue", a, []Node{{Name: "a", Queues: []string{"q", "r"}, Unready: []string{"r"}}, on("b")}, 2, ReasonBalance},
 		{"unready, and is given nothing", a, []Node{on("a"), unready("b")}, 0, 0},
 	}
 	for _, tt := range tests {
-		moves := Plan(tt.current, tt.nodes, queues).Moves
+		moves := Compute(tt.current, tt.nodes, queues).Moves
 		if len(moves) != tt.moves {
 			t.Errorf("%s: got %d moves, want %d", tt.name, len(moves), tt.moves)
 		}
@@ -274,26 +276,14 @@ func TestPlanReasons(t *testing.T) {
 	}
 }
 
-// TestPlanSpreadsRemainders: ten queues of one shard on ten nodes are one shard each.
-func TestPlanSpreadsRemainders(t *testing.T) {
-	t.Parallel()
-	nodes, queues := cluster(10, 10, 11)
-	got := Plan(empty, nodes, queues).Next
-	for _, n := range nodes {
-		if owned := len(got.Owned(n.Name)); owned != 11 {
-			t.Errorf("%s: got %d shards, want 11", n.Name, owned)
-		}
-	}
-}
-
 func TestPlanWeights(t *testing.T) {
 	t.Parallel()
 	nodes, queues := cluster(3, 1, 100)
 	nodes[0].Weight, nodes[1].Weight, nodes[2].Weight = 1, 3, 6
-	got := Plan(empty, nodes, queues).Next.Counts(queues[0].Name)
+	got := Compute(empty, nodes, queues).Next
 	for i, want := range []int{10, 30, 60} {
-		if got[nodes[i].Name] != want {
-			t.Errorf("%s: got %d shards, want %d", nodes[i].Name, got[nodes[i].Name], want)
+		if owned := len(got.Owned(nodes[i].Name)); owned != want {
+			t.Errorf("%s: got %d shards, want %d", nodes[i].Name, owned, want)
 		}
 	}
 }
@@ -303,39 +293,38 @@ func TestCheckPlanObjects(t *testing.T) {
 	t.Parallel()
 	nodes, queues := cluster(3, 1, 6)
 	nodes = append(nodes, Node{Name: "z", Weight: 1, Queues: nodes[0].Queues, Draining: true})
-	current := Plan(empty, nodes[:3], queues).Next
-	deaf := slices.Clone(nodes)
-	deaf[1].Deaf = true
-	owners := func(p Planned) []int32 { return p.Next.Queues[0].Owners }
+	current := Compute(empty, nodes[:3], queues).Next
+	laggard := slices.Clone(nodes)
+	laggard[1].Laggard = true
+	owners := func(p Result) []int32 { return p.Next.Queues[0].Owners }
 	tests := []struct {
 		name  string
 		nodes []Node
-		spoil func(p *Planned)
+		spoil func(p *Result)
 		want  string
 	}{
-		{"no owner", nodes, func(p *Planned) { owners(*p)[0] = None }, "coverage"},
-		{"queue left out", nodes, func(p *Planned) { p.Next.Queues = nil }, "coverage"},
-		{"draining", nodes, func(p *Planned) { p.Next.Nodes = append(p.Next.Nodes, "z"); owners(*p)[0] = 3 }, "eligibility"},
-		{"uneven", nodes, func(p *Planned) {
+		{"no owner", nodes, func(p *Result) { owners(*p)[0] = None }, "coverage"},
+		{"queue left out", nodes, func(p *Result) { p.Next.Queues = nil }, "coverage"},
+		{"draining", nodes, func(p *Result) { p.Next.Nodes = append(p.Next.Nodes, "z"); owners(*p)[0] = 3 }, "eligibility"},
+		{"uneven", nodes, func(p *Result) {
 			for i := range 4 {
 				owners(*p)[i] = 0
 			}
 		}, "quota"},
-		{"needless", nodes, func(p *Planned) {
+		{"needless", nodes, func(p *Result) {
 			o := owners(*p)
 			j := slices.IndexFunc(o, func(x int32) bool { return x != o[0] })
 			o[0], o[j] = o[j], o[0]
 		}, "moves"},
-		{"deaf", deaf, func(p *Planned) {
+		{"laggard", laggard, func(p *Result) {
 			o := owners(*p)
 			i, j := slices.Index(o, 1), slices.Index(o, 0)
 			o[i], o[j] = o[j], o[i]
-		}, "deaf"},
-		{"unlisted", nodes, func(p *Planned) { p.Moves = make([]Move, 1) }, "moves"},
-		{"false alarm", nodes, func(p *Planned) { p.Unhandled = []string{queues[0].Name} }, "unhandled"},
+		}, "laggard"},
+		{"unlisted", nodes, func(p *Result) { p.Moves = make([]Move, 1) }, "moves"},
 	}
 	for _, tt := range tests {
-		p := Plan(current, tt.nodes, queues)
+		p := Compute(current, tt.nodes, queues)
 		if err := checkPlan(current, tt.nodes, queues, p); err != nil {
 			t.Fatalf("%s: before: %v", tt.name, err)
 		}
@@ -367,8 +356,8 @@ func BenchmarkPlan(b *testing.B) {
 		nodes, queues := cluster(1000, queueCount, 100_000/queueCount)
 		rng := rand.New(rand.NewPCG(1, 1))
 		rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
-		full := Plan(empty, nodes, queues).Next
-		most, half := Plan(empty, nodes[1:], queues).Next, Plan(empty, nodes[500:], queues).Next
+		full := Compute(empty, nodes, queues).Next
+		most, half := Compute(empty, nodes[1:], queues).Next, Compute(empty, nodes[500:], queues).Next
 		for _, bm := range []struct {
 			name    string
 			current *Assignment
@@ -378,9 +367,66 @@ func BenchmarkPlan(b *testing.B) {
 			b.Run(fmt.Sprintf("queues=%d/%s", queueCount, bm.name), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					Plan(bm.current, bm.nodes, queues)
+					Compute(bm.current, bm.nodes, queues)
 				}
 			})
+		}
+	}
+}
+
+// A laggard keeps what it was given up to what it has applied, and what it had when the
+// record began.
+func TestAppliedByLaggards(t *testing.T) {
+	t.Parallel()
+	var a *Assignment
+	for i, owners := range [][]int32{{0, 1, 1, 1}, {0, 0, 1, 1}, {0, 0, 0, 1}} {
+		next, moved := &Assignment{Nodes: []string{"a", "b"}, Queues: []Placement{{"q", owners}}}, uint64(i)
+		next.Follow(cmp.Or(a, empty), Generation{7, moved + 1}, min(moved, 1)*(moved+1))
+		a = next
+	}
+	for _, tt := range []struct {
+		name    string
+		applied Generation
+		want    []int32
+	}{
+		{"all", Generation{7, 3}, []int32{0, 0, 0, 1}},
+		{"not the last", Generation{7, 2}, []int32{0, 0, None, 1}},
+		{"an older record", Generation{6, 99}, []int32{0, None, None, 1}},
+	} {
+		got := a.applied([]Node{{Name: "a", Laggard: true, Applied: tt.applied}, {Name: "b"}}).Queues[0].Owners
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A rolling restart, each node out and in again, moves each shard at most twice.
+func TestRollingRestartMovesTwice(t *testing.T) {
+	t.Parallel()
+	nodes, queues := cluster(5, 3, 40)
+	current, moves := empty, map[lowkiq.Shard]int{}
+	compute := func(nodes []Node) {
+		next := Compute(current, nodes, queues).Next
+		for _, c := range current.Diff(next) {
+			moves[c.Shard]++
+		}
+		index := current.Generation.Index + 1
+		next.Follow(current, Generation{1, index}, index)
+		current = next
+	}
+	for i := range nodes { // they join one by one
+		compute(nodes[:i+1])
+	}
+	clear(moves)
+	for i := range nodes {
+		rest := slices.Clone(nodes)
+		rest[i].Draining = true
+		compute(rest)
+		compute(nodes)
+	}
+	for shard, n := range moves {
+		if n > 2 {
+			t.Errorf("%v moved %d times, want at most 2", shard, n)
 		}
 	}
 }

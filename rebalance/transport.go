@@ -1,0 +1,494 @@
+package rebalance
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lowkiq/lowkiq/internal/connlimit"
+)
+
+const (
+	dialTimeout    = 2 * time.Second // for a dial, a handshake, one Raft request
+	handshakeLimit = 1 << 10         // bytes
+)
+
+// handshake opens every Raft connection. A connection that is not for exactly the
+// server at hand is closed, so that two histories cannot write into each other.
+type handshake struct {
+	Cluster string `json:"cluster"`
+	Record  uint64 `json:"record"`
+	Target  string `json:"target"` // server id
+}
+
+// DialFunc opens a connection to host:port.
+type DialFunc func(ctx context.Context, hostPort string) (net.Conn, error)
+
+// ListenerConfig says where and for whom a Listener listens.
+type ListenerConfig struct {
+	Cluster   string       // the cluster's name; connections of another one are closed
+	Listener  net.Listener // required; closed at the end of Run
+	Advertise string       // host:port at which the other processes reach it; "" = the listener's address
+	Dial      DialFunc     // nil = plain TCP; for TLS wrap both Listener and Dial
+	Log       *slog.Logger // nil = discard
+
+	timeout      time.Duration // for tests; 0 = dialTimeout
+	requestLimit int64         // for tests; 0 = requestLimit
+}
+
+// Listener takes Raft connections for the process's server, whichever it is at the
+// moment.
+type Listener struct {
+	cfg      ListenerConfig
+	failures dialFailures
+
+	mu     sync.Mutex // guards stream
+	stream *stream    // of the current server; nil while there is none
+}
+
+// NewListener fills in the defaults.
+func NewListener(cfg ListenerConfig) *Listener {
+	if cfg.Dial == nil {
+		cfg.Dial = func(ctx context.Context, hostPort string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", hostPort)
+		}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.timeout == 0 {
+		cfg.timeout = dialTimeout
+	}
+	if cfg.requestLimit == 0 {
+		cfg.requestLimit = requestLimit
+	}
+	if cfg.Advertise == "" {
+		cfg.Advertise = cfg.Listener.Addr().String()
+	}
+	return &Listener{cfg: cfg}
+}
+
+// Address returns where the other processes reach it.
+func (l *Listener) Address() string { return l.cfg.Advertise }
+
+// Transport opens the Raft transport of a server; it fits Config.Transport. The
+// transport of the server before must be closed first. A server's address holds its
+// id, and neither outlives the process, so no address is ever looked up.
+func (l *Listener) Transport(server string) (raft.Transport, error) {
+	s := &stream{
+		listener:  l,
+		handshake: handshake{l.cfg.Cluster, recordOf(server), server},
+		address:   streamAddr(Address(server, l.cfg.Advertise)),
+		accepted:  make(chan net.Conn),
+		closed:    make(chan struct{}),
+		conns:     map[net.Conn]struct{}{},
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stream != nil {
+		return nil, fmt.Errorf("raft transport of %s: that of %s is still open", server, l.stream.handshake.Target)
+	}
+	l.stream = s
+	return guard(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: s, MaxPool: 2, Timeout: l.cfg.timeout, Logger: raftLogger(l.cfg.Log),
+	})), nil
+}
+
+// Run accepts connections until ctx is done, then closes the listener.
+func (l *Listener) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.cfg.Listener.Close() })
+	defer stop()
+	var handshakes sync.WaitGroup
+	defer handshakes.Wait()
+	for {
+		conn, err := l.cfg.Listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("raft listener %s: %w", l.cfg.Listener.Addr(), err)
+		case err != nil: // such as too many open files: it passes
+			l.cfg.Log.Warn("raft accept", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		handshakes.Go(func() { l.takeHandshake(ctx, conn) })
+	}
+}
+
+// takeHandshake reads the handshake and passes the connection on if it is for the server. Of a listener with a bound, only
+// those that have completed it are held.
+func (l *Listener) takeHandshake(ctx context.Context, conn net.Conn) {
+	_ = conn.SetReadDeadline(time.Now().Add(l.cfg.timeout))
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
+	defer stop()
+	got, err := readHandshake(conn)
+	if err == nil {
+		err = conn.SetReadDeadline(time.Time{})
+	}
+	l.mu.Lock()
+	s := l.stream
+	l.mu.Unlock()
+	if bounded := connlimit.Of(conn); bounded != nil && err == nil && s != nil && got == s.handshake {
+		bounded.Hold() // not to be closed for strangers
+	}
+	if err != nil || s == nil || got != s.handshake || !s.pass(conn) {
+		l.cfg.Log.Debug("raft connection refused", "from", conn.RemoteAddr(), "handshake", got, "err", err)
+		_ = conn.Close()
+	}
+}
+
+func writeHandshake(w io.Writer, g handshake) error {
+	data, err := json.Marshal(g)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(data))), data...))
+	return err
+}
+
+func readHandshake(r io.Reader) (handshake, error) {
+	var size [2]byte
+	var g handshake
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return g, err
+	}
+	n := binary.BigEndian.Uint16(size[:])
+	if n > handshakeLimit {
+		return g, fmt.Errorf("handshake of %d bytes, the limit is %d", n, handshakeLimit)
+	}
+	data := make([]byte, n)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return g, err
+	}
+	return g, json.Unmarshal(data, &g)
+}
+
+// streamAddr is a raft.ServerAddress as a net.Addr.
+type streamAddr string
+
+func (streamAddr) Network() string  { return "raft" }
+func (a streamAddr) String() string { return string(a) }
+
+// stream is the raft.StreamLayer of one server.
+type stream struct {
+	listener  *Listener
+	handshake handshake
+	address   streamAddr
+	accepted  chan net.Conn
+	closed    chan struct{}
+
+	mu    sync.Mutex // guards conns and the closing of closed
+	conns map[net.Conn]struct{}
+}
+
+var _ raft.StreamLayer = (*stream)(nil)
+
+// pass gives the server a connection; false if it is closed meanwhile.
+func (s *stream) pass(conn net.Conn) bool {
+	s.mu.Lock()
+	select {
+	case <-s.closed:
+		s.mu.Unlock()
+		return false
+	default:
+	}
+	s.conns[conn] = struct{}{}
+	s.mu.Unlock()
+	select {
+	case s.accepted <- &boundedConn{Conn: acceptedConn{conn, s}, limit: s.listener.cfg.requestLimit}:
+		return true
+	case <-s.closed:
+		return false
+	}
+}
+
+// Accept returns the next connection for the server.
+func (s *stream) Accept() (net.Conn, error) {
+	select {
+	case conn := <-s.accepted:
+		return conn, nil
+	case <-s.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr returns the server's id and address.
+func (s *stream) Addr() net.Addr { return s.address }
+
+// Close frees the listener for the next server and closes what was accepted.
+func (s *stream) Close() error {
+	s.listener.mu.Lock()
+	if s.listener.stream == s {
+		s.listener.stream = nil
+	}
+	s.listener.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.closed:
+		return nil
+	default:
+	}
+	close(s.closed)
+	for conn := range s.conns {
+		_ = conn.Close()
+	}
+	clear(s.conns)
+	return nil
+}
+
+// Dial connects to another server and sends the handshake.
+func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	target, hostPort, ok := splitAddress(address)
+	if !ok {
+		return nil, fmt.Errorf("dial raft server %q: want id@host:port", address)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout) // Raft gives no context
+	defer cancel()
+	began := time.Now()
+	conn, err := s.listener.cfg.Dial(ctx, hostPort)
+	s.listener.failures.note(hostPort, began, time.Now(), err)
+	if err != nil {
+		return nil, fmt.Errorf("dial raft server %s: %w", address, err)
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(timeout))
+	if err := writeHandshake(conn, handshake{s.handshake.Cluster, s.handshake.Record, target}); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("shake hands with raft server %s: %w", address, err)
+	}
+	_ = conn.SetWriteDeadline(time.Time{})
+	return conn, nil
+}
+
+// acceptedConn forgets itself when it is closed.
+type acceptedConn struct {
+	net.Conn
+	stream *stream
+}
+
+func (c acceptedConn) Close() error {
+	c.stream.mu.Lock()
+	delete(c.stream.conns, c.Conn)
+	c.stream.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// Which addresses of other processes cannot be connected to, for people: Raft tries for ever, and a process that
+// no other one reaches just waits.
+
+// Failing is an address to which no connection has succeeded since.
+type Failing struct {
+	Address string    // host:port
+	Since   time.Time // when the first of the attempts that failed began
+	Last    time.Time // when the last one ended
+	Err     error     // of the last one
+}
+
+// failingKept is for how long an address is remembered to which no more attempts are made.
+const failingKept = time.Minute
+
+// dialFailures are the addresses that fail.
+type dialFailures struct {
+	mu      sync.Mutex
+	failing map[string]Failing // by address; guarded by mu
+}
+
+// note takes in the outcome of an attempt.
+func (d *dialFailures) note(address string, began, ended time.Time, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.failing, func(_ string, f Failing) bool { return ended.Sub(f.Last) > failingKept })
+	if err == nil {
+		delete(d.failing, address)
+		return
+	}
+	if d.failing == nil {
+		d.failing = map[string]Failing{}
+	}
+	f, before := d.failing[address]
+	if !before {
+		f = Failing{Address: address, Since: began}
+	}
+	f.Last, f.Err = ended, err
+	d.failing[address] = f
+}
+
+// Failing returns the addresses that cannot be connected to, ascending.
+func (l *Listener) Failing() []Failing {
+	l.failures.mu.Lock()
+	defer l.failures.mu.Unlock()
+	return slices.SortedFunc(maps.Values(l.failures.failing), func(a, b Failing) int { return strings.Compare(a.Address, b.Address) })
+}
+
+// Probe connects to an address and hangs up, so that Failing knows of it: a process that waits for the
+// leader to connect never connects to another by itself.
+func (l *Listener) Probe(ctx context.Context, hostPort string) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.timeout)
+	defer cancel()
+	began := time.Now()
+	conn, err := l.cfg.Dial(ctx, hostPort)
+	if context.Cause(ctx) == context.Canceled {
+		err = nil // the process ends: that tells nothing
+	}
+	l.failures.note(hostPort, began, time.Now(), err)
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// Called reports whether another process has a connection to this process's server.
+func (l *Listener) Called() bool {
+	l.mu.Lock()
+	s := l.stream
+	l.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns) > 0
+}
+
+// The Raft library trusts its peers: it panics at a configuration it cannot decode, at an
+// unknown type of entry and at a gap in the log, and it keeps whatever it is sent in memory.
+// The guard stands before it. What it refuses is answered with an error; Raft goes on.
+
+// requestLimit bounds a Raft request in bytes, a snapshot included. Both are assignments,
+// a few bytes a shard.
+const requestLimit = 64 << 20
+
+// guarded is a transport whose requests have been looked at.
+type guarded struct {
+	*raft.NetworkTransport
+	requests chan raft.RPC
+	closed   chan struct{}
+	once     sync.Once
+	ended    sync.WaitGroup
+}
+
+func guard(inner *raft.NetworkTransport) *guarded {
+	g := &guarded{NetworkTransport: inner, requests: make(chan raft.RPC), closed: make(chan struct{})}
+	g.ended.Go(g.pass)
+	return g
+}
+
+// Consumer returns the requests that Raft can take.
+func (g *guarded) Consumer() <-chan raft.RPC { return g.requests }
+
+// Close closes the transport.
+func (g *guarded) Close() error {
+	g.once.Do(func() { close(g.closed) })
+	g.ended.Wait()
+	return g.NetworkTransport.Close()
+}
+
+func (g *guarded) pass() {
+	for {
+		select {
+		case <-g.closed:
+			return
+		case rpc := <-g.NetworkTransport.Consumer():
+			if err := acceptable(rpc.Command); err != nil {
+				rpc.Respond(nil, err)
+				continue
+			}
+			select {
+			case g.requests <- rpc:
+			case <-g.closed:
+				return
+			}
+		}
+	}
+}
+
+// acceptable names what of a request would end the process.
+func acceptable(command any) error {
+	switch r := command.(type) {
+	case *raft.AppendEntriesRequest:
+		return acceptableEntries(r)
+	case *raft.InstallSnapshotRequest:
+		if r.SnapshotVersion != raft.SnapshotVersionMax {
+			return fmt.Errorf("raft snapshot of version %d, want %d", r.SnapshotVersion, raft.SnapshotVersionMax)
+		}
+		if r.Size < 0 || r.Size > requestLimit {
+			return fmt.Errorf("raft snapshot of %d bytes, the limit is %d", r.Size, requestLimit)
+		}
+		return decodableConfiguration(r.Configuration)
+	}
+	return nil
+}
+
+func acceptableEntries(r *raft.AppendEntriesRequest) error {
+	for i, entry := range r.Entries {
+		switch {
+		case entry == nil:
+			return fmt.Errorf("raft entry %d of %d is missing", i+1, len(r.Entries))
+		case entry.Index != r.PrevLogEntry+1+uint64(i):
+			return fmt.Errorf("raft entry %d follows entry %d", entry.Index, r.PrevLogEntry+uint64(i))
+		}
+		switch entry.Type {
+		case raft.LogCommand, raft.LogNoop, raft.LogBarrier:
+		case raft.LogConfiguration:
+			if err := decodableConfiguration(entry.Data); err != nil {
+				return fmt.Errorf("raft entry %d: %w", entry.Index, err)
+			}
+		default:
+			return fmt.Errorf("raft entry %d is of unknown type %d", entry.Index, entry.Type)
+		}
+	}
+	return nil
+}
+
+// decodableConfiguration decodes as Raft will.
+func decodableConfiguration(data []byte) (err error) {
+	defer func() {
+		if why := recover(); why != nil {
+			err = fmt.Errorf("raft configuration of %d bytes: %v", len(data), why)
+		}
+	}()
+	raft.DecodeConfiguration(data)
+	return nil
+}
+
+// boundedConn bounds what a connection may send before it is answered: a request is decoded
+// as a whole before the guard sees it.
+type boundedConn struct {
+	net.Conn
+	limit int64
+	read  atomic.Int64
+}
+
+// Read fails once a request is longer than the limit.
+func (c *boundedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if total := c.read.Add(int64(n)); total > c.limit {
+		return 0, fmt.Errorf("raft request of more than %d bytes", c.limit)
+	}
+	return n, err
+}
+
+// Write answers a request: the next one may follow.
+func (c *boundedConn) Write(p []byte) (int, error) {
+	c.read.Store(0)
+	return c.Conn.Write(p)
+}
