@@ -1,21 +1,19 @@
 package rebalance
 
-import "fmt"
-
 // What may happen in a state of the claims model.
 
 // branches collects what may happen in one state.
 type branches []event[claims]
 
-func (b *branches) add(name string, i int, s claims) {
-	*b = append(*b, event[claims]{name: fmt.Sprintf("%c %s", 'A'+i, name), next: s})
+func (b *branches) add(what string, i int, s claims) {
+	*b = append(*b, event[claims]{by: i, what: what, next: s})
 }
 
-func (b *branches) fault(name string, i int, s claims) {
+func (b *branches) fault(what string, i int, s claims) {
 	if s.faults++; s.faults > maxFaults {
 		return
 	}
-	*b = append(*b, event[claims]{name: fmt.Sprintf("%c %s", 'A'+i, name), next: s, fault: true})
+	*b = append(*b, event[claims]{by: i, what: what, next: s, fault: true})
 }
 
 // network: what was sent arrives, whatever has become of its sender; once, twice,

@@ -20,7 +20,8 @@ type model[S comparable] struct {
 
 // event is something that may happen.
 type event[S comparable] struct {
-	name  string
+	by    int // the process: 0 is A
+	what  string
 	next  S
 	fault bool // a crash, a cut, a loss: nothing that one may count on
 }
@@ -37,60 +38,76 @@ func (v verdict) String() string { return v.wrong + ":\n  " + strings.Join(v.sto
 const stuck = "stuck: no way on without another fault"
 
 func explore[S comparable](m model[S]) verdict {
-	index := map[S]int{m.start: 0}
-	states, from, how := []S{m.start}, []int{-1}, []string{"start"}
-	backward := [][]int{nil}
-	story := func(i int) (names []string) {
-		for ; i > 0; i = from[i] {
-			names = append(names, how[i])
-		}
-		slices.Reverse(names)
-		return names
+	type step struct {
+		from int32
+		by   int
+		what string
 	}
-	for i := 0; i < len(states); i++ {
+	index := map[S]int32{m.start: 0}
+	states, steps := []S{m.start}, []step{{}} // by state: how it was first reached
+	var edges [][2]int32                      // from, to: without faults
+	story := func(i int32) (lines []string) {
+		for ; i > 0; i = steps[i].from {
+			lines = append(lines, fmt.Sprintf("%c %s", 'A'+steps[i].by, steps[i].what))
+		}
+		slices.Reverse(lines)
+		return lines
+	}
+	for i := int32(0); int(i) < len(states); i++ {
 		if wrong := m.wrong(states[i]); wrong != "" {
 			return verdict{len(states), wrong, story(i)}
 		}
 		for _, e := range m.steps(states[i]) {
 			k, ok := index[e.next]
 			if !ok {
-				k = len(states)
+				k = int32(len(states))
 				index[e.next] = k
-				states, from, how = append(states, e.next), append(from, i), append(how, e.name)
-				backward = append(backward, nil)
+				states, steps = append(states, e.next), append(steps, step{i, e.by, e.what})
 			}
-			if !e.fault {
-				backward[k] = append(backward[k], i)
+			if !e.fault && m.good != nil {
+				edges = append(edges, [2]int32{i, k})
 			}
 		}
 	}
-	if i := deadEnd(m, states, backward); i >= 0 {
-		return verdict{len(states), stuck, append(story(i), fmt.Sprintf("%+v", states[i]))}
+	if i := deadEnd(m, states, edges); i >= 0 {
+		return verdict{len(states), stuck, append(story(int32(i)), fmt.Sprintf("%+v", states[i]))}
 	}
 	return verdict{states: len(states)}
 }
 
 // deadEnd returns the first state from which no good one can be reached, or -1.
-func deadEnd[S comparable](m model[S], states []S, backward [][]int) int {
+func deadEnd[S comparable](m model[S], states []S, edges [][2]int32) int {
 	if m.good == nil {
 		return -1
 	}
+	first := make([]int, len(states)+1) // by state: where its edges begin, once sorted by their end
+	for _, e := range edges {
+		first[e[1]+1]++
+	}
+	for i := range states {
+		first[i+1] += first[i]
+	}
+	next, before := slices.Clone(first), make([]int32, len(edges))
+	for _, e := range edges {
+		before[next[e[1]]] = e[0]
+		next[e[1]]++
+	}
 	reaches := make([]bool, len(states))
-	var queue []int
-	for i, s := range states {
-		if m.good(s) {
+	var queue []int32
+	visit := func(i int32) {
+		if !reaches[i] {
 			reaches[i] = true
 			queue = append(queue, i)
 		}
 	}
-	for len(queue) > 0 {
-		k := queue[0]
-		queue = queue[1:]
-		for _, i := range backward[k] {
-			if !reaches[i] {
-				reaches[i] = true
-				queue = append(queue, i)
-			}
+	for i, s := range states {
+		if m.good(s) {
+			visit(int32(i))
+		}
+	}
+	for ; len(queue) > 0; queue = queue[1:] {
+		for _, i := range before[first[queue[0]]:first[queue[0]+1]] {
+			visit(i)
 		}
 	}
 	return slices.Index(reaches, false)
@@ -103,9 +120,9 @@ func TestExploreObjects(t *testing.T) {
 	counter := func(limit int, back bool) model[int] {
 		return model[int]{
 			steps: func(n int) []event[int] {
-				events := []event[int]{{name: "up", next: min(n+1, limit), fault: true}}
+				events := []event[int]{{what: "up", next: min(n+1, limit), fault: true}}
 				if back {
-					events = append(events, event[int]{name: "back", next: 0})
+					events = append(events, event[int]{what: "back", next: 0})
 				}
 				return events
 			},

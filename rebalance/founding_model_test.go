@@ -12,18 +12,18 @@ import (
 // record has one term here; a record that two servers win would have two histories
 // under the same generations.
 
-// birthRule is a rule that the model can do without.
-type birthRule int
+// foundingRule is a rule that the model can do without.
+type foundingRule int
 
 const (
-	allBirthRules  birthRule = iota
-	freshID                  // a server that starts again has a new id, which is no voter's
-	comparedRecord           // the record is replaced only if it is still the one read
-	greeted                  // a connection is for one record and one server id
-	birthRuleCount
+	allFoundingRules foundingRule = iota
+	freshID                       // a server that starts again has a new id, which is no voter's
+	comparedRecord                // the record is replaced only if it is still the one read
+	greeted                       // a connection is for one record and one server id
+	foundingRuleCount
 )
 
-var birthRuleNames = [...]string{"all rules", "fresh id", "compared record", "greeting"}
+var foundingRuleNames = [...]string{"all rules", "fresh id", "compared record", "greeting"}
 
 const (
 	maxRecord  = 3
@@ -39,25 +39,25 @@ type voter struct {
 	read    uint8 // the record it has read and means to replace, 0 = none
 }
 
-type births struct {
+type foundings struct {
 	p      [3]voter
 	record uint8
 	winner [maxRecord + 1]uint8 // by record: 1 + the process that won it, 0 = none
 	twice  bool                 // a record was won by two servers
 }
 
-// birthsModel returns the model without one rule.
-func birthsModel(without birthRule) model[births] {
-	start := births{record: 1}
+// foundingsModel returns the model without one rule.
+func foundingsModel(without foundingRule) model[foundings] {
+	start := foundings{record: 1}
 	for i := range start.p {
 		start.p[i].record = 1
 	}
-	return model[births]{
+	return model[foundings]{
 		start: start,
-		steps: func(s births) []event[births] {
-			var events []event[births]
-			add := func(name string, i int, next births) {
-				events = append(events, event[births]{name: fmt.Sprintf("%c %s", 'A'+i, name), next: next})
+		steps: func(s foundings) []event[foundings] {
+			var events []event[foundings]
+			add := func(what string, i int, next foundings) {
+				events = append(events, event[foundings]{by: i, what: what, next: next})
 			}
 			for i := range s.p {
 				s.elect(i, without, add)
@@ -65,7 +65,7 @@ func birthsModel(without birthRule) model[births] {
 			}
 			return events
 		},
-		wrong: func(s births) string {
+		wrong: func(s foundings) string {
 			if s.twice {
 				return "two servers won one record"
 			}
@@ -75,7 +75,7 @@ func birthsModel(without birthRule) model[births] {
 }
 
 // elect: a process asks for votes, gets them, drops its server, follows the record.
-func (s births) elect(i int, without birthRule, add func(string, int, births)) {
+func (s foundings) elect(i int, without foundingRule, add func(string, int, foundings)) {
 	p := s.p[i]
 	if p.record == 1 && p.k == 0 && p.vote == 0 {
 		next := s
@@ -113,7 +113,7 @@ func (s births) elect(i int, without birthRule, add func(string, int, births)) {
 }
 
 // replace: a process reads the record, and later replaces it and bootstraps.
-func (s births) replace(i int, without birthRule, add func(string, int, births)) {
+func (s foundings) replace(i int, without foundingRule, add func(string, int, foundings)) {
 	p := s.p[i]
 	if p.read == 0 && s.record < maxRecord {
 		next := s
@@ -133,22 +133,22 @@ func (s births) replace(i int, without birthRule, add func(string, int, births))
 	add("replaces the record it read", i, next)
 }
 
-func (s births) win(record uint8, i int) births {
+func (s foundings) win(record uint8, i int) foundings {
 	winner := uint8(i + 1)
 	s.twice = s.twice || s.winner[record] != 0 && s.winner[record] != winner
 	s.winner[record] = winner
 	return s
 }
 
-func TestBirthsModel(t *testing.T) {
+func TestFoundingsModel(t *testing.T) {
 	t.Parallel()
-	for without := allBirthRules; without < birthRuleCount; without++ {
-		t.Run(birthRuleNames[without], func(t *testing.T) {
-			got := explore(birthsModel(without))
+	for without := allFoundingRules; without < foundingRuleCount; without++ {
+		t.Run(foundingRuleNames[without], func(t *testing.T) {
+			got := explore(foundingsModel(without))
 			switch {
-			case without == allBirthRules && got.wrong != "":
+			case without == allFoundingRules && got.wrong != "":
 				t.Errorf("%d states: %s", got.states, got)
-			case without == allBirthRules:
+			case without == allFoundingRules:
 				t.Logf("%d states visited", got.states)
 			case got.wrong == "":
 				t.Errorf("without this rule: %d states and nothing wrong, want an objection", got.states)

@@ -20,6 +20,9 @@ import (
 // patience is for a machine that runs all packages' tests at once.
 const patience = time.Minute
 
+// testLimit bounds a request in bytes.
+const testLimit = 1 << 20
+
 // listen starts a listener on a private port.
 func listen(t *testing.T, cluster string) *Listener {
 	t.Helper()
@@ -33,7 +36,7 @@ func listen(t *testing.T, cluster string) *Listener {
 // listenOn starts a listener on a port that is open.
 func listenOn(t *testing.T, cluster string, ln net.Listener) *Listener {
 	t.Helper()
-	l := NewListener(ListenerConfig{Cluster: cluster, Listener: ln, timeout: patience})
+	l := NewListener(ListenerConfig{Cluster: cluster, Listener: ln, timeout: patience, requestLimit: testLimit})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
@@ -282,7 +285,7 @@ func TestGuardBoundsRequests(t *testing.T) {
 	target := open(t, to, "b#7.1")
 	from := open(t, listen(t, "c"), "a#7.1")
 	var answer raft.AppendEntriesResponse
-	huge := &raft.AppendEntriesRequest{Entries: []*raft.Log{{Index: 1, Data: make([]byte, requestLimit+1)}}}
+	huge := &raft.AppendEntriesRequest{Entries: []*raft.Log{{Index: 1, Data: make([]byte, testLimit+1)}}}
 	if err := from.AppendEntries("b#7.1", Address("b#7.1", to.Address()), huge, &answer); err == nil {
 		t.Error("a request beyond the limit was answered")
 	}

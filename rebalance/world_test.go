@@ -167,7 +167,10 @@ func (p *process) isolate(cut bool) {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	p.noPeers = cut
-	p.world.wire()
+	p.world.wire(p)
+	if p.killed {
+		clear(p.transports)
+	}
 }
 
 // isolateFromKeeper cuts the process off from record, mark and leases.
@@ -201,19 +204,20 @@ func (w *world) sleep(d time.Duration) bool {
 	}
 }
 
-// wire connects all transports whose processes reach each other. Under mu.
-func (w *world) wire() {
-	for _, p := range w.processes {
-		for _, from := range p.transports {
-			for _, q := range w.processes {
-				for address, to := range q.transports {
-					switch {
-					case p == q:
-					case p.noPeers || q.noPeers:
-						from.Disconnect(address)
-					default:
-						from.Connect(address, to)
-					}
+// wire connects the process's transports with those of all processes that it reaches, and no others. Under mu.
+func (w *world) wire(p *process) {
+	for _, q := range w.processes {
+		if q == p {
+			continue
+		}
+		for at, mine := range p.transports {
+			for there, theirs := range q.transports {
+				if p.noPeers || q.noPeers {
+					mine.Disconnect(there)
+					theirs.Disconnect(at)
+				} else {
+					mine.Connect(there, theirs)
+					theirs.Connect(at, mine)
 				}
 			}
 		}
@@ -225,7 +229,7 @@ func (p *process) open(server string) (raft.Transport, error) {
 	defer p.world.mu.Unlock()
 	address, transport := raft.NewInmemTransport(Address(server, "mem"))
 	p.transports[address] = transport
-	p.world.wire()
+	p.world.wire(p)
 	return halfOpen{transport, p}, nil
 }
 
