@@ -7,7 +7,7 @@
 -- so a repeated or late ack cannot touch a newer flight of the same id (I1).
 -- Errors: FENCED holder fence
 --#include claimed
---#include settle
+--#include take_out
 --#include enqueue
 --#include finish
 local done, again = finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], 4, #ARGV)

@@ -7,7 +7,7 @@
 -- Keeps I2: the records stay, as they are, in the hash aside, where a repair puts such records
 -- too. What was pushed meanwhile waits by itself.
 --#include claimed
---#include settle
+--#include take_out
 --#include enqueue
 --#include record
 --#include sound
@@ -23,7 +23,7 @@ end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local taken = settle(KEYS[5], KEYS[7], ARGV[3], {unpack(ARGV, 4)})
+local taken = take_out(KEYS[5], KEYS[7], ARGV[3], {unpack(ARGV, 4)})
 for _, id in ipairs(taken) do
   set_aside(id)
   local parked = redis.call('HGET', KEYS[6], id)

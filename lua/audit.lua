@@ -18,7 +18,7 @@ local suspects = count_of(redis.call('LRANGE', KEYS[9], 0, -1))
 
 local function spilled(space, id)
   local prefix = space .. #id .. ':' .. id .. ':'
-  return redis.call('ZLEXCOUNT', KEYS[11], '[' .. prefix, '(' .. string.sub(prefix, 1, -2) .. ';') -- see spill.lua
+  return redis.call('ZLEXCOUNT', KEYS[11], '[' .. prefix, '(' .. string.sub(prefix, 1, -2) .. ';') -- see lib/spill.lua
 end
 
 local out = {}

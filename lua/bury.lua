@@ -5,12 +5,12 @@
 -- ARGV  1 instance  2 fence  then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
 --       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person)
--- Returns {the number of ids that were in their flight until now, of how many this call was}; see measure.lua.
+-- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
 -- Errors: FENCED holder fence
 -- Keeps I2. What was pushed meanwhile stays, as a fresh job; it was never tried. An id whose record in the
 -- morgue is damaged waits for a person, whatever the policy.
 --#include claimed
---#include settle
+--#include take_out
 --#include enqueue
 --#include record
 --#include sound
@@ -74,7 +74,7 @@ end
 
 local count, looked = 0, 0
 for p = 3, #ARGV, 6 do
-  local ids = settle(KEYS[4], KEYS[6], ARGV[p], {ARGV[p + 1]})
+  local ids = take_out(KEYS[4], KEYS[6], ARGV[p], {ARGV[p + 1]})
   if ids[1] then
     count = count + 1
     local record = redis.call('HGET', KEYS[2], ids[1])

@@ -5,7 +5,7 @@
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready, scheduled,
 --       retry, blocked, failed  then ids (at most 1,000)
 -- Returns {the number of ids of which something was deleted, of how many this call was, '1' if it began with one more
---         and more payloads of it are left}; see measure.lua.
+--         and more payloads of it are left}; see lib/measure.lua.
 --#include record
 --#include spill
 --#include waiting

@@ -7,7 +7,7 @@
 --       due now; of ids that are scheduled, failed or blocked only, or a repeated request would bury the next one)
 --       4 channel that wakes the owner  then ids (at most 1,000)
 -- Returns {the number of ids of which something was buried, of how many this call was, '1' if it began with one more
---         and more payloads of it are left}; see measure.lua.
+--         and more payloads of it are left}; see lib/measure.lua.
 -- Damaged records are left alone.
 --#include record
 --#include sound

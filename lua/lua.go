@@ -1,7 +1,7 @@
 // Package lua holds the transitions of a shard: one Redis script per file, so that no
 // crash can expose a half-done step (I6).
 //
-// A line "--#include name" in a script stands for the text of name.lua. The header of
+// A line "--#include name" in a script stands for the text of lib/name.lua. The header of
 // each file names its KEYS, ARGV, answers and errors, and the promise it keeps.
 package lua
 
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-//go:embed *.lua
+//go:embed *.lua lib/*.lua
 var files embed.FS
 
 // Source returns the text of the named script (without ".lua") with its includes
@@ -24,7 +24,7 @@ func Source(name string) string {
 	var b strings.Builder
 	for line := range strings.Lines(string(text)) {
 		if included, ok := strings.CutPrefix(strings.TrimSpace(line), "--#include "); ok {
-			b.WriteString(Source(included))
+			b.WriteString(Source("lib/" + included))
 			continue
 		}
 		if trimmed := strings.TrimSpace(line); trimmed == "" || strings.HasPrefix(trimmed, "--") {

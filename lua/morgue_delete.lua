@@ -3,7 +3,7 @@
 -- KEYS  1 morgue  2 dead  3 count  4 spill  5 spillx
 -- ARGV  1 '1' if the call before this one began with the first id  then ids (at most 1,000)
 -- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
---         payloads of it are left}; see measure.lua.
+--         payloads of it are left}; see lib/measure.lua.
 --#include record
 --#include spill
 --#include measure

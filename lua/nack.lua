@@ -6,12 +6,12 @@
 --       kind: retry (due after the delay, with this retry count and error), postpone (due after
 --       the delay, the rest stays), return (no handler saw it: to the head, nothing changes)
 --       its line: the one that says most, for the list of attempts
--- Returns {the number of ids that were in their flight until now, of how many this call was}; see measure.lua.
+-- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
 -- Errors: FENCED holder fence
 -- Keeps I2, and I3: what was pushed meanwhile is merged, equal payloads with the smallest score;
 -- retry count, error and due time are those of the flight.
 --#include claimed
---#include settle
+--#include take_out
 --#include enqueue
 --#include record
 --#include spill
@@ -44,7 +44,7 @@ end
 
 for p = 3, #ARGV, 7 do
   local kind = ARGV[p + 2]
-  local ids = settle(KEYS[4], kind ~= 'return' and KEYS[6] or nil, ARGV[p], {ARGV[p + 1]})
+  local ids = take_out(KEYS[4], kind ~= 'return' and KEYS[6] or nil, ARGV[p], {ARGV[p + 1]})
   if ids[1] then
     put = put + 1
     put_back(ids[1], kind, tonumber(ARGV[p + 3]), tonumber(ARGV[p + 4]), ARGV[p + 5], ARGV[p + 6])

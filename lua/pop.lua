@@ -13,7 +13,7 @@
 -- A number that was answered already gives the ids of that flight that are still open, or 'passed' if there are
 -- none; a lower one gives none, a higher one than the next is an error. So a repeated request pops nothing twice.
 -- A flight has at most 2,000 payloads and so many bytes, but for one large payload: of a crowded id it takes a piece,
--- and the rest is parked (spill.lua).
+-- and the rest is parked (lib/spill.lua).
 -- Errors: FENCED holder fence; NUMBER last; RECOVERING an earlier claim's flights are not all back: see resume.lua
 -- Keeps I1 (a record in flight is in no list), I2 (the record stays until its ack).
 --#include claimed
@@ -22,7 +22,7 @@ if claim.recover then return redis.error_reply('RECOVERING ' .. claim.recover) e
 local last = tonumber(claim.pop or 0)
 if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 
---#include settle
+--#include take_out
 --#include enqueue
 --#include finish
 

@@ -102,7 +102,7 @@ redis.call('HSET', KEYS[3], 'last', string.format('%.0f', unscored > 0 and base 
 
 local waiting, parked = {}, {}
 local answer, ready, wake = {}, {}, false
-local work, most_work = 0, 2000 -- about as many payloads, or 1 MiB, as elsewhere: see measure.lua
+local work, most_work = 0, 2000 -- about as many payloads, or 1 MiB, as elsewhere: see lib/measure.lua
 local full = {} -- ids of which a payload was refused: equal payloads merge, and no other is stored
 
 -- weigh adds what it took to add to a record: one of form j is read and written as a whole, or moved to the spill.

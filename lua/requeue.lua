@@ -5,7 +5,7 @@
 -- ARGV  1 '1' if the call before this one began with the first id  2 from: morgue or blocked  3 channel that wakes the
 --       owner  then ids (at most 1,000)
 -- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
---         payloads of it are left}; see measure.lua.
+--         payloads of it are left}; see lib/measure.lua.
 -- They are fresh and due now, with the error that they had, and with what waits already: equal payloads are one, with the smallest
 -- score. Merging drops nothing, so an id may exceed its limits here (I2). Damaged
 -- records are left alone.

@@ -3,7 +3,7 @@
 -- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
 --       10 count  11 spill  12 spillx  13 stale  14 late
 -- ARGV  1 as in kill.lua, not used  2 channel that wakes the owner  then ids (at most 1,000)
--- Returns {the number of ids that were not due yet, of how many this call was, 0}; see measure.lua. A damaged record is left alone.
+-- Returns {the number of ids that were not due yet, of how many this call was, 0}; see lib/measure.lua. A damaged record is left alone.
 --#include record
 --#include spill
 --#include waiting

@@ -5,7 +5,7 @@
 --       records to look at  then ids (at most 1,000)
 -- Returns per id {state or '' if there is nothing, flight, since when us, payloads parked, head, error, payloads,
 --         bytes of all payloads}; the ids that the bytes did not suffice for are missing at the end.
---         A job of one form (a, e) has no head: its payloads are the record, see record.lua. Of a
+--         A job of one form (a, e) has no head: its payloads are the record, see lib/record.lua. Of a
 --         damaged one the head is '?', and its payloads are the beginning of the record.
 --#include record
 --#include sound
@@ -13,7 +13,7 @@
 local from, cut, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local most_error = 2048
 
--- flights says in which flight an id is, and since when each is under way; see settle.lua.
+-- flights says in which flight an id is, and since when each is under way; see lib/take_out.lua.
 local function flights()
   local sizes, numbers, ids = {}, {}, redis.call('LRANGE', KEYS[5], 0, -1)
   if #ids == 0 then return {}, {} end

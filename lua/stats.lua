@@ -47,7 +47,7 @@ local function see_line(key)
   end
 end
 
--- see_parked looks at what was pushed to ids in flight. Such records are small (see spill.lua). Of more than
+-- see_parked looks at what was pushed to ids in flight. Such records are small (see lib/spill.lua). Of more than
 -- 1,000 the oldest is taken to be as old as the oldest flight: none was pushed before its flight began.
 local function see_parked()
   local parked = redis.call('HLEN', KEYS[12])

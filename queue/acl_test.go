@@ -140,7 +140,7 @@ func called(t *testing.T) []string {
 	for _, m := range tried.FindAllStringSubmatch(check, -1) {
 		commands[m[1]] = true
 	}
-	for _, text := range sources(t, "../lua/*.lua") {
+	for _, text := range sources(t, "../lua/*.lua", "../lua/lib/*.lua") {
 		for _, m := range inScript.FindAllStringSubmatch(text, -1) {
 			found[strings.ToLower(m[1])] = true
 		}
@@ -155,11 +155,15 @@ func called(t *testing.T) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-func sources(t *testing.T, pattern string) (texts []string) {
+func sources(t *testing.T, patterns ...string) (texts []string) {
 	t.Helper()
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: got %d files, %v", pattern, len(files), err)
+	var files []string
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: got %d files, %v", pattern, len(found), err)
+		}
+		files = append(files, found...)
 	}
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {

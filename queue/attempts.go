@@ -33,7 +33,7 @@ type Attempt struct {
 	Error      string // first line of the error, at most 200 bytes
 }
 
-// attemptsKept is how many of a shard are kept, as lua/attempt.lua has it.
+// attemptsKept is how many of a shard are kept, as lua/lib/attempt.lua has it.
 const attemptsKept = 64
 
 var errAttempt = errors.New("unknown entry in the list of attempts")

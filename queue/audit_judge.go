@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
 // What must hold of one id: the decision, apart from its I/O.
 
 // headline is what the beginning of a record says. The zero value: there is none.
 type headline struct {
-	form  byte  // a, e, j, p, s or x as in lua/record.lua; '?' if it cannot be read
+	form  byte  // a, e, j, p, s or x as in lua/lib/record.lua; '?' if it cannot be read
 	retry int   // retry count
 	at    int64 // due time, us
 	n     int   // payloads
@@ -27,10 +29,10 @@ func headlineOf(record string) headline {
 	case record == "x":
 		return headline{form: 'x'}
 	case record[0] == 'a' && len(record) >= 10, record[0] == 'e' && len(record) >= 16:
-		return headline{form: record[0], retry: -1, at: us7(record[1:]), n: 1}
+		return headline{form: record[0], retry: -1, at: packed.Micros(record[1:]), n: 1}
 	}
 	line, _, ok := strings.Cut(record[1:], "\n")
-	n, err := headWords(record[0], line)
+	n, err := packed.HeadWords(record[0], line)
 	if !ok || err != nil || !strings.Contains("jps", record[:1]) {
 		return headline{form: '?'}
 	}

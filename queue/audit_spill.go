@@ -3,15 +3,12 @@ package queue
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
+
+	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
 // Payloads of crowded ids: each is a member of spill and a field of spillx, and a crowded
-// record counts it (lua/spill.lua).
-
-// spillEntry is a payload in the spill; key is "" if spillx told of it.
-type spillEntry struct{ space, id, key, payload string }
+// record counts it (lua/lib/spill.lua).
 
 // spillFaults are the answers of lua/audit_spill.lua.
 var spillFaults = map[byte]string{
@@ -53,7 +50,7 @@ func evens(flat []string) (names []string) {
 
 // spillPart judges entries, about a quarter of a megabyte per script.
 func (a *auditor) spillPart(ctx context.Context, s *Shard, names []string, placed bool, found map[string]string) error {
-	var part []spillEntry
+	var part []packed.Spilled
 	bytes := 0
 	flush := func() error {
 		err := s.judgeSpill(ctx, part, found)
@@ -61,7 +58,7 @@ func (a *auditor) spillPart(ctx context.Context, s *Shard, names []string, place
 		return err
 	}
 	for _, name := range names {
-		e, ok := parseSpill(name, placed)
+		e, ok := packed.ParseSpill(name, placed)
 		if !ok {
 			found[""] = fmt.Sprintf("the spill has an entry that cannot be read: %.40q", name)
 			continue
@@ -76,13 +73,13 @@ func (a *auditor) spillPart(ctx context.Context, s *Shard, names []string, place
 	return flush()
 }
 
-func (s *Shard) judgeSpill(ctx context.Context, part []spillEntry, found map[string]string) error {
+func (s *Shard) judgeSpill(ctx context.Context, part []packed.Spilled, found map[string]string) error {
 	if len(part) == 0 {
 		return nil
 	}
 	args := make([]any, 0, 4*len(part))
 	for _, e := range part {
-		args = append(args, e.space, e.id, e.key, e.payload)
+		args = append(args, e.Space, e.ID, e.Key, e.Payload)
 	}
 	reply, err := s.c.run(ctx, s.c.db.Scripts.AuditSpill, s.keys.ForSpill(), args...)
 	if err != nil {
@@ -91,29 +88,8 @@ func (s *Shard) judgeSpill(ctx context.Context, part []spillEntry, found map[str
 	codes, _ := reply.(string)
 	for i := range min(len(codes), len(part)) {
 		if what := spillFaults[codes[i]]; what != "" {
-			found[part[i].id] = fmt.Sprintf("%s: %.40q", what, part[i].payload)
+			found[part[i].ID] = fmt.Sprintf("%s: %.40q", what, part[i].Payload)
 		}
 	}
 	return nil
-}
-
-// parseSpill reads "w<len id>:<id>:", for a member followed by a key, then the
-// payload.
-func parseSpill(name string, placed bool) (e spillEntry, ok bool) {
-	if name == "" || name[0] != 'w' && name[0] != 'm' {
-		return e, false
-	}
-	length, rest, _ := strings.Cut(name[1:], ":")
-	n, err := strconv.Atoi(length)
-	if err != nil || n < 1 || len(rest) < n+1 || rest[n] != ':' {
-		return e, false
-	}
-	e = spillEntry{space: name[:1], id: rest[:n], payload: rest[n+1:]}
-	if placed {
-		if len(e.payload) < keyBytes {
-			return e, false
-		}
-		e.key, e.payload = e.payload[:keyBytes], e.payload[keyBytes:]
-	}
-	return e, true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -221,9 +222,9 @@ func unreadable(id, record string) bool {
 	var err error
 	switch {
 	case len(record) > 0 && record[0] == 'j':
-		_, _, err = decodeJob(id, record, nil)
+		_, _, err = packed.Decode(id, record, nil)
 	case len(record) > 0 && record[0] == 's':
-		_, _, err = decodeHead(record, &job)
+		_, _, err = packed.DecodeHead(record, &job)
 	default:
 		return !headlineOf(record).job()
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -105,7 +106,7 @@ func (a *auditor) judged(ctx context.Context, found []Fault, s *Shard, t, swept 
 		if reply == nil || err != nil || !unreadable(t.id, record) || b.within == "jobs" && record == "x" {
 			continue
 		}
-		if isLater(record) {
+		if packed.IsLater(record) {
 			found = append(found, Fault{Kind: LaterRecord, Queue: s.Queue, Shard: s.Index, ID: t.id,
 				What: fmt.Sprintf("its record in %s is of form %q, of a later release: look with the command of that release", b.within, record[0])})
 			continue

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
 var damageTests = []testCase{{"Damage_BlindsNobody", damageBlindsNobody}, {"Damage_StopsNoAction", damageStopsNoAction}, {"Damage_StrandsNobody", damageStrandsNobody},
@@ -184,11 +185,11 @@ func damageRefusesItsPush(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
 		results, err := r.q.Push(r.ctx, job("first", "1"), job("ready-bad", "2"), job("fly-bad", "3"), job("last", "1"))
-		if !errors.Is(err, errRecord) {
-			t.Errorf("%s: got %v, want %v", name, err, errRecord)
+		if !errors.Is(err, packed.ErrDamaged) {
+			t.Errorf("%s: got %v, want %v", name, err, packed.ErrDamaged)
 		}
 		for i, bad := range []bool{false, true, true, false} {
-			if got := results[i].Err; errors.Is(got, errRecord) != bad || (got == nil) == bad {
+			if got := results[i].Err; errors.Is(got, packed.ErrDamaged) != bad || (got == nil) == bad {
 				t.Errorf("%s: job %d: got %v", name, i, got)
 			}
 		}

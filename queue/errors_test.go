@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -264,8 +265,8 @@ func TestTransient(t *testing.T) {
 		"pool":             {redis.ErrPoolTimeout, true, true},
 		"closed":           {redis.ErrClosed, false, false},
 		"sentinels":        {errors.New("redis: all sentinels specified in configuration are unreachable"), true, true},
-		"queue named pool": {fmt.Errorf("shard pool/3: %w", errRecord), false, false},
-		"damaged":          {fmt.Errorf("connection/1: %w", errRecord), false, false},
+		"queue named pool": {fmt.Errorf("shard pool/3: %w", packed.ErrDamaged), false, false},
+		"damaged":          {fmt.Errorf("connection/1: %w", packed.ErrDamaged), false, false},
 	} {
 		for _, err := range []error{c.err, wrapped(c.err)} {
 			eq(t, name+" transient", Transient(err), c.transient)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/golden"
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -45,7 +46,11 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden.Check(t, "question", question, func(t *testing.T, stored string) {
-		c := &Client{cfg: Config{Cluster: "c"}}
+		c, err := Open(Config{Cluster: "c"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
 		want := Question{Shard: lowkiq.Shard{Queue: "orders", Index: 3}, ID: "a \"b\"\n", Answer: "lk:{c}:answer:01J"}
 		if got := c.decodeMail(stored).Asked; got == nil || *got != want {
 			t.Errorf("got %+v, want %+v", got, want)
@@ -121,7 +126,7 @@ func goldenRecords(t *testing.T) {
 		{"s", "s", lowkiq.Job{ID: "s", RetryCount: -1, PerformAt: ahead}},
 	} {
 		golden.Check(t, "record-"+c.form, record(c.id), func(t *testing.T, stored string) {
-			got, _, err := decodeJob(c.id, stored, nil)
+			got, _, err := packed.Decode(c.id, stored, nil)
 			if err != nil || !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got %+v %v, want %+v", got, err, c.want)
 			}
@@ -144,7 +149,7 @@ func goldenRecords(t *testing.T) {
 		{"e", scored, 1.25, job("e", "payload", func(p *lowkiq.Push) { score := 1.25; p.Score = &score }), 8},
 	} {
 		golden.Check(t, "record-"+c.form, c.example, func(t *testing.T, stored string) {
-			got, _, err := decodeJob("a", stored, nil)
+			got, _, err := packed.Decode("a", stored, nil)
 			want := lowkiq.Job{ID: "a", RetryCount: -1, PerformAt: past, Payloads: []lowkiq.Payload{{Score: c.score, Data: []byte("payload")}}}
 			if err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("got %+v %v, want %+v", got, err, want)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -121,7 +122,7 @@ func countPayloads(record string) int {
 		return 1
 	}
 	var job lowkiq.Job
-	_, n, _ := decodeHead(record, &job)
+	_, n, _ := packed.DecodeHead(record, &job)
 	return n
 }
 

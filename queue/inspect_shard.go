@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -29,7 +30,7 @@ func (s *Shard) load(ctx context.Context, hash, space string, ids []string) ([]L
 		if !ok || record == "x" {
 			continue
 		}
-		job, _, err := decodeJob(id, record, nil)
+		job, _, err := packed.Decode(id, record, nil)
 		if err != nil {
 			jobs = append(jobs, Listed{Shard: s.Index, Job: lowkiq.Job{ID: id}}.damaged(record))
 			continue
@@ -44,7 +45,7 @@ func (s *Shard) load(ctx context.Context, hash, space string, ids []string) ([]L
 	return jobs, nil
 }
 
-// spilled reads the payloads of a crowded id; see lua/spill.lua.
+// spilled reads the payloads of a crowded id; see lua/lib/spill.lua.
 func (s *Shard) spilled(ctx context.Context, space, id string) ([]lowkiq.Payload, error) {
 	prefix := space + strconv.Itoa(len(id)) + ":" + id
 	from := "[" + prefix + ":"
@@ -59,8 +60,8 @@ func (s *Shard) spilled(ctx context.Context, space, id string) ([]lowkiq.Payload
 			return payloads, nil
 		}
 		for _, member := range members {
-			if e, ok := parseSpill(member, true); ok {
-				payloads = append(payloads, lowkiq.Payload{Score: keyScore(e.key), Data: []byte(e.payload)})
+			if e, ok := packed.ParseSpill(member, true); ok {
+				payloads = append(payloads, lowkiq.Payload{Score: packed.KeyScore(e.Key), Data: []byte(e.Payload)})
 			}
 		}
 		from = "(" + members[len(members)-1]
@@ -68,7 +69,7 @@ func (s *Shard) spilled(ctx context.Context, space, id string) ([]lowkiq.Payload
 }
 
 // flightAt finds the flight to which a place in the flight list belongs; see
-// lua/settle.lua. It is 0 if the claim's fields know none.
+// lua/lib/take_out.lua. It is 0 if the claim's fields know none.
 func flightAt(claim map[string]string, place int64) int64 {
 	sizes := map[int64]int64{}
 	for field, value := range claim {

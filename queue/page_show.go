@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -92,7 +93,7 @@ func decodeOne(c candidate, r []any) Listed {
 	if text(4) == "" {
 		return job.single(text(6))
 	}
-	head, err1 := headWords(text(4)[0], strings.TrimSuffix(text(4)[1:], "\n"))
+	head, err1 := packed.HeadWords(text(4)[0], strings.TrimSuffix(text(4)[1:], "\n"))
 	payloads, shown, err2 := cutPayloads(text(6))
 	if err1 != nil || err2 != nil {
 		return job.damaged(text(6))
@@ -104,7 +105,7 @@ func decodeOne(c candidate, r []any) Listed {
 
 // single completes a fresh job of one payload.
 func (job Listed) single(record string) Listed {
-	fresh, _, err := decodeJob(job.ID, record, nil)
+	fresh, _, err := packed.Decode(job.ID, record, nil)
 	if err != nil {
 		return job.damaged(record)
 	}
@@ -116,9 +117,9 @@ func (job Listed) single(record string) Listed {
 // damaged marks a job whose record, which begins like this, cannot be read.
 func (job Listed) damaged(record string) Listed {
 	job.Damaged, job.RetryCount = true, -1
-	job.Error = fmt.Sprintf("%v: %.40q; check --repair moves it aside", errRecord, record)
-	if isLater(record) {
-		job.Damaged, job.Error = false, fmt.Sprintf("%v, form %q: this one leaves it alone", errLater, record[0])
+	job.Error = fmt.Sprintf("%v: %.40q; check --repair moves it aside", packed.ErrDamaged, record)
+	if packed.IsLater(record) {
+		job.Damaged, job.Error = false, fmt.Sprintf("%v, form %q: this one leaves it alone", packed.ErrLater, record[0])
 	}
 	return job
 }
@@ -134,13 +135,13 @@ func cutPayloads(text string) (payloads []lowkiq.Payload, bytes int, err error) 
 		n, err1 := strconv.Atoi(length)
 		value, err2 := strconv.ParseFloat(score, 64)
 		if err1 != nil || err2 != nil || n < 0 {
-			return nil, 0, errRecord
+			return nil, 0, packed.ErrDamaged
 		}
 		data := rest[:min(n, len(rest))]
-		payloads = append(payloads, lowkiq.Payload{Score: value, Data: bytesOf(data)})
+		payloads = append(payloads, lowkiq.Payload{Score: value, Data: packed.Bytes(data)})
 		bytes += len(data)
 		text = rest[len(data):]
 	}
-	sortPayloads(payloads)
+	packed.SortPayloads(payloads)
 	return payloads, bytes, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -157,8 +158,8 @@ func decodePop(reply any) (Popped, error) {
 	for i := range n {
 		id, _ := r[5+2*i].(string)
 		record, _ := r[6+2*i].(string)
-		job, rest, err := decodeJob(id, record, slab)
-		if errors.Is(err, errLater) {
+		job, rest, err := packed.Decode(id, record, slab)
+		if errors.Is(err, packed.ErrLater) {
 			p.Later = append(p.Later, id)
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -33,7 +34,7 @@ var (
 	ErrPayloadSize     = errors.New("payload is too large")
 	ErrTooManyPayloads = errors.New("too many payloads wait for this id")
 	ErrTooManyBytes    = errors.New("too many bytes of payloads wait for this id")
-	ErrDamaged         = errRecord // what waits for this id cannot be read
+	ErrDamaged         = packed.ErrDamaged // what waits for this id cannot be read
 )
 
 // ErrUnsent: the job is not stored, as an earlier part of the same push to its shard failed, or an
@@ -459,7 +460,7 @@ func (ch *chunk) refused(code byte, id string) error {
 	case '3':
 		err = fmt.Errorf("job %q: %w: %d is the limit", id, ErrTooManyBytes, ch.Args[2])
 	case '4':
-		err = fmt.Errorf("job %q: %w, of what waits for it: check --repair moves it aside", id, errRecord)
+		err = fmt.Errorf("job %q: %w, of what waits for it: check --repair moves it aside", id, packed.ErrDamaged)
 	}
 	if ch.full == nil {
 		ch.full = map[string]error{}

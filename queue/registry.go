@@ -93,6 +93,12 @@ func (c *Client) newQueue(name string, entry Entry) *Queue {
 // Shard returns the shard with this index. It panics if the queue has none.
 func (q *Queue) Shard(index int) *Shard { return q.shards[index] }
 
+// DB is the connection to the queue's Redis, for the packages below this one.
+func (q *Queue) DB() *redisdb.DB { return q.c.db }
+
+// Keys are the shard's, for the packages below this one.
+func (s *Shard) Keys() *redisdb.ShardKeys { return &s.keys }
+
 // All returns the queue's shards, by index.
 func (q *Queue) All() []*Shard { return slices.Clone(q.shards) }
 

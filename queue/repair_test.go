@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
+
+	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
 var repairTests = []testCase{
@@ -84,7 +86,7 @@ func (r *rig) payloads() map[string]bool {
 			if id == "" || record == "x" {
 				continue
 			}
-			job, _, err := decodeJob(id, record, nil)
+			job, _, err := packed.Decode(id, record, nil)
 			if err != nil {
 				all[record] = true
 			}
@@ -96,8 +98,8 @@ func (r *rig) payloads() map[string]bool {
 	fields, err := r.c.rdb().HKeys(r.ctx, k.Spillx).Result()
 	r.no(err)
 	for _, field := range fields {
-		if e, ok := parseSpill(field, false); ok {
-			all[e.id+" "+e.payload] = true
+		if e, ok := packed.ParseSpill(field, false); ok {
+			all[e.ID+" "+e.Payload] = true
 		}
 	}
 	return all

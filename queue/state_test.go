@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
 // state is everything that Redis holds of a shard, read past the queue's own code.
@@ -119,7 +120,7 @@ func times(zs []redis.Z) map[string]int64 {
 	return m
 }
 
-// spill is the two structures of lua/spill.lua. Whatever no record asks for is left.
+// spill is the two structures of lua/lib/spill.lua. Whatever no record asks for is left.
 type spill struct {
 	members []string
 	fields  map[string]string
@@ -138,7 +139,7 @@ func (s *spill) left() error {
 
 // job decodes a record with its payloads in push order, and checks its sums.
 func (s *spill) job(space, id, record string) (*modelJob, error) {
-	job, _, err := decodeJob(id, record, nil)
+	job, _, err := packed.Decode(id, record, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +153,7 @@ func (s *spill) job(space, id, record string) (*modelJob, error) {
 		return m, nil
 	}
 	var head lowkiq.Job
-	_, n, err := decodeHead(record, &head)
+	_, n, err := packed.DecodeHead(record, &head)
 	words := strings.Fields(record)
 	if err != nil || n != len(m.payloads) || words[3] != strconv.Itoa(m.size()) {
 		return m, fmt.Errorf("job %q: its record says %.80q, it has %d payloads of %d bytes", id, record, len(m.payloads), m.size())
@@ -169,12 +170,12 @@ func (s *spill) take(prefix string, job *modelJob) {
 		if !ok {
 			return false
 		}
-		key, data := rest[:keyBytes], rest[keyBytes:]
+		key, data := rest[:packed.KeyBytes], rest[packed.KeyBytes:]
 		if s.fields[prefix+data] != key {
 			return false
 		}
 		delete(s.fields, prefix+data)
-		job.payloads = append(job.payloads, modelPayload{data: data, score: keyScore(key)})
+		job.payloads = append(job.payloads, modelPayload{data: data, score: packed.KeyScore(key)})
 		return true
 	})
 }
@@ -191,10 +192,10 @@ func inPushOrder(record string, sorted []lowkiq.Payload) (list []modelPayload) {
 		return []modelPayload{{data: string(sorted[0].Data), score: sorted[0].Score}}
 	}
 	var job lowkiq.Job
-	rest, n, _ := decodeHead(record, &job)
+	rest, n, _ := packed.DecodeHead(record, &job)
 	for range n {
 		var p lowkiq.Payload
-		p, rest, _ = decodePayload(rest)
+		p, rest, _ = packed.DecodePayload(rest)
 		list = append(list, modelPayload{data: string(p.Data), score: p.Score})
 	}
 	return list

@@ -1,4 +1,4 @@
--- Included after spill.lua: the morgue, payloads that wait for a person.
+-- Included after lib/spill.lua: the morgue, payloads that wait for a person.
 
 -- scored gives payloads that were in the spill their scores as text.
 local function scored(some)

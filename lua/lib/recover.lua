@@ -1,4 +1,4 @@
--- Included after spill.lua and measure.lua: put what is in flight back to the head (I2), a part of it per call.
+-- Included after lib/spill.lua and lib/measure.lua: put what is in flight back to the head (I2), a part of it per call.
 -- Expects `claim` (fields of the claim), KEYS[1] claim, KEYS[2] jobs, KEYS[3] ready, KEYS[4] flight,
 -- KEYS[5] parked, KEYS[6] crashes, KEYS[7] suspects, KEYS[8] spill, KEYS[9] spillx, KEYS[10] late.
 --

@@ -1,4 +1,4 @@
--- Included after claimed.lua: take ids out of a flight.
+-- Included after lib/claimed.lua: take ids out of a flight.
 --
 -- The flight list holds the ids of all open flights of the shard in the order of their pops;
 -- field #<number> of the claim says how many of them are of that flight. So a flight is a
@@ -27,7 +27,7 @@ local function shrink(number, size)
   end
 end
 
--- sweep is the rest of settle, from place i of ids on, with one look at the flight and one walk through the list: it blanks
+-- sweep is the rest of take_out, from place i of ids on, with one look at the flight and one walk through the list: it blanks
 -- what it takes, which costs no walk, and then removes all blanks. No id is ''. Returns how many it took.
 local function sweep(flight_key, before, size, ids, i, taken)
   local at = {}
@@ -47,14 +47,14 @@ local function sweep(flight_key, before, size, ids, i, taken)
   return n
 end
 
--- Entries that settle may walk over before it sweeps. Ids that come in the order of their flight are at its head; each other
+-- Entries that take_out may walk over before it sweeps. Ids that come in the order of their flight are at its head; each other
 -- one is a walk, and Redis serves nobody else meanwhile.
 local most_walked = 4000
 
--- settle removes those of ids that are in this flight from it and returns them (a late or
+-- take_out removes those of ids that are in this flight from it and returns them (a late or
 -- repeated request finds none). Their records stay in jobs; the caller says what becomes of
 -- them. crashes_key is nil when no handler answered; an answer ends an id's probation.
-local function settle(flight_key, crashes_key, number, ids)
+local function take_out(flight_key, crashes_key, number, ids)
   local before, size = stretch(number)
   local taken, walked = {}, 0
   for i = 1, #ids do
@@ -78,12 +78,12 @@ local function settle(flight_key, crashes_key, number, ids)
   return taken
 end
 
--- settle_all does the same for all that is left of a flight.
-local function settle_all(flight_key, crashes_key, number)
+-- take_out_all does the same for all that is left of a flight.
+local function take_out_all(flight_key, crashes_key, number)
   local before, size = stretch(number)
   if size == 0 then return {} end
   if before > 0 then
-    return settle(flight_key, crashes_key, number, redis.call('LRANGE', flight_key, before, before + size - 1))
+    return take_out(flight_key, crashes_key, number, redis.call('LRANGE', flight_key, before, before + size - 1))
   end
   local taken = redis.call('LPOP', flight_key, size)
   shrink(number, 0)

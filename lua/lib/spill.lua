@@ -7,7 +7,7 @@
 --   spillx  HASH "w<len id>:<id>:" .. payload -> key: is it waiting, and where in that order
 -- "w" is the set of waiting (or parked) payloads, "m" that of the morgue.
 --
--- A key is the payload's score (rank in record.lua), then its place among equal scores, 12 digits. What is pushed
+-- A key is the payload's score (rank in lib/record.lua), then its place among equal scores, 12 digits. What is pushed
 -- goes behind the middle, what was pushed before all that is there goes before it; the record's next is larger than
 -- the distance of any place from the middle.
 --

@@ -1,4 +1,4 @@
--- Included after spill.lua by what people do to waiting jobs. It leaves flights alone: of an id
+-- Included after lib/spill.lua by what people do to waiting jobs. It leaves flights alone: of an id
 -- in flight, what was parked is what waits.
 -- Expects KEYS[1] jobs, KEYS[2] ready, KEYS[3] due, KEYS[4] retry, KEYS[5] blocked, KEYS[6] flight,
 -- KEYS[7] parked, KEYS[8] crashes, KEYS[9] suspects, KEYS[10] count, KEYS[11] spill, KEYS[12] spillx,

@@ -1,4 +1,4 @@
--- Included after record.lua by scripts that people run: records that may be damaged. One of them
+-- Included after lib/record.lua by scripts that people run: records that may be damaged. One of them
 -- must neither hide the others nor end a script half-way (I6).
 
 -- head_if reads what a record says of its job, nil if it cannot be read. After the head of a

@@ -1,5 +1,5 @@
 -- Included by scripts that change many ids: how much is enough for one call. Redis serves nobody else
--- meanwhile. What is left is for the next call, also of one id: see piece_count in spill.lua.
+-- meanwhile. What is left is for the next call, also of one id: see piece_count in lib/spill.lua.
 local seen = 0
 
 -- weigh adds payloads, of which large ones count more.

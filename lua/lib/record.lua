@@ -5,13 +5,13 @@
 --   e  7 bytes us, 8 bytes score, payload    one payload, fresh; due at us
 --   j  "retry at count bytes errlen next\n" error, then "score len:payload" each    any job
 --   s  the same head, and " shift" at the end of its line; payloads in the spill    a crowded job
---   p  the head of j, error, then "key" (20 bytes, see spill.lua), 4 bytes length, payload each, in the order
+--   p  the head of j, error, then "key" (20 bytes, see lib/spill.lua), 4 bytes length, payload each, in the order
 --      of their keys                                                                what a flight has of a crowded job
 --   x  a tombstone: the job was deleted, its entry in the ready list is still there
 -- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], and of each payload its
 -- score[] (text, "%.17g") or, of form p, its key[]. Of form s: shift, and no payloads.
 --
--- Outside of flights a record is never larger than spill.lua allows, or has one payload of at most 16 KiB (push.go).
+-- Outside of flights a record is never larger than lib/spill.lua allows, or has one payload of at most 16 KiB (push.go).
 
 -- Everywhere: string.byte(s, 1), never string.byte(s), which in the embedded Redis unfolds all of s.
 local function f17(x) return string.format('%.17g', x) end

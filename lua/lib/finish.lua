@@ -1,4 +1,4 @@
--- Included after settle.lua and enqueue.lua: acks.
+-- Included after lib/take_out.lua and lib/enqueue.lua: acks.
 
 -- finish deletes handled jobs; what was pushed to them meanwhile becomes due at
 -- max(its due time, now). ARGV from p: groups of flight, count, ids; count 0 means all
@@ -11,9 +11,9 @@ local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, cras
     local number, k = ARGV[p], tonumber(ARGV[p + 1])
     local ids
     if k == 0 then
-      ids = settle_all(flight_key, crashes_key, number)
+      ids = take_out_all(flight_key, crashes_key, number)
     else
-      ids = settle(flight_key, crashes_key, number, {unpack(ARGV, p + 2, p + 1 + k)})
+      ids = take_out(flight_key, crashes_key, number, {unpack(ARGV, p + 2, p + 1 + k)})
     end
     p = p + 2 + k
     if #ids > 0 then
