@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -266,8 +265,6 @@ func testRunner(t *testing.T, rules Rules) *Runner {
 	q := NewQueue(Queue{Rules: rules, Paused: &atomic.Bool{}, Metrics: metrics.New(prometheus.NewRegistry()).Queue("q")})
 	return New(testProcess(t), q, lowkiq.Shard{Queue: "q"}, 1, nil)
 }
-
-var errBoom = errors.New("boom")
 
 // count is a log handler that counts.
 type count struct{ n atomic.Int64 }

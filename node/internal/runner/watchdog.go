@@ -36,8 +36,9 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	}
 	answer, cause := r.call(batch, t)
 	batch.Jobs = jobs
-	if answer == errNoLease {
+	if answer == errNoLease { // for good: its jobs go back with the release
 		r.unstart(batch)
+		r.Stop()
 		return
 	}
 	took := time.Since(began)
