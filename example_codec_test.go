@@ -17,9 +17,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// encrypted is a codec with which Redis keeps AES-GCM: 12 bytes nonce, then what is sealed. The nonce is made of the
-// payload, so that equal payloads are stored as equal bytes and merge; who reads Redis sees that they are equal, and
-// how long they are.
+// encrypted is a codec with which Redis keeps AES-GCM: 12 bytes nonce, then what is sealed. The
+// nonce is made of the payload, so that equal payloads are stored as equal bytes and merge; a
+// reader of Redis sees that they are equal, and how long they are.
 func encrypted(key, nonceKey []byte) (queue.Codec, error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -44,8 +44,8 @@ func encrypted(key, nonceKey []byte) (queue.Codec, error) {
 	return queue.Codec{Name: "aes-gcm", Encode: encode, Decode: decode}, nil
 }
 
-// Payloads are stored encrypted, whoever pushes them: the node takes the codec for its client and its API, and a
-// program that only pushes gives the same rules to its own client.
+// Payloads are stored encrypted: the node takes the codec for its client and its API, and a program
+// that only pushes gives the same rules to its own client.
 func Example_encrypted() {
 	codec, err := encrypted(bytes.Repeat([]byte("k"), 32), bytes.Repeat([]byte("n"), 32)) // real keys are secrets
 	if err != nil {
@@ -58,7 +58,8 @@ func Example_encrypted() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = n.Handle(node.QueueConfig{Name: "cards", Push: rules}, lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+	cards := node.QueueConfig{Name: "cards", Push: rules}
+	err = n.Handle(cards, lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
 		for _, p := range batch.Jobs[0].Payloads {
 			fmt.Printf("handled: %s\n", p.Data)
 		}
@@ -88,15 +89,15 @@ func Example_encrypted() {
 		}
 		fmt.Println("merged:", results[0].Merged)
 	}
-	cards, err := client.Queue(ctx, "cards")
+	queueOfCards, err := client.Queue(ctx, "cards")
 	if err != nil {
 		log.Fatal(err)
 	}
-	stored, _, err := cards.Job(ctx, "ann")
+	job, _, err := queueOfCards.Job(ctx, "ann")
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("readable in Redis:", bytes.Contains(stored.Payloads[0].Data, []byte("4711")))
+	fmt.Println("readable in Redis:", bytes.Contains(job.Payloads[0].Data, []byte("4711")))
 
 	if err := n.Run(ctx); err != nil {
 		log.Fatal(err)

@@ -7,60 +7,14 @@ import (
 	"time"
 )
 
-// Queue is a name and a shard count. The rules for its jobs (retries, batch size
-// and so on) belong to the node that handles them.
+// Queue is a name and a shard count. The rules for its jobs (retries, batch size and so on) belong
+// to the nodes that handle it.
 type Queue struct {
-	Name   string
-	Shards int // number of shards, 1 to MaxShards; fixed once the queue is registered in Redis
+	Name   string // letters, digits, '.', '_' and '-', at most MaxQueueName of them
+	Shards int    // number of shards, 1 to MaxShards; fixed once the queue is registered in Redis
 }
 
-// Limits of what a push may carry. A job beyond a limit is refused by itself; the
-// other jobs of the same push are not affected.
-const (
-	MaxIDBytes      = 512       // longest job id, bytes
-	MaxPayloadBytes = 1 << 20   // longest payload, bytes (default; queue.PushRules.PayloadBytes)
-	MaxPayloads     = 10_000    // payloads waiting for one id (default)
-	MaxIDPayload    = 16 << 20  // bytes of payloads waiting for one id (default)
-	MaxShards       = 1_000_000 // shards of one queue
-	MaxQueueName    = 128       // longest queue or cluster name, bytes
-
-	// Due times, unix seconds: from September 2001, so that a delay is not taken for a
-	// time, to March 2242, so that milliseconds are not; microseconds of these are exact
-	// in the doubles by which Redis sorts.
-	MinPerformAt = 1_000_000_000
-	MaxPerformAt = 1 << 33
-)
-
-// Push is a job on its way in.
-type Push struct {
-	ID      string // what the job is about; 1 to MaxIDBytes bytes of any value
-	Payload []byte // may be empty; equal payloads of one id waiting together are one
-	// Score orders the payloads of an id, lowest first; equal scores keep push
-	// order. nil means the time of the push by Redis's clock in unix seconds, made
-	// strictly increasing per shard, so that payloads arrive in push order.
-	Score *float64
-	// PerformAt is the earliest time at which the job may run, MinPerformAt to
-	// MaxPerformAt. The zero time.Time means now. It
-	// counts for an id that is not waiting yet; an id that is keeps its due time.
-	PerformAt time.Time
-}
-
-// Payload is one pushed value of a job.
-type Payload struct {
-	Score float64
-	Data  []byte
-}
-
-// Job is an id with the payloads that wait for it.
-type Job struct {
-	ID         string
-	Payloads   []Payload // lowest score first; equal scores in push order (I3)
-	PerformAt  time.Time // when it became, or becomes, due
-	RetryCount int       // -1 for a job that never failed, or was made fresh again
-	Error      string    // what the last failure said, for people; it stays until an attempt succeeds
-}
-
-// Shard is the unit of ownership: one part of a queue.
+// Shard is a part of a queue, and the unit of ownership.
 type Shard struct {
 	Queue string
 	Index int
@@ -72,8 +26,54 @@ func (s Shard) String() string { return fmt.Sprintf("%s/%d", s.Queue, s.Index) }
 // LogValue is the same for logs, of any format.
 func (s Shard) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// ShardOf returns the index of the shard that holds id: crc32 (IEEE) of the id
-// modulo the number of shards, as in Ruby's Lowkiq. It panics if shards < 1.
+// ShardOf returns the index of the shard that holds id: crc32 (IEEE) of the id modulo the number
+// of shards, as in Ruby's Lowkiq. It panics if shards < 1.
 func ShardOf(id string, shards int) int {
 	return int(crc32.ChecksumIEEE([]byte(id)) % uint32(shards))
 }
+
+// Push is a payload on its way in, and the job it is for.
+type Push struct {
+	ID      string // what the job is about; 1 to MaxIDBytes bytes of any value
+	Payload []byte // may be empty; equal payloads of one id waiting together are one
+	// Score orders the payloads of an id, lowest first; equal scores keep push order. nil means the
+	// time of the push by Redis's clock in unix seconds, made strictly increasing per shard, so that
+	// payloads are handled in push order.
+	Score *float64
+	// PerformAt is the earliest time at which the job may run, MinPerformAt to MaxPerformAt. The
+	// zero time.Time means now. It counts for an id that is not waiting yet; an id that waits keeps
+	// its due time.
+	PerformAt time.Time
+}
+
+// Job is an id with the payloads that wait for it.
+type Job struct {
+	ID         string
+	Payloads   []Payload // lowest score first; equal scores in push order (I3)
+	PerformAt  time.Time // when it became, or becomes, due
+	RetryCount int       // failures in a row, less one: -1 for a job that never failed, or was made fresh again
+	Error      string    // what the last failure said, for people; it stays until an attempt succeeds
+}
+
+// Payload is one pushed value of a job.
+type Payload struct {
+	Score float64
+	Data  []byte
+}
+
+// Limits of what a push may carry. A job beyond a limit is refused by itself; the other jobs of
+// the same push are not affected.
+const (
+	MaxIDBytes      = 512       // longest job id, bytes
+	MaxPayloadBytes = 1 << 20   // longest payload, bytes (default; queue.PushRules.PayloadBytes)
+	MaxPayloads     = 10_000    // payloads waiting for one id (default)
+	MaxIDPayload    = 16 << 20  // bytes of payloads waiting for one id (default)
+	MaxShards       = 1_000_000 // shards of one queue
+	MaxQueueName    = 128       // longest queue or cluster name, bytes
+
+	// Due times, unix seconds: from September 2001, so that a delay is not taken for a time, to
+	// March 2242, so that milliseconds are not; microseconds of these are exact in the doubles by
+	// which Redis sorts.
+	MinPerformAt = 1_000_000_000
+	MaxPerformAt = 1 << 33
+)

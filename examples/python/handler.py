@@ -17,7 +17,7 @@ batch, each line on stdout is the answer to it:
 stdout belongs to the answers: print() for debugging would be taken for one. Write to
 stderr, the node logs it.
 
-The node may have to run a job again (at least once), so handle() must not mind: here
+The node may have to run a job again (at least once), so handle() is idempotent: here
 the file of an id is a set of the payloads seen, written to a temporary file and moved
 into place. If your store can compare numbers, let it also refuse a batch whose
 "fence" is lower than the last one it saw for that shard: then even a process that was

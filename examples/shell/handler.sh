@@ -12,7 +12,7 @@
 #
 # and each line on stdout is the answer to it: {"ok":true}, or {"ok":false,"error":"…"}
 # to have the batch retried. Nothing else may go to stdout; stderr is logged by the node.
-# A batch may arrive twice (at least once), so whoever reads the file must not mind.
+# A batch may arrive twice (at least once), so a reader of the file must expect it.
 
 out=${HANDLER_OUT:-batches.ndjson}
 

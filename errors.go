@@ -1,0 +1,22 @@
+package lowkiq
+
+import "errors"
+
+// Errors that callers may test for with errors.Is.
+var (
+	// ErrLeaseLost is the cause of a handler's cancelled context when the node's lease ran out, or
+	// Redis refused it: another node may own the shard soon.
+	ErrLeaseLost = errors.New("lease lost")
+	// ErrFenced is Redis's answer to an operation of an instance that does not hold the shard's claim.
+	ErrFenced = errors.New("fenced: the shard is claimed by another instance")
+	// ErrShutdown is the cause of a handler's cancelled context when the node's shutdown timeout is
+	// over.
+	ErrShutdown = errors.New("node is shutting down")
+	// ErrTimeout is the cause of a handler's cancelled context when the queue's handler timeout is
+	// over.
+	ErrTimeout = errors.New("handler timeout")
+	// ErrUnknownQueue means that the queue is neither registered in Redis nor configured here.
+	ErrUnknownQueue = errors.New("unknown queue")
+	// ErrShardCount means that the queue is registered with another shard count.
+	ErrShardCount = errors.New("shard count differs from the registered one")
+)
