@@ -17,7 +17,7 @@ import (
 // Config says how a process takes part. The zero value of a field means its
 // default, where one is named.
 type Config struct {
-	Cluster   string        // processes of other clusters are not heard; required
+	Cluster   string        // gossip of other clusters is dropped; required
 	Node      string        // the stable name; required
 	Boot      string        // the run of this process, unique for ever; required
 	Bind      string        // host:port for TCP and UDP; port 0 picks one; required
@@ -175,17 +175,17 @@ func advertised(address string) (ip string, port int, err error) {
 	return found[0].String(), port, nil
 }
 
-// lineLog passes the library's log on at debug level, but for what strangers send: whoever gossips with another key,
+// lineLog passes the library's log on at debug level, but for what unknown senders send: a process that gossips with another key,
 // none, or for another cluster is warned of, as a node with a wrong key is one too.
 type lineLog struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
 	said time.Time // the last warning; guarded by mu
-	left int       // strangers' messages since that no warning tells of; guarded by mu
+	left int       // messages of unknown senders since that no warning tells of; guarded by mu
 }
 
-// warnEvery is how often strangers are warned of, however much they send.
+// warnEvery is how often a warning tells of unknown senders, however much they send.
 const warnEvery = 30 * time.Second
 
 func (l *lineLog) Write(line []byte) (int, error) {

@@ -50,7 +50,7 @@ func New(cfg Config) (*Gossip, error) {
 	return g, nil
 }
 
-// Members returns all processes heard of, this one included, ordered by node and
+// Members returns all processes known by gossip, this one included, ordered by node and
 // boot. The departed are remembered for ten minutes.
 func (g *Gossip) Members() []Member { return g.table.snapshot() }
 
@@ -83,8 +83,8 @@ func (g *Gossip) Address() string {
 	return ""
 }
 
-// Update changes what the process says of itself. It does not wait for anybody to
-// hear it.
+// Update changes what the process says of itself. It does not wait until another
+// process knows.
 func (g *Gossip) Update(change func(*Meta)) error {
 	g.metaMu.Lock()
 	defer g.metaMu.Unlock()
@@ -105,7 +105,7 @@ func (g *Gossip) Update(change func(*Meta)) error {
 // Rejoin asks for a join of seeds and peers now.
 func (g *Gossip) Rejoin() { wake(g.rejoin) }
 
-// SetKeys replaces the keys. To rotate without losing anybody: everywhere append the
+// SetKeys replaces the keys. To rotate without losing a process: everywhere append the
 // new key, then everywhere put it first, then everywhere drop the old one. Gossip
 // that began without keys stays without.
 func (g *Gossip) SetKeys(keys [][]byte) error {
@@ -247,8 +247,8 @@ func (g *Gossip) joinLoop(ctx context.Context, list *memberlist.Memberlist) {
 // hundred nodes that start together need not all talk to each other.
 const peersAtOnce = 3
 
-// join contacts seeds, and some of the peers, who should be in the gossip and are not alive
-// in it, and reports whether nobody is left to be joined and somebody answered.
+// join contacts seeds, and some of the peers, which should be in the gossip and are not alive
+// in it, and reports whether none is left to be joined and one has answered.
 func (g *Gossip) join(ctx context.Context, list *memberlist.Memberlist) bool {
 	seeds := g.missing(g.cfg.Join)
 	var peers []string
@@ -280,7 +280,7 @@ func some(addresses []string, n int) []string {
 	return addresses[:min(n, len(addresses))]
 }
 
-// missing returns the addresses of nobody who is alive, each once.
+// missing returns the addresses at which no process is alive, each once.
 func (g *Gossip) missing(addresses []string) []string {
 	alive := map[string]bool{g.Address(): true}
 	for _, m := range g.Members() {

@@ -17,7 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/connlimit"
 )
 
-// What strangers may send before memberlist has authenticated it. It keeps a stream in memory as it arrives, up
+// What an unknown sender may send before memberlist has authenticated it. It keeps a stream in memory as it arrives, up
 // to 20 MiB each, and knows only at its end whether the sender has the key.
 const (
 	maxStreams     = 128      // at once; one more ends the one that has lasted longest
@@ -37,7 +37,7 @@ type boundTransport struct {
 	conns   *connlimit.Set
 	held    *atomic.Int64 // bytes of all streams
 	done    chan struct{}
-	end     sync.Once // memberlist may close it, and who made it
+	end     sync.Once // memberlist may close it, and so may its maker
 	pumps   sync.WaitGroup
 }
 

@@ -24,7 +24,7 @@ const (
 	lastBucket  = 24 * perDoubling
 )
 
-// classicBounds are the buckets that a scraper gets who reads no native histograms: percentiles
+// classicBounds are the buckets of a scraper that reads no native histograms: percentiles
 // from these are off by up to a half.
 var classicBounds = []float64{.0001, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 1800}
 
@@ -49,7 +49,7 @@ type Histogram struct {
 // Observe counts a duration; one below zero counts as zero.
 func (h *Histogram) Observe(d time.Duration) {
 	seconds := max(0, d.Seconds())
-	// First the bucket: who reads the classic ones first never finds more there than in all.
+	// First the bucket: a reader that takes the classic ones first never finds more there than in all.
 	h.buckets[bucketOf(seconds)-firstBucket].Add(1)
 	classic, _ := slices.BinarySearch(classicBounds, seconds)
 	h.classic[classic].Add(1)
@@ -166,4 +166,24 @@ func (all *histograms) Collect(ch chan<- prometheus.Metric) {
 	for _, h := range all.snapshot() {
 		ch <- h
 	}
+}
+
+// Durations are a queue's histograms since the process began.
+type Durations struct{ Handler, Wait Buckets }
+
+// Buckets are a histogram as it is scraped.
+type Buckets struct {
+	// Counts are how many durations were more than 2^((k-1)/8) and at most 2^(k/8) seconds, by k;
+	// none is 0.
+	Counts map[int]uint64
+	Sum    float64 // seconds
+}
+
+// Durations reads what was observed of each queue.
+func (m *Metrics) Durations() map[string]Durations {
+	all := map[string]Durations{}
+	for name, h := range m.handler.snapshot() {
+		all[name] = Durations{Handler: h.read(), Wait: m.wait.queue(name).read()}
+	}
+	return all
 }

@@ -82,7 +82,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// LeaseRemaining says who knows how long the node may still work: it is asked for every
+// LeaseRemaining sets the function that knows how long the node may still work: it is called for every
 // scrape, as the time runs on while nothing is renewed.
 func (m *Metrics) LeaseRemaining(ask func() time.Duration) { m.remaining.Store(&ask) }
 

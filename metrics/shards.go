@@ -2,9 +2,13 @@ package metrics
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 // Figures are a queue's share on this node.
@@ -15,7 +19,7 @@ type Figures struct {
 	Morgue int            // payloads in the morgue
 }
 
-// Shards exports the figures of the owned shards, and, on the leader, of those that nobody owns. Read is called for every scrape. All
+// Shards exports the figures of the owned shards, and, on the leader, of those without an owner. Read is called for every scrape. All
 // fields are needed.
 type Shards struct {
 	Read    func(ctx context.Context) (map[string]Figures, error) // by queue
@@ -58,4 +62,72 @@ func (s *Shards) Collect(ch chan<- prometheus.Metric) {
 			gauge(jobsDesc, float64(n), name, state)
 		}
 	}
+}
+
+// Pushed counts what a program pushes: give it to [queue.Config], first of its Middlewares. A
+// node does so itself. Redis does not count pushes, so each producer has to export its own.
+func Pushed(registry prometheus.Registerer) queue.Middleware {
+	pushed := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "lowkiq_jobs_pushed_total", Help: "Jobs that this process has pushed and Redis has stored.",
+	}, []string{"queue"})
+	registry.MustRegister(pushed)
+	return func(name string, next queue.Pusher) queue.Pusher {
+		count := pushed.WithLabelValues(name)
+		return func(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
+			results, err := next(ctx, jobs)
+			stored := 0
+			for i := range results {
+				if results[i].Err == nil {
+					stored++
+				}
+			}
+			count.Add(float64(stored))
+			return results, err
+		}
+	}
+}
+
+// Working exports what a node is busy with when it is scraped.
+type Working struct {
+	Slots    func() Use            // for handler calls
+	Children func() map[string]Use // processes that exec handlers run, by queue
+}
+
+// Use is how much of something there is, and how much of it is in use.
+type Use struct{ Total, Busy int }
+
+var (
+	slotsDesc        = prometheus.NewDesc("lowkiq_slots", "Handler calls that this node may run at once.", nil, nil)
+	slotsBusyDesc    = prometheus.NewDesc("lowkiq_slots_busy", "Slots of this node that handler calls hold.", nil, nil)
+	childrenDesc     = prometheus.NewDesc("lowkiq_children", "Processes of the queue's exec handler that run.", []string{"queue"}, nil)
+	childrenBusyDesc = prometheus.NewDesc("lowkiq_children_busy", "Processes of the queue's exec handler that have a batch.", []string{"queue"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (w *Working) Describe(ch chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{slotsDesc, slotsBusyDesc, childrenDesc, childrenBusyDesc} {
+		ch <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (w *Working) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(desc *prometheus.Desc, n int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
+	}
+	slots := w.Slots()
+	gauge(slotsDesc, slots.Total)
+	gauge(slotsBusyDesc, slots.Busy)
+	for queue, children := range w.Children() {
+		gauge(childrenDesc, children.Total, queue)
+		gauge(childrenBusyDesc, children.Busy, queue)
+	}
+}
+
+// Build exports which release runs, as labels of a gauge that is 1.
+func Build(version string) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "lowkiq_build_info", Help: "1; the labels say which release this node is, and the Go version it was built with.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	}, func() float64 { return 1 })
 }

@@ -1,7 +1,11 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -146,4 +150,130 @@ func appendString(dst []byte, s string) []byte {
 		}
 	}
 	return append(append(dst, s[start:]...), '"')
+}
+
+// batchText is a batch as [AppendBatch] writes it.
+type batchText struct {
+	Queue  string
+	Shard  int
+	Fence  int64
+	Flight int64
+	Jobs   []struct {
+		ID         string
+		IDBase64   []byte `json:"id_base64"`
+		RetryCount int    `json:"retry_count"`
+		Payloads   []struct {
+			Score   float64
+			Payload json.RawMessage
+		}
+	}
+}
+
+// ParseBatch reads a batch: it is for HTTP endpoints and child processes that are written
+// in Go. What is no batch, or one without a queue or jobs, is an error.
+func ParseBatch(text []byte) (*lowkiq.Batch, error) {
+	var b batchText
+	if err := json.Unmarshal(text, &b); err != nil {
+		return nil, fmt.Errorf("batch: %w", err)
+	}
+	if b.Queue == "" || len(b.Jobs) == 0 {
+		return nil, errors.New("batch: want queue and jobs, as a node sends them")
+	}
+	batch := &lowkiq.Batch{Shard: lowkiq.Shard{Queue: b.Queue, Index: b.Shard}, Fence: b.Fence, Flight: b.Flight}
+	for _, j := range b.Jobs {
+		job := lowkiq.Job{ID: j.ID, RetryCount: j.RetryCount}
+		if j.IDBase64 != nil {
+			job.ID = string(j.IDBase64)
+		}
+		for _, p := range j.Payloads {
+			d := decoder{lexer: lexer{src: p.Payload}}
+			data, fault := d.payload()
+			if fault != nil {
+				return nil, fmt.Errorf("batch: job %q: payload: %s", job.ID, fault.reason)
+			}
+			job.Payloads = append(job.Payloads, lowkiq.Payload{Score: p.Score, Data: data})
+		}
+		batch.Jobs = append(batch.Jobs, job)
+	}
+	return batch, nil
+}
+
+// payload reads any value as the bytes to store.
+func (d *decoder) payload() ([]byte, *fault) {
+	start := d.pos
+	d.spaced = false
+	if err := d.value(1); err != nil {
+		return nil, err
+	}
+	raw := d.src[start:d.pos]
+	if string(raw) == `""` {
+		return nil, nil
+	}
+	if value, ok := envelope(raw); ok {
+		return d.bytes(value)
+	}
+	return d.keep(raw), nil
+}
+
+// bytes decodes the value of an envelope.
+func (d *decoder) bytes(value []byte) ([]byte, *fault) {
+	bad := &fault{reason: "$base64 must be a string of standard base64 with padding"}
+	if value[0] != '"' {
+		return nil, bad
+	}
+	text, ok := decode(value)
+	if !ok {
+		return nil, bad
+	}
+	out, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil, bad
+	}
+	return out, nil
+}
+
+// keep copies a checked payload, without white space between its tokens.
+func (d *decoder) keep(raw []byte) []byte {
+	if d.arena == nil {
+		d.arena = make([]byte, 0, len(raw))
+	}
+	start := len(d.arena)
+	if d.spaced {
+		d.arena = compact(d.arena, raw)
+	} else {
+		d.arena = append(d.arena, raw...)
+	}
+	kept := d.arena[start:]
+	return kept[:len(kept):len(kept)]
+}
+
+// envelope reports whether checked JSON is an object with the one key $base64, and
+// returns the value of the key as written.
+func envelope(raw []byte) ([]byte, bool) {
+	if len(raw) == 0 || raw[0] != '{' {
+		return nil, false
+	}
+	l := lexer{src: raw, pos: 1}
+	if l.space(); l.peek() != '"' {
+		return nil, false
+	}
+	key, _ := l.str()
+	if string(key) != `"$base64"` {
+		if bytes.IndexByte(key, '\\') < 0 {
+			return nil, false
+		}
+		if name, _ := decode(key); name != "$base64" {
+			return nil, false
+		}
+	}
+	l.space()
+	l.pos++ // the colon
+	l.space()
+	start := l.pos
+	if l.value(1) != nil {
+		return nil, false
+	}
+	value := raw[start:l.pos]
+	l.space()
+	return value, l.peek() == '}'
 }

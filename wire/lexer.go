@@ -1,10 +1,16 @@
 package wire
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
+	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/lowkiq/lowkiq"
 )
 
 // maxDepth bounds the nesting of a payload, as encoding/json does.
@@ -12,6 +18,9 @@ const maxDepth = 10_000
 
 // lexer walks over a JSON text (RFC 8259) and checks it. It is stricter than
 // encoding/json in one point: text that is not UTF-8 is no JSON.
+//
+// encoding/json/v2 and its jsontext, which check UTF-8 and say where a fault is, may replace
+// this file when they are out of experiment (GOEXPERIMENT=jsonv2 today).
 type lexer struct {
 	src    []byte
 	pos    int
@@ -242,4 +251,156 @@ func (l *lexer) literal(word string) *fault {
 	}
 	l.pos += len(word)
 	return nil
+}
+
+// Scanner reads NDJSON of any length, one job a line, in constant memory. A bad
+// line does not stop it.
+type Scanner struct {
+	r    *bufio.Reader
+	max  int
+	buf  []byte // a line longer than the reader's buffer is gathered here
+	line int
+}
+
+// errLong marks a line beyond the limit; the whole line has been read past.
+var errLong = errors.New("line too long")
+
+// NewScanner reads from r. A line of more than maxLine bytes is an error of that
+// line.
+func NewScanner(r io.Reader, maxLine int) *Scanner {
+	return &Scanner{r: bufio.NewReaderSize(r, 64<<10), max: maxLine}
+}
+
+// Next returns the next job and the number of its line; the first line is 1. Lines
+// of white space are skipped, but counted. An [*Error] concerns this line only, go
+// on after it. Any other error ends the stream: io.EOF at its end, or what the
+// reader said, with the number of the line that was being read.
+func (s *Scanner) Next() (line int, p lowkiq.Push, err error) {
+	for {
+		text, err := s.read()
+		if err != nil && err != errLong {
+			return s.line, p, err
+		}
+		s.line++
+		if err == errLong {
+			return s.line, p, &Error{s.line, s.max + 1, "", fmt.Sprintf("line is longer than %d bytes", s.max)}
+		}
+		if len(bytes.TrimSpace(text)) == 0 {
+			continue
+		}
+		p, err = ParseJob(text)
+		if bad, ok := err.(*Error); ok {
+			bad.Line += s.line - 1
+		}
+		return s.line, p, err
+	}
+}
+
+// read returns the next line without its newline, valid until the next call.
+func (s *Scanner) read() ([]byte, error) {
+	s.buf = s.buf[:0]
+	for size := 0; ; {
+		part, err := s.r.ReadSlice('\n')
+		size += len(part)
+		if err == io.EOF && size == 0 {
+			return nil, io.EOF
+		}
+		whole := err == nil || err == io.EOF
+		if !whole && err != bufio.ErrBufferFull {
+			return nil, fmt.Errorf("read line %d: %w", s.line+1, err)
+		}
+		if whole && err == nil {
+			part = part[:len(part)-1]
+			size--
+		}
+		switch {
+		case size > s.max && whole:
+			return nil, errLong
+		case size > s.max: // read past the rest, keeping nothing
+		case whole && len(s.buf) == 0:
+			return part, nil
+		default:
+			s.buf = append(s.buf, part...)
+		}
+		if whole {
+			return s.buf, nil
+		}
+	}
+}
+
+// decode returns the text of a checked string, given with its quotes. It reports
+// false for half a surrogate pair, which no UTF-8 can carry.
+func decode(raw []byte) (string, bool) {
+	raw = raw[1 : len(raw)-1]
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw), true
+	}
+	out := make([]byte, 0, len(raw))
+	for i := 0; i < len(raw); i++ {
+		if raw[i] != '\\' {
+			out = append(out, raw[i])
+			continue
+		}
+		i++
+		if raw[i] != 'u' {
+			out = append(out, unescaped(raw[i]))
+			continue
+		}
+		r := hex4(raw[i+1:])
+		i += 4
+		if utf16.IsSurrogate(r) {
+			if !bytes.HasPrefix(raw[i+1:], []byte(`\u`)) {
+				return "", false
+			}
+			if r = utf16.DecodeRune(r, hex4(raw[i+3:])); r == utf8.RuneError {
+				return "", false
+			}
+			i += 6
+		}
+		out = utf8.AppendRune(out, r)
+	}
+	return string(out), true
+}
+
+func hex4(digits []byte) rune {
+	n, _ := strconv.ParseUint(string(digits[:4]), 16, 16) // the lexer has checked them
+	return rune(n)
+}
+
+func unescaped(c byte) byte {
+	switch c {
+	case 'b':
+		return '\b'
+	case 'f':
+		return '\f'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 't':
+		return '\t'
+	}
+	return c
+}
+
+// compact appends a checked JSON text without the white space between its tokens.
+func compact(dst, src []byte) []byte {
+	for i := 0; i < len(src); {
+		start := i
+		if src[i] == '"' {
+			for i++; src[i] != '"'; i++ {
+				if src[i] == '\\' {
+					i++
+				}
+			}
+			i++
+			dst = append(dst, src[start:i]...)
+			continue
+		}
+		if !isSpace(src[i]) {
+			dst = append(dst, src[i])
+		}
+		i++
+	}
+	return dst
 }

@@ -16,7 +16,7 @@
 // that made its own session does not get away. On other Unixes such a process does.
 // A node that is frozen (SIGSTOP) can kill nothing: for that the guards kill when the
 // time that [Exec.Grant] granted is over.
-// If somebody kills the guard itself, the child dies with it, and its group is
+// If the guard itself is killed, the child dies with it, and its group is
 // killed by the node.
 //
 // An answer of a child counts only for a batch that it has read (on Linux, where the node can
@@ -29,7 +29,7 @@
 // A program that uses Exec must call [Guard] as the first thing in main (and in
 // TestMain); [NewExec] says so if it did not.
 //
-// Both say by a method Ready whether batches would find anybody, and find out by themselves,
+// Both say by a method Ready whether batches would be taken, and find out by themselves,
 // with no batch to try it with, that this is so again: [HTTP.Run] connects to an endpoint that
 // was out of reach, [Exec.Run] goes on starting children.
 //

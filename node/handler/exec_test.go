@@ -112,6 +112,7 @@ func TestExecMisbehaviour(t *testing.T) {
 		"exits at once":   {sh(`exit 4`), "exit status 4"},
 		"speaks first":    {sh(`echo ready; sleep 60`), `"ready" to stdout`},
 		"does not read":   {sh(`exec <&-; echo '{"ok":true}'; sleep 60`), "batch"},
+		"closes stdin":    {sh(`exec <&-; sleep 60`), "closed its stdin"},
 		"unknown answer":  {loop(`echo '{"done":1}'`), `unknown field "done"`},
 		"grandchild left": {loop(`sleep 60 & exit 5`), "ended before it answered: exit status 5"},
 	} {
@@ -121,27 +122,13 @@ func TestExecMisbehaviour(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			b := batch()
-			if name == "does not read" {
+			if name == "does not read" || name == "closes stdin" { // a batch that fits into no pipe
 				b.Jobs[0].Payloads[0].Data = bytes.Repeat([]byte{' ', 'x'}, 200_000)
 			}
 			if err := e.Handle(ctx, b); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
-	}
-}
-
-// A second answer must never be taken for the answer to the next batch (I2).
-func TestExecExtraAnswerIsNotTheNextOne(t *testing.T) {
-	t.Parallel()
-	e := running(t, ExecConfig{Argv: loop(`n=$((n+1)); if [ $n = 1 ]; then printf '{"ok":true}\n{"ok":true}\n'; else echo '{"ok":false,"error":"second"}'; fi`)})
-	if err := e.Handle(t.Context(), batch()); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 { // each gets a child's first answer, or the complaint; none gets a stale one with a state of two
-		if err := e.Handle(t.Context(), batch()); err != nil && !strings.Contains(err.Error(), "while it had no batch") {
-			t.Errorf("got %v, want a fresh child's answer", err)
-		}
 	}
 }
 
@@ -183,18 +170,6 @@ func TestExecAnswersCountForWhatWasRead(t *testing.T) {
 				t.Errorf("got errors %q, want %q", complaints.String(), c.want)
 			}
 		})
-	}
-}
-
-func TestExecRestartsAfterAFailure(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	e := running(t, ExecConfig{Argv: loop(`if mkdir once 2>/dev/null; then exit 1; fi; echo '{"ok":true}'`), Dir: dir})
-	if err := e.Handle(t.Context(), batch()); err == nil {
-		t.Fatal("got nil, want the first batch to fail")
-	}
-	if err := e.Handle(t.Context(), batch()); err != nil {
-		t.Errorf("got %v, want the next child to answer", err)
 	}
 }
 
@@ -420,4 +395,76 @@ func TestExecChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(2, 0)
+}
+
+// awaitReady waits until the handler says what is wanted of it.
+func awaitReady(t *testing.T, e *Exec, what string, want func(error) bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(30 * time.Second)
+	for !want(e.Ready()) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within 30 s: %s; it says %v", what, e.Ready())
+		}
+	}
+}
+
+// A command whose processes end before they answer is not ready, and says why without what they wrote. It is
+// so again once one answers, or lives for long without a batch.
+func TestExecReady(t *testing.T) {
+	t.Parallel()
+	for _, answers := range []bool{true, false} {
+		dir := t.TempDir()
+		script := `if [ ! -e mended ]; then echo secret >&2; exit 4; fi; while IFS= read -r line; do echo '{"ok":true}'; done`
+		e := running(t, ExecConfig{Argv: sh(script), Dir: dir, Processes: 2}, func(e *Exec) {
+			e.settled = 2 * time.Second
+			if answers {
+				e.settled = time.Hour
+			}
+		})
+		awaitReady(t, e, "it is not ready", func(err error) bool { return err != nil })
+		if got := e.Ready().Error(); got != "sh ends before it answers: exit status 4" {
+			t.Errorf("got %q, want the exit status and no stderr", got)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "mended"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if answers {
+			if err := e.Handle(t.Context(), batch()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		awaitReady(t, e, "it is ready again", func(err error) bool { return err == nil })
+	}
+}
+
+// So is one that cannot be started at all.
+func TestExecReadyCannotStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "handler")
+	if err := os.WriteFile(path, []byte("#!/no/such/interpreter\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	e := running(t, ExecConfig{Argv: []string{path}})
+	awaitReady(t, e, "it is not ready", func(err error) bool { return err != nil && strings.Contains(err.Error(), "does not start: ") })
+}
+
+// Processes that are killed because their batches were to stop, as after a lost lease, are no sign of a bad command.
+func TestExecReadyAfterCancels(t *testing.T) {
+	t.Parallel()
+	e := running(t, ExecConfig{Argv: loop(`touch "$LOG"; sleep 600`), Env: []string{"LOG=" + filepath.Join(t.TempDir(), "log")}})
+	for range badStarts + 1 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if err := e.Handle(ctx, batch()); err == nil {
+			t.Error("got an answer of a process that gives none")
+		}
+		cancel()
+	}
+	if err := e.Ready(); err != nil {
+		t.Errorf("got %v, want it to be ready", err)
+	}
 }

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -86,8 +88,8 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 	return h, nil
 }
 
-// shown is a URL as errors show it, which are stored with jobs, logged, and seen by whoever may
-// read: without user, password and query, any of which may be a secret.
+// shown is a URL as errors show it, which are stored with jobs, logged, and seen by every reader of them:
+// without user, password and query, any of which may be a secret.
 func shown(u *url.URL) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
@@ -164,7 +166,7 @@ func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error
 	return h.cfg.Client.Do(req)
 }
 
-// unreached reports whether there was no connection, so that nobody has the batch.
+// unreached reports whether there was no connection, so that the endpoint does not have the batch.
 func unreached(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
@@ -247,4 +249,208 @@ func excerpt(text []byte, n int) string {
 		return strconv.Quote(string(text[:n])) + "…"
 	}
 	return strconv.Quote(string(text))
+}
+
+// A node whose endpoint is out of reach is given no batches, which would tell that it is back. So
+// the handler looks itself, for as long as an outage lasts, and once when it starts: a connection
+// that is opened and closed, no request.
+
+const (
+	unreadyAfter  = 10 * time.Second // of an outage: one restart of an endpoint moves no shard
+	dialPatience  = 5 * time.Second
+	maxProbePause = 5 * time.Second
+)
+
+// Ready says why batches would be postponed: there has been no connection to the endpoint for more
+// than 10 s. It is nil otherwise, and with a client whose transport is not an [http.Transport]. Where
+// [HTTP.Run] does not run, only a batch ends an outage.
+func (h *HTTP) Ready() error {
+	if lasted, why := h.down.lasts(time.Now()); h.dial != nil && lasted > unreadyAfter {
+		return why
+	}
+	return nil
+}
+
+// Run tries to connect to the endpoint, once and then during outages, until ctx is done.
+func (h *HTTP) Run(ctx context.Context) error {
+	if h.dial == nil {
+		<-ctx.Done()
+		return nil
+	}
+	for {
+		h.probe(ctx)
+		for lasted, why := h.down.lasts(time.Now()); why != nil; lasted, why = h.down.lasts(time.Now()) {
+			if !sleep(ctx, probePause(lasted, rand.Float64())) {
+				return nil
+			}
+			h.probe(ctx)
+		}
+		select {
+		case <-h.down.news:
+		case <-ctx.Done():
+			return nil
+		}
+		if !sleep(ctx, minOutagePause) {
+			return nil
+		}
+	}
+}
+
+// probe connects once. It says nothing of an endpoint that takes connections and answers nothing.
+func (h *HTTP) probe(ctx context.Context) {
+	short, cancel := context.WithTimeout(ctx, dialPatience)
+	defer cancel()
+	err := h.dial(short)
+	switch {
+	case err == nil:
+		h.down.over()
+	case ctx.Err() == nil:
+		h.down.failed(fmt.Errorf("connect to %s: %w", h.url, err), time.Now())
+	}
+}
+
+// probePause is as long as the outage has lasted, between a second and maxProbePause; of that, a
+// random part between a half and the whole, so that many nodes do not come in step.
+func probePause(lasted time.Duration, random float64) time.Duration {
+	pause := min(max(lasted, minOutagePause), maxProbePause)
+	return pause/2 + time.Duration(random*float64(pause/2))
+}
+
+// sleep reports whether ctx lasted.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// dialer knows how the client connects to the endpoint, or to its proxy; nil if it does not.
+func (h *HTTP) dialer(endpoint *url.URL) func(context.Context) error {
+	tripper := h.cfg.Client.Transport
+	if tripper == nil {
+		tripper = http.DefaultTransport
+	}
+	transport, known := tripper.(*http.Transport)
+	if !known || !ascii(endpoint.Host) {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		peer := endpoint
+		if transport.Proxy != nil {
+			proxy, err := transport.Proxy((&http.Request{Method: http.MethodPost, URL: endpoint, Header: http.Header{}}).WithContext(ctx))
+			if err != nil {
+				return errors.New("no proxy: its configuration cannot be read") // it may hold a password
+			}
+			if proxy != nil {
+				peer = proxy
+			}
+		}
+		dial := transport.DialContext
+		if dial == nil {
+			dial = (&net.Dialer{}).DialContext
+		}
+		conn, err := dial(ctx, "tcp", addressOf(peer))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+}
+
+// addressOf is where a URL's server listens.
+func addressOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// ascii reports whether a name is one that needs no encoding for DNS.
+func ascii(name string) bool {
+	for i := range len(name) {
+		if name[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+const (
+	minOutagePause = time.Second
+	maxOutagePause = 30 * time.Second
+	warnEvery      = time.Second // of one handler, however many batches it is not given
+)
+
+// outage is a time in which no endpoint or process was there to be given a batch. Batches are postponed: they did
+// not fail, so that no retry is spent and none is buried however long it lasts.
+type outage struct {
+	news chan struct{} // one slot: an outage has begun; nil: no goroutine waits for it
+
+	mu    sync.Mutex
+	began time.Time // the first batch that was given to none; zero: there is no outage
+	why   error     // what the last attempt came to
+	said  time.Time // the last warning
+	left  int       // batches since that no warning tells of
+}
+
+// note notes an attempt that reached none, and says since when that is so. mu is held.
+func (o *outage) note(err error, now time.Time) (lasted time.Duration) {
+	if o.began.IsZero() {
+		o.began = now
+		select {
+		case o.news <- struct{}{}:
+		default:
+		}
+	}
+	o.why = err
+	return now.Sub(o.began)
+}
+
+// failed notes an attempt without a batch that reached none.
+func (o *outage) failed(err error, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.note(err, now)
+}
+
+// lasts returns for how long there has been an outage, and why; nil: there is none.
+func (o *outage) lasts(now time.Time) (lasted time.Duration, why error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.began.IsZero() {
+		return 0, nil
+	}
+	return now.Sub(o.began), o.why
+}
+
+// postpone is the answer to a batch that could not be given to the named endpoint or command.
+func (o *outage) postpone(log *slog.Logger, name string, err error, now time.Time) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	after := outagePause(o.note(err, now))
+	if o.said.IsZero() || now.Sub(o.said) >= warnEvery {
+		log.Warn("handler not reached, batches are postponed", "handler", name, "since", o.began, "retry_in", after, "left_out", o.left, "err", err)
+		o.said, o.left = now, 0
+	} else {
+		o.left++
+	}
+	return lowkiq.Postpone{After: after, Reason: err.Error()}
+}
+
+// over ends the outage: a batch was taken, or would be.
+func (o *outage) over() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.began, o.why = time.Time{}, nil
+}
+
+// outagePause is as long as the outage has lasted, so that the pauses of a batch double, whatever
+// the number of batches that are tried meanwhile.
+func outagePause(lasted time.Duration) time.Duration {
+	return min(max(lasted, minOutagePause), maxOutagePause)
 }

@@ -1,13 +1,21 @@
 package handler
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -177,5 +185,282 @@ func TestHTTPConfigErrors(t *testing.T) {
 	}
 	if _, err := NewHTTP(HTTPConfig{URL: "http://x/", Timeout: -1}); err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("got %v, want an error that names timeout", err)
+	}
+}
+
+// deaf is a connection that loses what is written once it is told so, as one does that a firewall
+// has forgotten: nobody closes it.
+type deaf struct {
+	net.Conn
+	lost atomic.Bool
+}
+
+func (d *deaf) Write(text []byte) (int, error) {
+	if d.lost.Load() {
+		return len(text), nil
+	}
+	return d.Conn.Write(text)
+}
+
+// dialed is a listener of pipes.
+type dialed chan net.Conn
+
+func (d dialed) Accept() (net.Conn, error) {
+	if conn, ok := <-d; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+func (d dialed) Close() error   { return nil }
+func (d dialed) Addr() net.Addr { return &net.TCPAddr{} }
+
+// certificates are those of the standard library's test server.
+func certificates(t *testing.T) []tls.Certificate {
+	t.Helper()
+	server := httptest.NewUnstartedServer(nil)
+	server.StartTLS()
+	defer server.Close()
+	return server.TLS.Certificates
+}
+
+// All batches of an HTTP/2 endpoint share a connection: a dead one must not keep them for the
+// whole of their handlers' time, one after the other.
+func TestHTTPNoticesADeadConnection(t *testing.T) {
+	t.Parallel()
+	known := certificates(t)
+	synctest.Test(t, func(t *testing.T) {
+		conns := make(dialed)
+		server := &http.Server{TLSConfig: &tls.Config{Certificates: known}, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.ProtoMajor != 2 {
+				t.Errorf("got %s, want HTTP/2", r.Proto)
+			}
+		})}
+		served := make(chan error, 1)
+		go func() { served <- server.ServeTLS(conns, "", "") }()
+		var last *deaf
+		h, err := NewHTTP(HTTPConfig{URL: "https://endpoint/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := h.cfg.Client.Transport.(*http.Transport)
+		transport.Proxy = nil
+		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it is about what comes after
+		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			last = &deaf{Conn: ours}
+			conns <- theirs
+			return last, nil
+		}
+		if err := h.Handle(t.Context(), batch()); err != nil {
+			t.Fatalf("got %v, want the first batch to be done", err)
+		}
+		last.lost.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		began := time.Now()
+		if err := h.Handle(ctx, batch()); err == nil || time.Since(began) > 3*time.Minute {
+			t.Errorf("got %v after %s, want an error within three minutes", err, time.Since(began))
+		}
+		if err := h.Handle(ctx, batch()); err != nil {
+			t.Errorf("got %v, want a new connection for the next batch", err)
+		}
+		h.Close() //nolint:errcheck // it is always nil
+		close(conns)
+		server.Close() //nolint:errcheck // all is over
+		<-served
+	})
+}
+
+// lock is a dialer that can be shut.
+type lock struct {
+	shut  atomic.Bool
+	tries atomic.Int64
+	last  atomic.Value // the address
+}
+
+func (l *lock) dial(_ context.Context, network, address string) (net.Conn, error) {
+	l.tries.Add(1)
+	l.last.Store(address)
+	if l.shut.Load() {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: errors.New("connection refused")}
+	}
+	ours, theirs := net.Pipe()
+	theirs.Close()
+	return ours, nil
+}
+
+// probed runs a handler whose connections are the lock's.
+func probed(t *testing.T, l *lock, endpoint string, proxy *url.URL) *HTTP {
+	t.Helper()
+	h, err := NewHTTP(HTTPConfig{URL: endpoint, Log: slog.New(slog.DiscardHandler),
+		Client: &http.Client{Transport: &http.Transport{DialContext: l.dial, Proxy: http.ProxyURL(proxy)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// An endpoint that cannot be connected to for more than 10 s makes its handler not ready, without any
+// batch if it was so at the start; it is ready again soon after the endpoint is back, without any batch.
+func TestHTTPReady(t *testing.T) {
+	t.Parallel()
+	for name, early := range map[string]bool{"from the start": true, "since a batch": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &lock{}
+				l.shut.Store(early)
+				h := probed(t, l, "http://user:secret@endpoint/jobs?key=secret", nil)
+				synctest.Wait()
+				if !early {
+					l.shut.Store(true)
+					var put lowkiq.Postpone
+					if err := h.Handle(t.Context(), batch()); !errors.As(err, &put) {
+						t.Fatalf("got %v, want the batch to be postponed", err)
+					}
+				}
+				time.Sleep(unreadyAfter - time.Second)
+				if err := h.Ready(); err != nil {
+					t.Errorf("after 9 s: got %v, want it to be ready", err)
+				}
+				time.Sleep(2 * time.Second)
+				text := fmt.Sprint(h.Ready())
+				if !strings.Contains(text, "http://endpoint/jobs: dial tcp: connection refused") || strings.Contains(text, "secret") {
+					t.Errorf("after 11 s: got %v, want that the endpoint refuses connections, without secrets", text)
+				}
+				time.Sleep(time.Hour)
+				before := l.tries.Load()
+				time.Sleep(time.Minute)
+				if n := l.tries.Load() - before; n < 12 || n > 24 {
+					t.Errorf("%d connections were tried in a minute, want one every 2.5 to 5 s", n)
+				}
+				l.shut.Store(false)
+				time.Sleep(maxProbePause)
+				if err := h.Ready(); err != nil {
+					t.Errorf("5 s after it is back: got %v, want it to be ready", err)
+				}
+				before = l.tries.Load()
+				time.Sleep(time.Hour)
+				if n := l.tries.Load() - before; n > 1 {
+					t.Errorf("%d connections in an hour without an outage, want none but one perhaps", n)
+				}
+			})
+		})
+	}
+}
+
+// The probe goes where requests go.
+func TestHTTPProbesWhereRequestsGo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ endpoint, proxy, want string }{
+		{"http://endpoint/", "", "endpoint:80"},
+		{"https://endpoint/", "", "endpoint:443"},
+		{"https://[2001:db8::1]:8443/", "", "[2001:db8::1]:8443"},
+		{"https://endpoint/", "http://proxy:3128", "proxy:3128"},
+		{"http://endpoint/", "socks5://proxy", "proxy:1080"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var proxy *url.URL
+			if c.proxy != "" {
+				proxy, _ = url.Parse(c.proxy)
+			}
+			l := &lock{}
+			probed(t, l, c.endpoint, proxy)
+			synctest.Wait()
+			if got := l.last.Load(); got != c.want {
+				t.Errorf("%s by %q: connected to %v, want %s", c.endpoint, c.proxy, got, c.want)
+			}
+		})
+	}
+}
+
+type tripper struct{}
+
+func (tripper) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, &net.OpError{Op: "dial", Err: errors.New("gone")}
+}
+
+// Of a client that connects in its own way nobody can tell that its endpoint is back: it never says that it is
+// not ready, or it would be so for ever.
+func TestHTTPReadyWithAStrangeClient(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []HTTPConfig{
+		{URL: "http://endpoint/", Client: &http.Client{Transport: tripper{}}},
+		{URL: "http://bücher.example/", Client: &http.Client{Transport: &http.Transport{DialContext: (&lock{}).dial}}},
+	} {
+		cfg.Log = slog.New(slog.DiscardHandler)
+		h, err := NewHTTP(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.down.failed(errors.New("gone"), time.Now().Add(-time.Hour))
+		if err := h.Ready(); err != nil {
+			t.Errorf("%s: got %v, want nil", cfg.URL, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := h.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+// TestOutagePauses: a batch is tried again after 1, 1, 2, 4 … 30 s of an outage; the next outage starts anew.
+func TestOutagePauses(t *testing.T) {
+	t.Parallel()
+	var o outage
+	now := time.Now()
+	for range 2 {
+		for _, want := range []time.Duration{1, 1, 2, 4, 8, 16, 30, 30} {
+			var got lowkiq.Postpone
+			if err := o.postpone(slog.New(slog.DiscardHandler), "x", errors.New("gone"), now); !errors.As(err, &got) || got.After != want*time.Second {
+				t.Errorf("got %v, want %ds", err, want)
+			}
+			now = now.Add(got.After)
+		}
+		o.over()
+	}
+}
+
+func TestOutageWarnings(t *testing.T) {
+	t.Parallel()
+	var o outage
+	var text bytes.Buffer
+	log, now := slog.New(slog.NewTextHandler(&text, nil)), time.Now()
+	for _, at := range []time.Duration{0, 1, 2, time.Second} {
+		_ = o.postpone(log, "http://x/", errors.New("gone"), now.Add(at))
+	}
+	if got := text.String(); strings.Count(got, "level=WARN") != 2 || strings.Count(got, "handler=http://x/") != 2 || !strings.Contains(got, "left_out=2") {
+		t.Errorf("got %s, want two warnings of http://x/, the second of which counts two that were left out", got)
+	}
+}
+
+// TestHTTPUnreachable: who cannot be reached has no batch, so that no retry is spent.
+func TestHTTPUnreachable(t *testing.T) {
+	t.Parallel()
+	for url, shown := range map[string]string{
+		"http://secret:secret@127.0.0.1:1/a?key=secret": "post http://127.0.0.1:1/a: dial tcp", // a port that no other test can be given
+		"http://secret:secret@no.such.host.invalid/":    "post http://no.such.host.invalid/: dial tcp: lookup",
+	} {
+		var text bytes.Buffer
+		h, err := NewHTTP(HTTPConfig{URL: url, Log: slog.New(slog.NewTextHandler(&text, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got lowkiq.Postpone
+		if err := h.Handle(t.Context(), batch()); !errors.As(err, &got) || got.After != time.Second || !strings.HasPrefix(got.Reason, shown) {
+			t.Errorf("%s: got %v, want to be postponed by 1s, the address and the reason once", url, err)
+		}
+		if log := text.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, h.url) || strings.Contains(log, "secret") {
+			t.Errorf("got %s, want a warning that names %s without secrets", log, h.url)
+		}
 	}
 }
