@@ -239,7 +239,7 @@ func TestDeafNode(t *testing.T) {
 // TestLargeCluster: it forms, and survives its leader and then all of its voters.
 func TestLargeCluster(t *testing.T) {
 	t.Parallel()
-	nodes := 50
+	nodes := 30
 	if testing.Short() {
 		nodes = 15
 	}

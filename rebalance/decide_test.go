@@ -69,17 +69,6 @@ func TestLiving(t *testing.T) {
 	}
 }
 
-func TestServerID(t *testing.T) {
-	t.Parallel()
-	id := serverID("01J", 1763600000123, 4)
-	if id != "01J#1763600000123.4" || bootOf(id) != "01J" || recordOf(id) != 1763600000123 {
-		t.Errorf("got %q of boot %q and record %d", id, bootOf(id), recordOf(id))
-	}
-	if got := recordOf("nonsense"); got != 0 {
-		t.Errorf("got record %d, want 0", got)
-	}
-}
-
 func TestDecodeRecordRefuses(t *testing.T) {
 	t.Parallel()
 	for _, data := range []string{"", "{}", "[1]", `{"id":-1}`} {

@@ -69,7 +69,7 @@ func TestGolden(t *testing.T) {
 		}
 	})
 	golden.Check(t, "mark", serverID("B1", 7, 1), func(t *testing.T, stored string) {
-		if bootOf(stored) != "B1" || recordOf(stored) != 7 {
+		if bootOf(stored) != "B1" || recordOf(stored) != 7 || recordOf("nonsense") != 0 {
 			t.Errorf("mark %s: of boot %s and record %d, want B1 and 7", stored, bootOf(stored), recordOf(stored))
 		}
 	})

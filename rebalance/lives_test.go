@@ -110,6 +110,9 @@ func TestCrashLoop(t *testing.T) {
 	t.Parallel()
 	for _, life := range []time.Duration{400 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second} {
 		for _, pause := range []time.Duration{0, time.Second} {
+			if testing.Short() && pause > 0 {
+				continue
+			}
 			for _, place := range []looper{{}, {host: true}, {names: true}, {names: true, host: true}} {
 				for _, nodes := range []int{1, 2} {
 					l := looper{life, pause, place.host, place.names}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
@@ -276,20 +275,6 @@ func TestUnreadyHandler(t *testing.T) {
 		time.Sleep(5 * ttl)
 		if next := w.alive()[0].agent.Assignment(); !next.SamePlaces(all) {
 			t.Errorf("all are ready again, one after the other: moved %v, want nothing to move", all.Diff(next))
-		}
-	})
-}
-
-// A mark is no word against the only node that could serve a shard.
-func TestUnreadyHandlerAlone(t *testing.T) {
-	t.Parallel()
-	inBubble(t, 1, func(t *testing.T, w *world) {
-		w.alive()[0].mark("a", "b")
-		time.Sleep(5 * ttl)
-		for i := range 40 {
-			if owner := w.alive()[0].agent.Assignment().Owner(lowkiq.Shard{Queue: "a", Index: i}); owner != "n1" {
-				t.Errorf("shard %d is owned by %q, want n1", i, owner)
-			}
 		}
 	})
 }

@@ -49,6 +49,9 @@ func TestHTTPSilentHost(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"shorter timeout": 100 * time.Millisecond, "longer timeout": time.Hour, "none": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && name != "shorter timeout" {
+				t.Skip("it waits for 5 s; run without -short")
+			}
 			h, err := NewHTTP(HTTPConfig{URL: "http://" + address + "/", Timeout: timeout, Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
