@@ -2,7 +2,9 @@ package queue
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lowkiq/lowkiq/internal/packed"
@@ -10,33 +12,33 @@ import (
 
 // What must hold of one id: the decision, apart from its I/O.
 
-// headline is what the beginning of a record says. The zero value: there is none.
-type headline struct {
+// header is what the beginning of a record says. The zero value: there is none.
+type header struct {
 	form  byte  // a, e, j, p, s or x as in lua/lib/record.lua; '?' if it cannot be read
 	retry int   // retry count
 	at    int64 // due time, us
 	n     int   // payloads
 }
 
-func (h headline) there() bool { return h.form != 0 }
-func (h headline) job() bool   { return h.form != 0 && h.form != 'x' && h.form != '?' }
+func (h header) there() bool { return h.form != 0 }
+func (h header) job() bool   { return h.form != 0 && h.form != 'x' && h.form != '?' }
 
-// headlineOf reads a record or the first 120 bytes of it.
-func headlineOf(record string) headline {
+// headerOf reads a record or the first 120 bytes of it.
+func headerOf(record string) header {
 	switch {
 	case record == "":
-		return headline{}
+		return header{}
 	case record == "x":
-		return headline{form: 'x'}
+		return header{form: 'x'}
 	case record[0] == 'a' && len(record) >= 10, record[0] == 'e' && len(record) >= 16:
-		return headline{form: record[0], retry: -1, at: packed.Micros(record[1:]), n: 1}
+		return header{form: record[0], retry: -1, at: packed.Micros(record[1:]), n: 1}
 	}
 	line, _, ok := strings.Cut(record[1:], "\n")
 	n, err := packed.HeadWords(record[0], line)
 	if !ok || err != nil || !strings.Contains("jps", record[:1]) {
-		return headline{form: '?'}
+		return header{form: '?'}
 	}
-	return headline{form: record[0], retry: int(n[0]), at: n[1], n: int(n[2])}
+	return header{form: record[0], retry: int(n[0]), at: n[1], n: int(n[2])}
 }
 
 // place is a time in a sorted set, if the id is in it.
@@ -45,10 +47,10 @@ type place struct {
 	at int64
 }
 
-// trace is all that the keys of a shard say of one id.
-type trace struct {
+// idFacts is all that the keys of a shard say of one id.
+type idFacts struct {
 	id                             string
-	record, parked, dead           headline
+	record, parked, dead           header
 	due, retry, blocked, deadPlace place
 	ready, suspects, flight        int // entries; ready is -1 if it was not looked at
 	crashes                        bool
@@ -68,7 +70,7 @@ type finding struct {
 }
 
 // places names where the id waits or flies.
-func (t *trace) places() (names []string) {
+func (t *idFacts) places() (names []string) {
 	ready := t.ready
 	if t.stale && t.due.in && ready > 0 {
 		ready--
@@ -93,7 +95,7 @@ func (t *trace) places() (names []string) {
 }
 
 // judge says what is wrong with an id: one record, one place (I2).
-func (t *trace) judge() (found []finding) {
+func (t *idFacts) judge() (found []finding) {
 	add := func(kind FaultKind, format string, args ...any) {
 		found = append(found, finding{kind, fmt.Sprintf(format, args...)})
 	}
@@ -124,7 +126,7 @@ func (t *trace) judge() (found []finding) {
 }
 
 // judgeLate looks at an id that is in one place, or nowhere. What a damaged record would say nobody knows.
-func (t *trace) judgeLate(places []string, add func(FaultKind, string, ...any)) {
+func (t *idFacts) judgeLate(places []string, add func(FaultKind, string, ...any)) {
 	turn := slices.Contains(places, "ready") || slices.Contains(places, "suspects")
 	want := turn && t.record.job() && t.record.retry >= 0
 	if t.late != want && t.record.form != '?' {
@@ -132,7 +134,7 @@ func (t *trace) judgeLate(places []string, add func(FaultKind, string, ...any)) 
 	}
 }
 
-func (t *trace) judgeTimes(add func(FaultKind, string, ...any)) {
+func (t *idFacts) judgeTimes(add func(FaultKind, string, ...any)) {
 	if !t.record.job() {
 		return
 	}
@@ -148,7 +150,7 @@ func (t *trace) judgeTimes(add func(FaultKind, string, ...any)) {
 }
 
 // judgeSides looks at what stands beside a job: what was parked, probation, the morgue.
-func (t *trace) judgeSides(add func(FaultKind, string, ...any)) {
+func (t *idFacts) judgeSides(add func(FaultKind, string, ...any)) {
 	if t.parked.there() && t.flight == 0 {
 		add(ParkedAlone, "payloads were pushed during a flight that is over, and wait for nothing")
 	}
@@ -167,9 +169,9 @@ func (t *trace) judgeSides(add func(FaultKind, string, ...any)) {
 }
 
 // judgeSpill compares the payloads that crowded records count with those there are.
-func (t *trace) judgeSpill(add func(FaultKind, string, ...any)) {
+func (t *idFacts) judgeSpill(add func(FaultKind, string, ...any)) {
 	waiting := 0
-	for _, h := range []headline{t.record, t.parked} {
+	for _, h := range []header{t.record, t.parked} {
 		if h.form == 's' {
 			waiting += h.n
 		}
@@ -183,7 +185,7 @@ func (t *trace) judgeSpill(add func(FaultKind, string, ...any)) {
 }
 
 // kinds are the kinds of faults of an id.
-func (t *trace) kinds() (kinds []FaultKind) {
+func (t *idFacts) kinds() (kinds []FaultKind) {
 	for _, v := range t.judge() {
 		kinds = append(kinds, v.kind)
 	}
@@ -192,7 +194,7 @@ func (t *trace) kinds() (kinds []FaultKind) {
 
 // weigh judges an id whose ready entries were not looked at: the faults that it has in any
 // case, and those that it may have.
-func (t *trace) weigh() (sure, maybe []FaultKind) {
+func (t *idFacts) weigh() (sure, maybe []FaultKind) {
 	for n := range 3 {
 		guess := *t
 		guess.ready = n
@@ -204,4 +206,47 @@ func (t *trace) weigh() (sure, maybe []FaultKind) {
 		maybe = append(maybe, kinds...)
 	}
 	return sure, maybe
+}
+
+// soundFence reports whether the fields of a claim lead to a next one.
+func soundFence(claim map[string]string) bool {
+	text, ok := claim["fence"]
+	if !ok && claim["instance"] == "" {
+		return true // nobody ever had it
+	}
+	fence, err := strconv.ParseInt(text, 10, 64)
+	// Beyond 2^53 the scripts could not add 1, and the fence would no longer grow.
+	return err == nil && fence >= 1 && fence < 1<<53
+}
+
+// judgeClaim says what is wrong with a claim and its flights.
+func judgeClaim(claim map[string]string, flying int) (found []finding) {
+	add := func(kind FaultKind, format string, args ...any) {
+		found = append(found, finding{kind, fmt.Sprintf(format, args...)})
+	}
+	if !soundFence(claim) {
+		add(ClaimDamaged, "the fence is %q, want a number from 1 to 2^53: no node can claim the shard", claim["fence"])
+	}
+	last, _ := strconv.ParseInt(claim["pop"], 10, 64)
+	open := 0
+	for _, field := range slices.Sorted(maps.Keys(claim)) {
+		text, ok := strings.CutPrefix(field, "#")
+		if !ok {
+			continue
+		}
+		number, err1 := strconv.ParseInt(text, 10, 64)
+		n, err2 := strconv.Atoi(claim[field])
+		if err1 != nil || err2 != nil || n < 1 || claim["instance"] != "" && number > last {
+			add(ClaimDamaged, "flight %q has %q ids, and the last pop was %d", text, claim[field], last)
+			continue
+		}
+		open += n
+	}
+	switch {
+	case claim["instance"] == "" && (flying > 0 || open > 0):
+		add(FlightUnowned, "%d ids are in flight, and nobody owns the shard", flying)
+	case open != flying:
+		add(FlightCount, "the claim counts %d ids in flight, there are %d; the next claim or release puts it right: drain the node", open, flying)
+	}
+	return found
 }

@@ -41,7 +41,7 @@ func TestAuditOfEmbedded(t *testing.T) {
 
 func TestHeadlines(t *testing.T) {
 	t.Parallel()
-	for record, want := range map[string]headline{
+	for record, want := range map[string]header{
 		"":  {},
 		"x": {form: 'x'},
 		"a\x00\x00\x00\x00\x00\x01\x02\x00\x00payload": {form: 'a', retry: -1, at: 258, n: 1},
@@ -54,7 +54,7 @@ func TestHeadlines(t *testing.T) {
 		"j3 17 2 6 4\nboom":                            {form: '?'},
 		"jx 17 2 6 4 3\n":                              {form: '?'},
 	} {
-		if got := headlineOf(record); got != want {
+		if got := headerOf(record); got != want {
 			t.Errorf("%q: got %+v, want %+v", record, got, want)
 		}
 	}
@@ -85,18 +85,18 @@ func TestSweepNext(t *testing.T) {
 // takes long to look through.
 func TestWeigh(t *testing.T) {
 	t.Parallel()
-	job := headline{form: 'a', retry: -1, at: 5, n: 1}
+	job := header{form: 'a', retry: -1, at: 5, n: 1}
 	for _, c := range []struct {
 		name        string
-		t           trace
+		t           idFacts
 		sure, maybe string
 	}{
-		{"ready or nowhere", trace{record: job}, "[]", "[no-entry two-places]"},
-		{"in flight", trace{record: job, flight: 1}, "[]", "[two-places two-places]"},
-		{"in flight twice", trace{record: job, flight: 2}, "[two-places]", "[two-places two-places two-places]"},
-		{"no record", trace{}, "[]", "[no-record no-record]"},
-		{"no record and due", trace{due: place{in: true}}, "[no-record]", "[no-record no-record no-record]"},
-		{"late", trace{record: job, due: place{in: true, at: 6}}, "[wrong-time]", "[wrong-time two-places wrong-time two-places wrong-time]"},
+		{"ready or nowhere", idFacts{record: job}, "[]", "[no-entry two-places]"},
+		{"in flight", idFacts{record: job, flight: 1}, "[]", "[two-places two-places]"},
+		{"in flight twice", idFacts{record: job, flight: 2}, "[two-places]", "[two-places two-places two-places]"},
+		{"no record", idFacts{}, "[]", "[no-record no-record]"},
+		{"no record and due", idFacts{due: place{in: true}}, "[no-record]", "[no-record no-record no-record]"},
+		{"late", idFacts{record: job, due: place{in: true, at: 6}}, "[wrong-time]", "[wrong-time two-places wrong-time two-places wrong-time]"},
 	} {
 		sure, maybe := c.t.weigh()
 		eq(t, c.name+": sure", fmt.Sprint(sure), c.sure)

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/packed"
@@ -17,27 +18,27 @@ const (
 	sweepFirst = 10      // entries of the first reply: one may have a megabyte
 )
 
-// sight is what a sweep saw of a shard.
-type sight struct {
-	ids        map[string]*trace
+// snapshot is what a sweep saw of a shard.
+type snapshot struct {
+	ids        map[string]*idFacts
 	tombs      int
 	dead       int  // payloads in the morgue
 	deadBroken bool // a record of the morgue cannot be read
 }
 
-func (v *sight) of(id string) *trace {
+func (v *snapshot) of(id string) *idFacts {
 	t := v.ids[id]
 	if t == nil {
-		t = &trace{id: id}
+		t = &idFacts{id: id}
 		v.ids[id] = t
 	}
 	return t
 }
 
 // sweep reads records first, then the places: what is pushed meanwhile has both.
-func (a *auditor) sweep(ctx context.Context, s *Shard) (*sight, error) {
-	v := &sight{ids: map[string]*trace{}}
-	steps := []func(context.Context, *Shard, *sight) error{a.sweepJobs, a.sweepSides, a.sweepSets, a.sweepLists}
+func (a *auditor) sweep(ctx context.Context, s *Shard) (*snapshot, error) {
+	v := &snapshot{ids: map[string]*idFacts{}}
+	steps := []func(context.Context, *Shard, *snapshot) error{a.sweepJobs, a.sweepSides, a.sweepSets, a.sweepLists}
 	for _, step := range steps {
 		if err := step(ctx, s, v); err != nil {
 			return nil, err
@@ -46,14 +47,14 @@ func (a *auditor) sweep(ctx context.Context, s *Shard) (*sight, error) {
 	return v, nil
 }
 
-func (a *auditor) sweepJobs(ctx context.Context, s *Shard, v *sight) error {
+func (a *auditor) sweepJobs(ctx context.Context, s *Shard, v *snapshot) error {
 	return s.scan(s.send(ctx), "HSCAN", s.keys.Jobs, func(flat []string) error {
 		for i := 0; i+1 < len(flat); i += 2 {
 			if flat[i] == "" { // see the end of lua/claim.lua
 				continue
 			}
 			t := v.of(flat[i])
-			t.record = headlineOf(flat[i+1])
+			t.record = headerOf(flat[i+1])
 			t.examine("jobs", flat[i+1])
 			if t.record.form == 'x' {
 				v.tombs++
@@ -67,22 +68,22 @@ func (a *auditor) sweepJobs(ctx context.Context, s *Shard, v *sight) error {
 }
 
 // sweepSides reads what stands beside the jobs.
-func (a *auditor) sweepSides(ctx context.Context, s *Shard, v *sight) error {
+func (a *auditor) sweepSides(ctx context.Context, s *Shard, v *snapshot) error {
 	for _, side := range []struct {
 		name, key string
-		into      func(t *trace, h headline)
+		into      func(t *idFacts, h header)
 		records   bool
 	}{
-		{"parked", s.keys.Parked, func(t *trace, h headline) { t.parked = h }, true},
-		{"morgue", s.keys.Morgue, func(t *trace, h headline) { t.dead = h; v.dead += h.n }, true},
-		{"crashes", s.keys.Crashes, func(t *trace, h headline) { t.crashes = true }, false},
-		{"stale", s.keys.Stale, func(t *trace, h headline) { t.stale = true }, false},
-		{"late", s.keys.Late, func(t *trace, h headline) { t.late = true }, false},
+		{"parked", s.keys.Parked, func(t *idFacts, h header) { t.parked = h }, true},
+		{"morgue", s.keys.Morgue, func(t *idFacts, h header) { t.dead = h; v.dead += h.n }, true},
+		{"crashes", s.keys.Crashes, func(t *idFacts, h header) { t.crashes = true }, false},
+		{"stale", s.keys.Stale, func(t *idFacts, h header) { t.stale = true }, false},
+		{"late", s.keys.Late, func(t *idFacts, h header) { t.late = true }, false},
 	} {
 		err := s.scan(s.send(ctx), "HSCAN", side.key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
 				t := v.of(flat[i])
-				side.into(t, headlineOf(flat[i+1]))
+				side.into(t, headerOf(flat[i+1]))
 				if side.records {
 					t.examine(side.name, flat[i+1])
 					v.deadBroken = v.deadBroken || side.name == "morgue" && len(t.broken) > 0
@@ -97,12 +98,12 @@ func (a *auditor) sweepSides(ctx context.Context, s *Shard, v *sight) error {
 	return nil
 }
 
-func (a *auditor) sweepSets(ctx context.Context, s *Shard, v *sight) error {
-	for key, into := range map[string]func(*trace, place){
-		s.keys.Due:     func(t *trace, p place) { t.due = p },
-		s.keys.Retry:   func(t *trace, p place) { t.retry = p },
-		s.keys.Blocked: func(t *trace, p place) { t.blocked = p },
-		s.keys.Dead:    func(t *trace, p place) { t.deadPlace = p },
+func (a *auditor) sweepSets(ctx context.Context, s *Shard, v *snapshot) error {
+	for key, into := range map[string]func(*idFacts, place){
+		s.keys.Due:     func(t *idFacts, p place) { t.due = p },
+		s.keys.Retry:   func(t *idFacts, p place) { t.retry = p },
+		s.keys.Blocked: func(t *idFacts, p place) { t.blocked = p },
+		s.keys.Dead:    func(t *idFacts, p place) { t.deadPlace = p },
 	} {
 		err := s.scan(s.send(ctx), "ZSCAN", key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
@@ -117,10 +118,10 @@ func (a *auditor) sweepSets(ctx context.Context, s *Shard, v *sight) error {
 	return nil
 }
 
-func (a *auditor) sweepLists(ctx context.Context, s *Shard, v *sight) error {
-	for key, into := range map[string]func(*trace){
-		s.keys.Flight:   func(t *trace) { t.flight++ },
-		s.keys.Suspects: func(t *trace) { t.suspects++ },
+func (a *auditor) sweepLists(ctx context.Context, s *Shard, v *snapshot) error {
+	for key, into := range map[string]func(*idFacts){
+		s.keys.Flight:   func(t *idFacts) { t.flight++ },
+		s.keys.Suspects: func(t *idFacts) { t.suspects++ },
 	} {
 		reply, err := s.c.db.Do(ctx, "list "+s.String(), "LRANGE", key, 0, -1)
 		if err != nil {
@@ -137,7 +138,7 @@ func (a *auditor) sweepLists(ctx context.Context, s *Shard, v *sight) error {
 // pops and returns at the head change nothing. What is pushed behind the end shifts entries
 // into the next reply again; each reply begins with the last entry of the one before, whose
 // place in it tells how many.
-func (a *auditor) sweepReady(ctx context.Context, s *Shard, v *sight) error {
+func (a *auditor) sweepReady(ctx context.Context, s *Shard, v *snapshot) error {
 	anchor, first := "", true
 	for last := int64(-1); ; last -= sweepIDs - 1 {
 		reply, err := s.c.db.Do(ctx, "list "+s.String(), "LRANGE", s.keys.Ready, last-sweepIDs+1, last)
@@ -208,7 +209,7 @@ func sweepNext(count int64, flat []string) int64 {
 }
 
 // examine decodes a record: whether it can be read is for it alone to say.
-func (t *trace) examine(within, record string) {
+func (t *idFacts) examine(within, record string) {
 	if within == "jobs" && record == "x" {
 		return
 	}
@@ -226,7 +227,94 @@ func unreadable(id, record string) bool {
 	case len(record) > 0 && record[0] == 's':
 		_, _, err = packed.DecodeHead(record, &job)
 	default:
-		return !headlineOf(record).job()
+		return !headerOf(record).job()
 	}
 	return err != nil
+}
+
+// Payloads of crowded ids: each is a member of spill and a field of spillx, and a crowded
+// record counts it (lua/lib/spill.lua).
+
+// spillFaults are the answers of lua/audit_spill.lua.
+var spillFaults = map[byte]string{
+	'1': "a payload in the spill has no score",
+	'2': "a payload in the spill has a score and no place",
+	'3': "a payload in the spill belongs to no record",
+}
+
+// spill looks at all entries, some at a time; each look is atomic.
+func (a *auditor) spill(ctx context.Context, s *Shard) error {
+	found := map[string]string{}
+	err := s.scan(s.send(ctx), "HSCAN", s.keys.Spillx, func(flat []string) error {
+		return a.spillPart(ctx, s, evens(flat), false, found)
+	})
+	if err != nil {
+		return err
+	}
+	err = s.scan(s.send(ctx), "ZSCAN", s.keys.Spill, func(flat []string) error {
+		return a.spillPart(ctx, s, evens(flat), true, found)
+	})
+	if err != nil {
+		return err
+	}
+	var faults []Fault
+	for id, what := range found {
+		faults = append(faults, Fault{Kind: SpillStray, Queue: s.Queue, Shard: s.Index, ID: id, What: what})
+	}
+	a.addSome(faults)
+	return nil
+}
+
+// evens are the names in a list of names and values.
+func evens(flat []string) (names []string) {
+	for i := 0; i < len(flat); i += 2 {
+		names = append(names, flat[i])
+	}
+	return names
+}
+
+// spillPart judges entries, about a quarter of a megabyte per script.
+func (a *auditor) spillPart(ctx context.Context, s *Shard, names []string, placed bool, found map[string]string) error {
+	var part []packed.Spilled
+	bytes := 0
+	flush := func() error {
+		err := s.judgeSpill(ctx, part, found)
+		part, bytes = part[:0], 0
+		return err
+	}
+	for _, name := range names {
+		e, ok := packed.ParseSpill(name, placed)
+		if !ok {
+			found[""] = fmt.Sprintf("the spill has an entry that cannot be read: %.40q", name)
+			continue
+		}
+		part = append(part, e)
+		if bytes += len(name); bytes > sweepBytes/4 || len(part) >= 200 {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+func (s *Shard) judgeSpill(ctx context.Context, part []packed.Spilled, found map[string]string) error {
+	if len(part) == 0 {
+		return nil
+	}
+	args := make([]any, 0, 4*len(part))
+	for _, e := range part {
+		args = append(args, e.Space, e.ID, e.Key, e.Payload)
+	}
+	reply, err := s.c.run(ctx, s.c.db.Scripts.AuditSpill, s.keys.ForSpill(), args...)
+	if err != nil {
+		return err
+	}
+	codes, _ := reply.(string)
+	for i := range min(len(codes), len(part)) {
+		if what := spillFaults[codes[i]]; what != "" {
+			found[part[i].ID] = fmt.Sprintf("%s: %.40q", what, part[i].Payload)
+		}
+	}
+	return nil
 }

@@ -19,7 +19,7 @@ const (
 )
 
 // verify looks again, atomically, at each id that a sweep points at.
-func (a *auditor) verify(ctx context.Context, s *Shard, v *sight) (found []Fault, err error) {
+func (a *auditor) verify(ctx context.Context, s *Shard, v *snapshot) (found []Fault, err error) {
 	suspected := map[string][]FaultKind{}
 	var ids []string
 	for id, t := range v.ids {
@@ -32,11 +32,11 @@ func (a *auditor) verify(ctx context.Context, s *Shard, v *sight) (found []Fault
 	slices.Sort(ids)
 	var open []string
 	for few := range slices.Chunk(ids, verifyIDs) {
-		traces, err := s.traces(ctx, few, false)
+		facts, err := s.facts(ctx, few, false)
 		if err != nil {
 			return nil, err
 		}
-		for _, t := range traces {
+		for _, t := range facts {
 			sure, maybe := t.weigh()
 			if slices.ContainsFunc(suspected[t.id], func(k FaultKind) bool { return slices.Contains(maybe, k) && !slices.Contains(sure, k) }) {
 				open = append(open, t.id)
@@ -50,7 +50,7 @@ func (a *auditor) verify(ctx context.Context, s *Shard, v *sight) (found []Fault
 }
 
 // verifyOpen looks for ids in the ready list, which takes as long as it is.
-func (a *auditor) verifyOpen(ctx context.Context, found []Fault, s *Shard, v *sight, ids []string) ([]Fault, error) {
+func (a *auditor) verifyOpen(ctx context.Context, found []Fault, s *Shard, v *snapshot, ids []string) ([]Fault, error) {
 	reply, err := s.c.db.Do(ctx, "count "+s.String(), "LLEN", s.keys.Ready)
 	if err != nil {
 		return nil, err
@@ -63,22 +63,22 @@ func (a *auditor) verifyOpen(ctx context.Context, found []Fault, s *Shard, v *si
 			continue
 		}
 		began := time.Now()
-		traces, err := s.traces(ctx, few, true)
+		facts, err := s.facts(ctx, few, true)
 		if err != nil {
 			return nil, err
 		}
-		for _, t := range traces {
+		for _, t := range facts {
 			found = a.judged(ctx, found, s, t, v.ids[t.id], t.kinds())
 		}
-		if err := breathe(ctx, time.Since(began)); err != nil {
+		if err := throttle(ctx, time.Since(began)); err != nil {
 			return nil, err
 		}
 	}
 	return found, nil
 }
 
-// breathe leaves Redis to others for a while after a script that took long.
-func breathe(ctx context.Context, took time.Duration) error {
+// throttle leaves Redis to others for a while after a script that took long.
+func throttle(ctx context.Context, took time.Duration) error {
 	if took < 2*time.Millisecond {
 		return nil
 	}
@@ -93,7 +93,7 @@ func breathe(ctx context.Context, took time.Duration) error {
 }
 
 // judged adds the faults of an id that are sure. A record that could not be decoded is read again, whole.
-func (a *auditor) judged(ctx context.Context, found []Fault, s *Shard, t, swept *trace, sure []FaultKind) []Fault {
+func (a *auditor) judged(ctx context.Context, found []Fault, s *Shard, t, swept *idFacts, sure []FaultKind) []Fault {
 	for _, v := range t.judge() {
 		if slices.Contains(sure, v.kind) {
 			found = append(found, Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, ID: t.id, What: v.what})
@@ -117,11 +117,11 @@ func (a *auditor) judged(ctx context.Context, found []Fault, s *Shard, t, swept 
 	return found
 }
 
-// traceValues is how many values lua/audit.lua answers per id.
-const traceValues = 15
+// factsValues is how many values lua/audit.lua answers per id.
+const factsValues = 15
 
-// traces asks where ids are, all at one instant.
-func (s *Shard) traces(ctx context.Context, ids []string, ready bool) ([]*trace, error) {
+// facts asks where ids are, all at one instant.
+func (s *Shard) facts(ctx context.Context, ids []string, ready bool) ([]*idFacts, error) {
 	look := "0"
 	if ready {
 		look = "1"
@@ -131,22 +131,22 @@ func (s *Shard) traces(ctx context.Context, ids []string, ready bool) ([]*trace,
 		return nil, err
 	}
 	flat, ok := reply.([]any)
-	if !ok || len(flat) != traceValues*len(ids) {
+	if !ok || len(flat) != factsValues*len(ids) {
 		return nil, fmt.Errorf("audit answered %d values for %d ids", len(flat), len(ids))
 	}
-	traces := make([]*trace, len(ids))
+	facts := make([]*idFacts, len(ids))
 	for i, id := range ids {
-		traces[i] = traceOf(id, flat[traceValues*i:traceValues*(i+1)])
+		facts[i] = factsOf(id, flat[factsValues*i:factsValues*(i+1)])
 	}
-	return traces, nil
+	return facts, nil
 }
 
-// traceOf reads what lua/audit.lua says of one id.
-func traceOf(id string, r []any) *trace {
+// factsOf reads what lua/audit.lua says of one id.
+func factsOf(id string, r []any) *idFacts {
 	text := func(i int) string { v, _ := r[i].(string); return v }
 	count := func(i int) int { v, _ := r[i].(int64); return int(v) }
-	return &trace{
-		id: id, record: headlineOf(text(0)), parked: headlineOf(text(1)), dead: headlineOf(text(2)),
+	return &idFacts{
+		id: id, record: headerOf(text(0)), parked: headerOf(text(1)), dead: headerOf(text(2)),
 		due: placeOf(text(3)), retry: placeOf(text(4)), blocked: placeOf(text(5)), deadPlace: placeOf(text(6)),
 		flight: count(7), suspects: count(8), crashes: text(9) != "", ready: count(10),
 		spilled: count(11), spilledDead: count(12), stale: count(13) > 0, late: count(14) > 0,
@@ -160,4 +160,107 @@ func placeOf(text string) place {
 	}
 	at, _ := strconv.ParseFloat(text, 64)
 	return place{in: true, at: int64(at)}
+}
+
+// Sums of a shard: counters, flights, payloads of crowded ids.
+
+// sum is a counter and what it counts, all in one hash, so that watching the hash is
+// enough: whoever changes the counter changes the hash.
+type sum struct {
+	kind        FaultKind
+	field, hash string
+	what        string
+	each        func(record string) int
+}
+
+func (s *Shard) sums() []sum {
+	return []sum{
+		{TombCount, "tombs", s.keys.Jobs, "marks of deleted jobs", func(record string) int {
+			if record == "x" {
+				return 1
+			}
+			return 0
+		}},
+		{MorgueCount, "morgue", s.keys.Morgue, "payloads in the morgue", func(record string) int { return headerOf(record).n }},
+	}
+}
+
+// sums checks the counters. Where the sweep gives the same sum, that is enough; else it is
+// counted again while nothing changes.
+func (a *auditor) sums(ctx context.Context, s *Shard, v *snapshot) error {
+	for i, seen := range []int{v.tombs, v.dead} {
+		one := s.sums()[i]
+		if one.kind == MorgueCount && v.deadBroken {
+			continue // what a damaged record holds nobody can count
+		}
+		reply, err := s.c.db.Do(ctx, "read counters of "+s.String(), "HGET", s.keys.Count, one.field)
+		if err != nil {
+			return err
+		}
+		text := redisdb.Text(reply)
+		if n, err := strconv.Atoi(text); err == nil && n == seen || text == "" && seen == 0 {
+			continue
+		}
+		counted, said, settled, err := s.recount(ctx, one, false)
+		if err != nil {
+			return err
+		}
+		switch {
+		case !settled:
+			a.out.Unsettled = append(a.out.Unsettled, fmt.Sprintf("shard %s: %s", s, one.what))
+		case said != strconv.Itoa(counted) && (said != "" || counted != 0):
+			a.add(Fault{Kind: one.kind, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("the counter %s says %q, there are %d %s", one.field, said, counted, one.what)})
+		}
+	}
+	return nil
+}
+
+// recountTries is how often a sum is counted that changes meanwhile.
+const recountTries = 10
+
+// recount counts a sum while its hash does not change, and puts the counter right if asked.
+func (s *Shard) recount(ctx context.Context, one sum, mend bool) (counted int, said string, settled bool, err error) {
+	for range recountTries {
+		replies, unchanged, err := s.c.db.IfUnchanged(ctx, "count "+s.String(), one.hash, func(do func(args ...any) (any, error)) ([]redisdb.Cmd, error) {
+			counted = 0
+			seen := map[string]bool{} // a scan may show a field twice
+			err := s.scan(do, "HSCAN", one.hash, func(flat []string) error {
+				for i := 0; i+1 < len(flat); i += 2 {
+					if n := one.each(flat[i+1]); n != 0 && flat[i] != "" && !seen[flat[i]] {
+						seen[flat[i]] = true
+						counted += n
+					}
+				}
+				return nil
+			})
+			cmds := []redisdb.Cmd{{"HGET", s.keys.Count, one.field}}
+			if mend {
+				cmds = append(cmds, redisdb.Cmd{"HSET", s.keys.Count, one.field, counted})
+			}
+			return cmds, err
+		})
+		if err != nil {
+			return counted, "", false, err
+		}
+		if unchanged {
+			return counted, redisdb.Text(replies[0]), true, nil
+		}
+	}
+	return 0, "", false, nil
+}
+
+// claim checks the fields of the claim against the flight list, read at one instant.
+func (a *auditor) claim(ctx context.Context, s *Shard) error {
+	replies, err := s.c.db.Atomic(ctx, "read the claim of "+s.String(), redisdb.Cmd{"HGETALL", s.keys.Claim}, redisdb.Cmd{"LLEN", s.keys.Flight})
+	if err != nil {
+		return err
+	}
+	fields := redisdb.Map(replies[0])
+	if holder := fields["instance"]; holder != "" {
+		a.holders[holder] = append(a.holders[holder], s)
+	}
+	for _, v := range judgeClaim(fields, int(redisdb.Int(replies[1]))) {
+		a.add(Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, What: v.what})
+	}
+	return nil
 }

@@ -34,7 +34,7 @@ func (s *Shard) repair(ctx context.Context, f Fault) (bool, error) {
 	case ClaimDamaged:
 		return s.repairClaim(ctx)
 	case FlightUnowned:
-		return s.giveBack(ctx, s.c.db.Scripts.RepairFlight, s.keys.Wake)
+		return s.recoverFlights(ctx, s.c.db.Scripts.RepairFlight, s.keys.Wake)
 	case TombCount, MorgueCount:
 		for _, one := range s.sums() {
 			if one.kind == f.Kind {
@@ -59,11 +59,11 @@ func (s *Shard) repairClaim(ctx context.Context) (bool, error) {
 	if err != nil || holder.Lease != nil {
 		return false, err
 	}
-	return s.giveBack(ctx, s.c.db.Scripts.RepairClaim, s.keys.Wake, claim["instance"], claim["fence"])
+	return s.recoverFlights(ctx, s.c.db.Scripts.RepairClaim, s.keys.Wake, claim["instance"], claim["fence"])
 }
 
-// giveBack runs a script that takes flights back, a part of them per call, until there is no more to do.
-func (s *Shard) giveBack(ctx context.Context, script *redisdb.Script, args ...any) (done bool, err error) {
+// recoverFlights runs a script that takes flights back, a part of them per call, until there is no more to do.
+func (s *Shard) recoverFlights(ctx context.Context, script *redisdb.Script, args ...any) (done bool, err error) {
 	for {
 		n, err := s.count(ctx, script, s.keys.ForRelease(), args)
 		if n > 0 {
