@@ -43,6 +43,8 @@ var never = map[string][]string{
 	"lowkiq/queue/...":      {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
 	"lowkiq/membership/...": {raft, goRedis, "lowkiq/internal/redisdb", "lowkiq/rebalance/...", "lowkiq/queue/..."},
 	"lowkiq/metrics/...":    {"lowkiq/node/..."},
+	"lowkiq/node/...":       {"lowkiq/web/..."},
+	"lowkiq/status":         {"lowkiq/node/...", "lowkiq/web/...", raft, gossip},
 	"lowkiq/web/...":        {"lowkiq/node/..."},
 }
 
@@ -237,6 +239,10 @@ func TestObjections(t *testing.T) {
 		{"lowkiq/node", "github.com/redis/go-redis/v9", true},
 		{"lowkiq/node", "lowkiq/cmd/lowkiq-node", true},
 		{"lowkiq/node", "lowkiq/internal/redistest", true},
+		{"lowkiq/node", "lowkiq/web", true},
+		{"lowkiq/node", "lowkiq/web/dashboard", true},
+		{"lowkiq/node", "lowkiq/status", false},
+		{"lowkiq/status", "lowkiq/web", true},
 		{"lowkiq/metrics", "lowkiq/node", true},
 		{"lowkiq/web", "lowkiq/node", true},
 		{"lowkiq/web", "lowkiq/cmd/lowkiq-node", true},

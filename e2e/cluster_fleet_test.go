@@ -19,7 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 const fleetShards = 40 // of each queue
@@ -149,9 +149,9 @@ func (f *fleet) lease(name string) node.LeaseInfo {
 }
 
 // status asks a node.
-func (f *fleet) status(name string) (web.Status, error) {
+func (f *fleet) status(name string) (status.Status, error) {
 	f.t.Helper()
-	var status web.Status
+	var status status.Status
 	err := f.ask(name, "status", &status)
 	return status, err
 }
@@ -191,14 +191,14 @@ func (f *fleet) parts() (leader string, voters, workers []string) {
 	f.await(fmt.Sprintf("%s agree on a leader and %d voters", f.list(), want), patience, func() bool {
 		leader, voters, workers = "", nil, nil
 		for name := range f.nodes {
-			status, err := f.status(name)
-			if err != nil || leader != "" && leader != status.Leader {
+			known, err := f.status(name)
+			if err != nil || leader != "" && leader != known.Leader {
 				return false
 			}
-			leader, voters, workers = status.Leader, nil, nil
-			for _, n := range status.Nodes {
+			leader, voters, workers = known.Leader, nil, nil
+			for _, n := range known.Nodes {
 				switch {
-				case n.State != web.Live:
+				case n.State != status.Live:
 				case n.Name == leader:
 				case n.Voter:
 					voters = append(voters, n.Name)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // TestClusterNames: on an empty Redis two groups of nodes start at once under one name
@@ -95,7 +95,7 @@ func TestClusterWrongKey(t *testing.T) {
 }
 
 // members lists what a node hears of by gossip.
-func (f *fleet) members(name string) (members []web.MemberStatus) {
+func (f *fleet) members(name string) (members []status.Member) {
 	f.t.Helper()
 	f.await(name+" says whom it hears", patience, func() bool { return f.ask(name, "members", &members) == nil })
 	return members

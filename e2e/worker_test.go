@@ -20,6 +20,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
+	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/dashboard"
 )
 
 const (
@@ -86,7 +88,7 @@ func (s *settings) node(writer *history.Writer) (*node.Node, error) {
 	slog.SetDefault(log)
 	cfg := node.Config{
 		Name: s.Name, Redis: s.Redis, Cluster: s.Cluster, Concurrency: s.Concurrency, TTL: cmp.Or(s.TTL, ttl),
-		ShutdownTimeout: 5 * time.Second, Bind: s.Bind, Advertise: s.Advertise, Join: s.Join, HTTP: s.HTTP, Log: log,
+		ShutdownTimeout: 5 * time.Second, Bind: s.Bind, Advertise: s.Advertise, Join: s.Join, Log: log,
 		Insecure: s.Insecure,
 	}
 	if s.GossipKey != "" {
@@ -95,6 +97,12 @@ func (s *settings) node(writer *history.Writer) (*node.Node, error) {
 	n, err := node.New(cfg)
 	if err != nil {
 		return nil, err
+	}
+	if s.HTTP != "" {
+		served := web.Config{Address: s.HTTP, Advertise: s.Advertise, Insecure: s.Insecure, Pages: dashboard.New, Log: log}
+		if err := web.Serve(n, served); err != nil {
+			return nil, err
+		}
 	}
 	middlewares := []node.Middleware{report()}
 	if s.Handler != "exec" && s.Handler != "http" { // these write their history where the work is done

@@ -12,23 +12,19 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // What the node answers when it is asked about the cluster. A node that is in none
 // answers from the leases and claims in Redis.
 
-func (n *Node) answers() web.Cluster {
-	return web.Cluster{Shards: n.shardList, Members: n.members, Plan: n.dryRun, Why: n.why, Drain: n.askDrain, Handled: n.handledBy}
-}
-
-// handledBy names, for each queue, the nodes whose leases say that they handle it.
-func (n *Node) handledBy(ctx context.Context) (web.Handled, error) {
+// Handled names, for each queue, the nodes whose leases say that they handle it.
+func (n *Node) Handled(ctx context.Context) (status.Handled, error) {
 	instances, err := n.client.Instances(ctx)
 	if err != nil {
 		return nil, err
 	}
-	handled := web.Handled{}
+	handled := status.Handled{}
 	for _, other := range instances {
 		if other.Lease == nil {
 			continue
@@ -74,7 +70,8 @@ func (n *Node) agreed() *plan.Assignment {
 	return a
 }
 
-func (n *Node) shardList(ctx context.Context) ([]web.ShardStatus, error) {
+// Shards lists the shards of all queues, by queue and index, and how they are looked after.
+func (n *Node) Shards(ctx context.Context) ([]status.Shard, error) {
 	live, err := n.holders(ctx)
 	if err != nil {
 		return nil, err
@@ -83,7 +80,7 @@ func (n *Node) shardList(ctx context.Context) ([]web.ShardStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list []web.ShardStatus
+	var list []status.Shard
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		q, err := n.client.Queue(ctx, name)
 		if err != nil {
@@ -101,20 +98,20 @@ func (n *Node) shardList(ctx context.Context) ([]web.ShardStatus, error) {
 	return list, nil
 }
 
-func shardStatus(s lowkiq.Shard, stats queue.Stats, agreed *plan.Assignment, live map[string]LeaseInfo) web.ShardStatus {
-	status := web.ShardStatus{
+func shardStatus(s lowkiq.Shard, stats queue.Stats, agreed *plan.Assignment, live map[string]LeaseInfo) status.Shard {
+	one := status.Shard{
 		Queue: s.Queue, Index: s.Index, Owner: stats.Owner.Instance, Fence: stats.Owner.Fence, Lag: stats.Lag.Seconds(),
 	}
 	if agreed != nil {
-		status.Assigned = agreed.Owner(s)
+		one.Assigned = agreed.Owner(s)
 	}
-	status.State = shardState(s.Queue, status.Owner, status.Assigned, agreed != nil, live)
-	return status
+	one.State = shardState(s.Queue, one.Owner, one.Assigned, agreed != nil, live)
+	return one
 }
 
 // shardState says how a shard is looked after. Without an assignment every live node
 // that handles the queue should own it.
-func shardState(queueName, owner, assigned string, agreed bool, live map[string]LeaseInfo) web.ShardState {
+func shardState(queueName, owner, assigned string, agreed bool, live map[string]LeaseInfo) status.ShardState {
 	holder, alive := live[owner]
 	taker := func(info LeaseInfo) bool {
 		_, handles := info.Queues[queueName]
@@ -122,22 +119,23 @@ func shardState(queueName, owner, assigned string, agreed bool, live map[string]
 	}
 	switch {
 	case alive && (holder.Draining || agreed && holder.Node != assigned):
-		return web.Leaving
+		return status.Leaving
 	case alive:
-		return web.Owned
+		return status.Owned
 	case slices.ContainsFunc(slices.Collect(maps.Values(live)), taker):
-		return web.Claiming
+		return status.Claiming
 	}
-	return web.NobodyOwns
+	return status.Unowned
 }
 
-func (n *Node) members() ([]web.MemberStatus, error) {
+// Members lists what gossip says of processes.
+func (n *Node) Members() ([]status.Member, error) {
 	if n.cluster == nil {
-		return nil, web.ErrNoCluster
+		return nil, status.ErrNoCluster
 	}
-	var list []web.MemberStatus
+	var list []status.Member
 	for _, m := range n.cluster.gossip.Members() {
-		list = append(list, web.MemberStatus{
+		list = append(list, status.Member{
 			Node: m.Instance.Node, Instance: m.Instance.String(), Boot: m.Instance.Boot, State: m.State.String(),
 			Address: m.Address, Since: float64(m.Since.UnixMilli()) / 1000, Draining: m.Meta.Draining,
 		})
@@ -145,11 +143,11 @@ func (n *Node) members() ([]web.MemberStatus, error) {
 	return list, nil
 }
 
-// dryRun plans with nodes added and removed. An added node is taken to handle every
+// Plan says what would move: it plans with nodes added and removed. An added node is taken to handle every
 // queue, with weight 1.
-func (n *Node) dryRun(ctx context.Context, add, remove []string) ([]web.Move, error) {
+func (n *Node) Plan(ctx context.Context, add, remove []string) ([]status.Move, error) {
 	if n.cluster == nil {
-		return nil, web.ErrNoCluster
+		return nil, status.ErrNoCluster
 	}
 	view, err := n.cluster.look(ctx)
 	if err != nil {
@@ -159,9 +157,9 @@ func (n *Node) dryRun(ctx context.Context, add, remove []string) ([]web.Move, er
 	if err != nil {
 		return nil, err
 	}
-	var moves []web.Move
+	var moves []status.Move
 	for _, m := range plan.Compute(n.cluster.agent.Assignment(), nodes, view.Queues).Moves {
-		moves = append(moves, web.Move{Queue: m.Shard.Queue, Index: m.Shard.Index, From: m.From, To: m.To, Reason: m.Reason.String()})
+		moves = append(moves, status.Move{Queue: m.Shard.Queue, Index: m.Shard.Index, From: m.From, To: m.To, Reason: m.Reason.String()})
 	}
 	return moves, nil
 }
@@ -188,7 +186,7 @@ func change(view rebalance.View, add, remove []string) ([]plan.Node, error) {
 	}
 	for _, name := range add {
 		if _, there := byName[name]; there {
-			return nil, fmt.Errorf("add %q: %w", name, web.ErrNodeExists)
+			return nil, fmt.Errorf("add %q: %w", name, status.ErrNodeExists)
 		}
 		byName[name] = plan.Node{Name: name, Queues: queues}
 	}
@@ -196,11 +194,11 @@ func change(view rebalance.View, add, remove []string) ([]plan.Node, error) {
 }
 
 func unknownNode[T any](name string, known map[string]T) error {
-	return fmt.Errorf("%w %q (known: %s)", web.ErrUnknownNode, name, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	return fmt.Errorf("%w %q (known: %s)", status.ErrUnknownNode, name, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 }
 
-// askDrain passes a wish on to the newest live instance of a node, be it this one.
-func (n *Node) askDrain(ctx context.Context, name string, on bool) (string, error) {
+// Drain passes a wish on to the newest live instance of a node, be it this one.
+func (n *Node) Drain(ctx context.Context, name string, on bool) (string, error) {
 	live, err := n.holders(ctx)
 	if err != nil {
 		return "", err
@@ -217,7 +215,7 @@ func (n *Node) askDrain(ctx context.Context, name string, on bool) (string, erro
 	}
 	heard, err := n.client.Drain(ctx, info.Instance, on)
 	if err == nil && !heard {
-		err = fmt.Errorf("drain %s: %w", info.Instance, web.ErrNotHeard)
+		err = fmt.Errorf("drain %s: %w", info.Instance, status.ErrNotHeard)
 	}
 	return info.Instance, err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // cluster is the node's part in the cluster: gossip says who seems alive, Raft says
@@ -177,24 +177,24 @@ func (c *cluster) dead(instance string) (succeeded, gone bool) {
 }
 
 // describe adds to a status what Raft says, and what is wrong with the cluster.
-func (c *cluster) describe(status *web.Status) {
+func (c *cluster) describe(known *status.Status) {
 	raft, generation := c.agent.Status(), c.agent.Assignment().Generation
-	status.Generation = web.Generation{Record: strconv.FormatUint(raft.Record, 10), Index: generation.Index}
+	known.Generation = status.Generation{Record: strconv.FormatUint(raft.Record, 10), Index: generation.Index}
 	for _, m := range c.gossip.Members() {
 		var seat rebalance.RaftInfo
 		if json.Unmarshal([]byte(m.Meta.RaftInfo), &seat) == nil && seat.Server != "" && seat.Server == raft.Leader {
-			status.Leader = m.Instance.Node
+			known.Leader = m.Instance.Node
 		}
 	}
 	if raft.Leading {
-		status.Leader = c.node.cfg.Name
+		known.Leader = c.node.cfg.Name
 	}
 	if raft.Unread != "" {
-		status.Warnings = append(status.Warnings, fmt.Sprintf("node %s cannot read what the cluster's leader writes, and follows no plan: %s; run the release of the other nodes", c.node.cfg.Name, raft.Unread))
+		known.Warnings = append(known.Warnings, fmt.Sprintf("node %s cannot read what the cluster's leader writes, and follows no plan: %s; run the release of the other nodes", c.node.cfg.Name, raft.Unread))
 	}
 	if strays := c.sight.strays.Load(); strays != nil {
-		status.Warnings = append(status.Warnings, *strays...)
+		known.Warnings = append(known.Warnings, *strays...)
 	}
-	status.Warnings = append(status.Warnings, c.disputes.warnings()...)
-	status.Warnings = append(status.Warnings, c.unreached.warnings()...)
+	known.Warnings = append(known.Warnings, c.disputes.warnings()...)
+	known.Warnings = append(known.Warnings, c.unreached.warnings()...)
 }

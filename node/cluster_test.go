@@ -16,7 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // member is a node of a test's cluster.
@@ -30,14 +30,14 @@ func startMember(t *testing.T, url, name string, shards int) *member {
 	return startMemberWith(t, Config{Name: name, Redis: url, TTL: 6 * time.Second}, shards)
 }
 
-func startMemberWith(t *testing.T, cfg Config, shards int) *member {
+func startMemberWith(t *testing.T, cfg Config, shards int, also ...func(*Node) error) *member {
 	t.Helper()
-	cfg.Bind, cfg.HTTP = "127.0.0.1:0", "127.0.0.1:0"
-	return startNode(t, cfg, shards)
+	cfg.Bind = "127.0.0.1:0"
+	return startNode(t, cfg, shards, also...)
 }
 
-// startNode starts a node that handles orders, in a cluster if the configuration says so.
-func startNode(t *testing.T, cfg Config, shards int) *member {
+// startNode starts a node that handles orders, in a cluster if the configuration says so; also is done before it runs.
+func startNode(t *testing.T, cfg Config, shards int, also ...func(*Node) error) *member {
 	t.Helper()
 	n, err := New(cfg)
 	if err != nil {
@@ -46,6 +46,11 @@ func startNode(t *testing.T, cfg Config, shards int) *member {
 	err = n.Handle(QueueConfig{Name: "orders", Shards: shards}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range also {
+		if err := f(n); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -99,15 +104,15 @@ func TestCluster(t *testing.T) {
 		await(t, m.Name()+" is ready", func() bool { return m.Ready() == nil })
 	}
 	await(t, "a plan of a fourth node has 10 moves", func() bool {
-		moves, err := n2.dryRun(t.Context(), []string{"n4"}, nil)
+		moves, err := n2.Plan(t.Context(), []string{"n4"}, nil)
 		return err == nil && len(moves) == 10
 	})
 	await(t, "n1 is the first of three members, alive", func() bool {
-		list, err := n2.members()
+		list, err := n2.Members()
 		return err == nil && len(list) == 3 && list[0].Node == "n1" && list[0].State == "alive"
 	})
-	await(t, "40 shards are owned", func() bool { return states(t, n3)[web.Owned] == 40 })
-	if instance, err := n1.askDrain(t.Context(), "n2", true); err != nil || identity.NodeOf(instance) != "n2" {
+	await(t, "40 shards are owned", func() bool { return states(t, n3)[status.Owned] == 40 })
+	if instance, err := n1.Drain(t.Context(), "n2", true); err != nil || identity.NodeOf(instance) != "n2" {
 		t.Errorf("drain: got %s, %v", instance, err)
 	}
 	awaitSpread(t, []int{0, 20, 20}, n1, n2, n3)
@@ -123,13 +128,13 @@ func TestCluster(t *testing.T) {
 }
 
 // states counts the shards in each state, as a node tells.
-func states(t *testing.T, m *member) map[web.ShardState]int {
+func states(t *testing.T, m *member) map[status.ShardState]int {
 	t.Helper()
-	list, err := m.shardList(t.Context())
+	list, err := m.Shards(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	counts := map[web.ShardState]int{}
+	counts := map[status.ShardState]int{}
 	for _, s := range list {
 		counts[s.State]++
 	}

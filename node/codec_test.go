@@ -12,6 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // What is pushed through a node, by its client or its API, obeys the queue's rules: it is stored encoded, handled
@@ -26,11 +27,14 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 		Encode: func(p []byte) ([]byte, error) { return text.AppendEncode(nil, p), nil },
 		Decode: func(p []byte) ([]byte, error) { return text.AppendDecode(nil, p) },
 	}}
-	n := start(t, Config{Redis: server.URL(), HTTP: "127.0.0.1:0"}, QueueConfig{Shards: 1, Push: rules}, func(_ context.Context, b *lowkiq.Batch) error {
-		for _, p := range b.Jobs[0].Payloads {
-			got <- b.Jobs[0].ID + " " + string(p.Data)
+	n := startQueues(t, Config{Redis: server.URL()}, func(n *Node) error {
+		handle := func(_ context.Context, b *lowkiq.Batch) error {
+			for _, p := range b.Jobs[0].Payloads {
+				got <- b.Jobs[0].ID + " " + string(p.Data)
+			}
+			return nil
 		}
-		return nil
+		return errors.Join(n.Handle(QueueConfig{Name: "orders", Shards: 1, Push: rules}, lowkiq.HandlerFunc(handle)), web.Serve(n, web.Config{}))
 	}).serving()
 	const secret = `"4711"`
 	if err := n.Client().Pause(t.Context(), "orders"); err != nil {

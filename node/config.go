@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -15,10 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/hosts"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
-	"github.com/lowkiq/lowkiq/web"
 )
 
 // Config describes a node. The zero value of a field is its default.
@@ -59,23 +60,11 @@ type Config struct {
 	// decrypt. Required to gossip beyond loopback, unless Insecure.
 	GossipKeys [][]byte
 
-	// HTTP is the address of the API and the metrics. Default: none is served.
-	HTTP string
-	// RequestMemory is most bytes that all requests to the API together hold of bodies and of what is made of
-	// them; beyond it they are refused with 503. Default web.DefaultRequestMemory, 64 MiB.
-	RequestMemory int64
-	// HTTPNames are host names under which the API is asked, besides localhost, addresses, names
-	// without a dot, Advertise and HTTP's host. Others are refused while no token is asked for: a web site
-	// could have its name lead to the node.
-	HTTPNames []string
-	// Tokens are asked of API callers ("Authorization: Bearer …"). Some are required to
-	// listen beyond loopback, unless Insecure.
-	Tokens   web.Tokens
-	TLS      TLS  // of HTTP and Raft
-	Insecure bool // accept to be reachable from other hosts without any of these
+	// TLS is Raft's. Required to bind beyond loopback, unless Insecure.
+	TLS      TLS
+	Insecure bool // accept to be reachable from other hosts without GossipKeys or TLS
 
-	fewNodes    int // with no more, each looks at all leases. Default 16; negative = none
-	connections int // most of HTTP at once. Default web.MaxConnections
+	fewNodes int // with no more, each looks at all leases. Default 16; negative = none
 
 	now func() time.Duration // lease.SinceBoot, but for tests
 
@@ -204,12 +193,8 @@ func (cfg Config) Validate() error {
 	check(cfg.Concurrency < 0, "concurrency is %d, want at least 1", cfg.Concurrency)
 	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, want 3s to 2m", cfg.TTL)
 	check(cfg.PollInterval < 0, "poll_interval is %s, want more than 0", cfg.PollInterval)
-	check(cfg.RequestMemory < 0, "request_memory is %d, want more than 0", cfg.RequestMemory)
 	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, want more than 0", cfg.ShutdownTimeout)
-	errs = append(errs, checkAdvertise(cfg.Advertise), cfg.Tokens.Validate())
-	for _, name := range cfg.HTTPNames {
-		check(!hostRule.MatchString(name), "http_names: %.60q (%d bytes): want a host name of at most 253 bytes, without port", name, len(name))
-	}
+	errs = append(errs, checkAdvertise(cfg.Advertise))
 	if err := cfg.TLS.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("tls: %w", err))
 	}
@@ -243,14 +228,25 @@ func (cfg Config) validateCluster() (errs []error) {
 	return errs
 }
 
-// loopback reports whether only this host can reach an address.
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
+// reachable fills in Advertise where the node listens at all addresses, of which others
+// can use only one.
+func (cfg Config) reachable() (Config, error) {
+	if cfg.Advertise != "" || !hosts.Everywhere(cfg.Bind) {
+		return cfg, nil
 	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	var err error
+	if cfg.Advertise, err = hosts.Outward(); err != nil {
+		return cfg, fmt.Errorf("address for the other nodes: %w; configure advertise", err)
+	}
+	return cfg, nil
+}
+
+// checkAdvertise says what is wrong with the host that others are told.
+func checkAdvertise(host string) error {
+	if _, err := netip.ParseAddr(host); err == nil || host == "" || hosts.Name.MatchString(host) {
+		return nil
+	}
+	return fmt.Errorf("advertise %.60q (%d bytes): want a host name of at most 253 bytes or an IP address, without port and brackets", host, len(host))
 }
 
 func (cfg QueueConfig) withDefaults() QueueConfig {

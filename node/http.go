@@ -4,122 +4,79 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
 	"slices"
 	"time"
 
 	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
-// What the node tells the world over HTTP.
+// server is what Attach was given.
+type server struct {
+	listen func() (url string, err error)
+	serve  func(context.Context) error
+}
 
-// addHTTP serves the API, if configured.
-func (n *Node) addHTTP(group *run.Group) error {
-	if n.cfg.HTTP == "" {
+// Attach makes Run run a server, such as the API: see web.Serve. listen is called once the node has
+// its name, and before the first lease, which tells the URL that it returns. Then serve is called,
+// once, until the node has handed back all its shards; it ends, and closes what listen has opened,
+// when its context does. An error of either ends Run.
+func (n *Node) Attach(listen func() (url string, err error), serve func(context.Context) error) error {
+	switch {
+	case n.started.Load():
+		return errors.New("node: Attach was called after Run")
+	case n.server.serve != nil:
+		return errors.New("node: a server is attached already")
+	}
+	n.server = server{listen, serve}
+	return nil
+}
+
+// addServer opens the attached server and runs it after the instances' end.
+func (n *Node) addServer(group *run.Group) error {
+	if n.server.serve == nil {
 		return nil
 	}
-	listener, err := net.Listen("tcp", n.cfg.HTTP)
+	url, err := n.server.listen()
 	if err != nil {
-		return fmt.Errorf("node: http: %w", err)
+		return err
 	}
-	n.listener.Store(&listener)
-	pages, err := n.dashboard()
-	if err != nil {
-		return errors.Join(fmt.Errorf("node: %w", err), n.closeListener())
-	}
-	server, err := n.server(pages)
-	if err != nil {
-		return errors.Join(fmt.Errorf("node: %w", err), n.closeListener())
-	}
-	n.addPages(group, pages)
-	group.Add(func() error { return n.serve(server, listener) }, func(error) { <-n.stopped; shut(server) })
+	n.url.Store(&url)
+	ctx, cancel := context.WithCancel(context.Background())
+	group.Add(func() error {
+		if err := n.server.serve(ctx); err != nil {
+			return fmt.Errorf("node: %w", err)
+		}
+		<-ctx.Done()
+		return nil
+	}, func(error) { <-n.stopped; cancel() })
 	return nil
 }
 
-func (n *Node) serve(server *http.Server, listener net.Listener) error {
-	serve := server.Serve
-	if server.TLSConfig != nil {
-		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+// closeServer frees the port of a node that does not get to serve.
+func (n *Node) closeServer() error {
+	if n.server.serve == nil {
+		return nil
 	}
-	if err := serve(web.Bounded(listener, n.cfg.connections)); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("node: http: %w", err)
-	}
-	return nil
+	ended, end := context.WithCancel(context.Background())
+	end()
+	return n.server.serve(ended)
 }
 
-// shut ends a server; requests that take longer than a second are cut off.
-func shut(server *http.Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if server.Shutdown(ctx) != nil {
-		server.Close() //nolint:errcheck // nothing is left to be saved
-	}
-}
-
-// closeListener frees the port of a node that does not get to serve.
-func (n *Node) closeListener() error {
-	if l := n.listener.Load(); l != nil {
-		return (*l).Close()
-	}
-	return nil
-}
-
-// URL is where the API is served, "" while it is not.
+// URL is where the attached server is reached, "" while there is none.
 func (n *Node) URL() string {
-	l := n.listener.Load()
-	if l == nil {
-		return ""
+	if url := n.url.Load(); url != nil {
+		return *url
 	}
-	address := (*l).Addr().String()
-	if _, port, err := net.SplitHostPort(address); err == nil && everywhere(address) {
-		address = net.JoinHostPort(n.cfg.Advertise, port)
-	}
-	if n.certs != nil {
-		return "https://" + address
-	}
-	return "http://" + address
+	return ""
 }
 
-func (n *Node) server(pages http.Handler) (*http.Server, error) {
-	n.cfg.Registry.MustRegister(&metrics.Shards{
-		Read: n.figures, Timeout: n.cfg.TTL, // a scrape must not hang longer than a lease
-		Failed: func(err error) {
-			if !n.outOfReach("read figures for a scrape", err) {
-				n.log.Warn("figures not read for a scrape", "err", err)
-			}
-		},
-	})
-	handler, err := web.New(web.Config{
-		Client: n.client, Status: n.status, Cluster: n.answers(), Ready: n.Ready, Metrics: n.cfg.Registry, Pages: pages,
-		Names: n.httpNames(), RequestMemory: n.cfg.RequestMemory,
-		Tokens: n.cfg.Tokens, Certificates: n.cfg.TLS.ClientAuth == ClientRequire, Log: n.log, Version: n.cfg.Version,
-	})
-	if err != nil {
-		return nil, err
-	}
-	server := web.Server(n.cfg.HTTP, handler, n.cfg.connections)
-	server.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug) // such as scanners' handshakes
-	if n.certs != nil {
-		server.TLSConfig = n.certs.Server(n.cfg.TLS.ClientAuth == ClientRequire)
-	}
-	return server, nil
-}
-
-// httpNames are the host names of the API that are configured in one way or another.
-func (n *Node) httpNames() []string {
-	names := append(slices.Clone(n.cfg.HTTPNames), n.cfg.Advertise)
-	if host, _, err := net.SplitHostPort(n.cfg.HTTP); err == nil {
-		names = append(names, host)
-	}
-	return names
-}
+// Metrics are what the node exports, and what else is in Config.Registry.
+func (n *Node) Metrics() prometheus.Gatherer { return n.cfg.Registry }
 
 // Ready says why the node does not serve all its shards yet, or any more: nil if it
 // does. A rolling update waits for it.
@@ -142,35 +99,21 @@ func (n *Node) Ready() error {
 	return nil
 }
 
-// status describes the cluster as Redis shows it.
-func (n *Node) status(ctx context.Context) (web.Status, error) {
-	status, err := n.peers(ctx)
-	if err != nil {
-		return status, err
-	}
-	handled, err := n.handledBy(ctx)
-	if err != nil {
-		return status, err
-	}
-	status.Queues, err = web.Queues(ctx, n.client, handled)
-	return status, err
-}
-
-func (n *Node) nodeStatus(other queue.Instance, left time.Duration) web.NodeStatus {
+func (n *Node) nodeStatus(other queue.Instance, left time.Duration) status.Node {
 	if other.Lease == nil {
-		return web.NodeStatus{Name: identity.NodeOf(other.Name), Instance: other.Name, State: web.Gone}
+		return status.Node{Name: identity.NodeOf(other.Name), Instance: other.Name, State: status.Gone}
 	}
 	info, err := identity.ParseLease(other.Lease)
 	if err != nil {
-		return web.NodeStatus{Name: identity.NodeOf(other.Name), Instance: other.Name, State: web.Live}
+		return status.Node{Name: identity.NodeOf(other.Name), Instance: other.Name, State: status.Live}
 	}
-	s := web.NodeStatus{Name: info.Node, Instance: info.Instance, State: web.Live, HTTP: info.HTTP}
+	s := status.Node{Name: info.Node, Instance: info.Instance, State: status.Live, HTTP: info.HTTP}
 	s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()
 	if n.cluster != nil {
 		s.Voter = slices.Contains(n.cluster.agent.Status().Voters, info.RaftInfo.Server)
 	}
 	if info.Draining {
-		s.State = web.Draining
+		s.State = status.Draining
 	}
 	for _, owned := range info.Queues {
 		s.Shards += owned

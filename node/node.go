@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,7 +36,8 @@ type Node struct {
 
 	current  atomic.Pointer[instance] // nil between two instances
 	settled  atomic.Bool              // every desired shard has a runner, here or with a live owner
-	listener atomic.Pointer[net.Listener]
+	server   server                   // attached, if any
+	url      atomic.Pointer[string]   // of the server
 	registry atomic.Pointer[registry] // as last read
 	unowned  unowned                  // while this node leads
 	stopped  chan struct{}            // closed when the last instance has ended
@@ -85,7 +85,14 @@ func New(cfg Config) (*Node, error) {
 		queues: map[string]*handled{}, stopped: make(chan struct{}),
 		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{}, ends: map[string]time.Duration{},
 	}
-	cfg.Registry.MustRegister(&metrics.Working{Slots: n.slotsInUse, Children: n.childrenInUse}, metrics.Build(n.release()))
+	cfg.Registry.MustRegister(metrics.Build(n.release()), &metrics.Working{Slots: n.slotsInUse, Children: n.childrenInUse}, &metrics.Shards{
+		Read: n.figures, Timeout: cfg.TTL, // a scrape must not hang longer than a lease
+		Failed: func(err error) {
+			if !n.outOfReach("read figures for a scrape", err) {
+				n.log.Warn("figures not read for a scrape", "err", err)
+			}
+		},
+	})
 	return n, nil
 }
 
@@ -179,8 +186,8 @@ func (n *Node) Run(ctx context.Context) (err error) {
 
 // prepare connects and registers the queues.
 func (n *Node) prepare(ctx context.Context) error {
-	for _, line := range n.cfg.warnings() {
-		n.log.Warn("reachable from other hosts", "detail", line)
+	if faults := n.cfg.exposed(); len(faults) > 0 {
+		n.log.Warn("reachable from other hosts", "detail", "insecure: "+errors.Join(faults...).Error())
 	}
 	server, err := n.client.Check(ctx, n.cfg.AllowEviction)
 	if err != nil {
@@ -251,13 +258,13 @@ func (n *Node) runGroup(ctx context.Context) error {
 		return n.instances(stop)
 	}, func(error) { cancel(lowkiq.ErrShutdown) })
 	n.addServices(&group)
-	if err := n.addHTTP(&group); err != nil {
-		return err
+	if err := n.addServer(&group); err != nil {
+		return fmt.Errorf("node: %w", err)
 	}
 	if n.cfg.Bind != "" {
 		var err error
 		if n.cluster, err = newCluster(n); err != nil {
-			return errors.Join(fmt.Errorf("node: %w", err), n.closeListener())
+			return errors.Join(fmt.Errorf("node: %w", err), n.closeServer())
 		}
 		n.cluster.add(&group)
 		n.joined.Store(n.cluster)

@@ -6,53 +6,31 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/oklog/run"
-
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/web"
-	"github.com/lowkiq/lowkiq/web/dashboard"
+	"github.com/lowkiq/lowkiq/status"
 )
 
-// What the node tells people.
-
-func (n *Node) dashboard() (*dashboard.Dashboard, error) {
-	return dashboard.New(dashboard.Config{
-		Client: n.client, Status: n.peers, Owners: n.owners, Cluster: n.answers(), Log: n.log, Version: n.cfg.Version,
-	})
-}
-
-// addPages reads the figures of the pages. It ends before the server does, so that no
-// stream of events is left for the server to wait for.
-func (n *Node) addPages(group *run.Group, pages *dashboard.Dashboard) {
-	ctx, cancel := context.WithCancel(context.Background())
-	group.Add(func() error {
-		err := pages.Run(ctx)
-		<-ctx.Done()
-		return err
-	}, func(error) { <-n.stopped; cancel() })
-}
-
-// peers describes the cluster and its nodes, without the queues.
-func (n *Node) peers(ctx context.Context) (web.Status, error) {
-	status := web.Status{Cluster: n.cfg.Cluster}
+// Status describes the cluster and its nodes, without the queues.
+func (n *Node) Status(ctx context.Context) (status.Status, error) {
+	known := status.Status{Cluster: n.cfg.Cluster}
 	if n.cluster != nil {
-		n.cluster.describe(&status)
+		n.cluster.describe(&known)
 	}
 	instances, err := n.client.Instances(ctx)
 	if err != nil {
-		return status, fmt.Errorf("status: %w", err)
+		return known, fmt.Errorf("status: %w", err)
 	}
 	left, err := n.client.LeasesLeft(ctx, instances...)
 	if err != nil {
-		return status, fmt.Errorf("status: %w", err)
+		return known, fmt.Errorf("status: %w", err)
 	}
 	for i, other := range instances {
-		status.Nodes = append(status.Nodes, n.nodeStatus(other, left[i]))
-		status.Warnings = append(append(status.Warnings, refusalsOf(other)...), unreadyOf(other)...)
+		known.Nodes = append(known.Nodes, n.nodeStatus(other, left[i]))
+		known.Warnings = append(append(known.Warnings, refusalsOf(other)...), unreadyOf(other)...)
 	}
 	entries, damaged, err := n.client.ReadRegistry(ctx)
 	if err != nil {
-		return status, fmt.Errorf("status: %w", err)
+		return known, fmt.Errorf("status: %w", err)
 	}
 	for name, entry := range entries {
 		if err := entry.Readable(name); err != nil {
@@ -60,19 +38,19 @@ func (n *Node) peers(ctx context.Context) (web.Status, error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(damaged)) {
-		status.Warnings = append(status.Warnings, damaged[name].Error())
+		known.Warnings = append(known.Warnings, damaged[name].Error())
 	}
-	return status, nil
+	return known, nil
 }
 
-// owners judges shards by the assignment and the leases of now.
-func (n *Node) owners(ctx context.Context) (dashboard.Owners, error) {
+// Owners judges shards by the assignment and the leases of now.
+func (n *Node) Owners(ctx context.Context) (status.Owners, error) {
 	live, err := n.holders(ctx)
 	if err != nil {
 		return nil, err
 	}
 	agreed := n.agreed()
-	return func(s lowkiq.Shard, holder string) (assigned string, state web.ShardState) {
+	return func(s lowkiq.Shard, holder string) (assigned string, state status.ShardState) {
 		if agreed != nil {
 			assigned = agreed.Owner(s)
 		}

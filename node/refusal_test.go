@@ -29,7 +29,7 @@ func allowAll(t *testing.T, addr string) {
 // warnings are what a node's status warns of.
 func (r *running) warnings() []string {
 	r.t.Helper()
-	status, err := r.peers(r.t.Context())
+	status, err := r.Status(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestNackRefused(t *testing.T) {
 	if got := p.stats().Jobs; got.InFlight != 1 || calls.Load() != 1 {
 		t.Errorf("%+v after %d calls, want one job in flight and one call", got, calls.Load())
 	}
-	if why, err := run.why(t.Context(), p.Queue, "a"); err != nil || !strings.Contains(why.Reason, "NOPERM") {
+	if why, err := run.Why(t.Context(), p.Queue, "a"); err != nil || !strings.Contains(why.Reason, "NOPERM") {
 		t.Errorf("why is it not running: got %q, %v; want what Redis says", why.Reason, err)
 	}
 	allowAll(t, srv.Addr())

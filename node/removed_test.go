@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // A retired queue is deleted through the API. What the leader exported of it, and alerts were about, ends.
@@ -20,7 +22,7 @@ func TestDeletedQueue(t *testing.T) {
 	p := open(t, url, 4)
 	ghost := ghostQueue(t, p)
 	dead(t, p, ghost.Of("a"), 1) // its last node has died
-	m := startMember(t, url, "n1", 4)
+	m := startMemberWith(t, Config{Name: "n1", Redis: url, TTL: 6 * time.Second}, 4, func(n *Node) error { return web.Serve(n, web.Config{}) })
 	await(t, "the queue is known to be unhandled", func() bool { n, _ := scrape(t, m, "lowkiq_queue_unhandled", "ghost"); return n == 1 })
 	post := func(name, body string) (int, string) {
 		t.Helper()

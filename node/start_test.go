@@ -1,12 +1,11 @@
 package node
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -55,15 +54,20 @@ func TestRaftPortTaken(t *testing.T) {
 	}
 	defer taken.Close()
 	bind := fmt.Sprintf("127.0.0.1:%d", taken.Addr().(*net.TCPAddr).Port-1)
-	n, err := New(Config{Name: "n1", Redis: redistest.Start(t).URL(), HTTP: "127.0.0.1:0", Bind: bind})
+	n, err := New(Config{Name: "n1", Redis: redistest.Start(t).URL(), Bind: bind})
 	if err != nil {
+		t.Fatal(err)
+	}
+	closed := false
+	serve := func(ctx context.Context) error { closed = ctx.Err() != nil; return nil }
+	if err := n.Attach(func() (string, error) { return "http://n1", nil }, serve); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "raft listens one port above gossip") {
 		t.Errorf("got %v, want an error that names the port of Raft", err)
 	}
-	if err := (*n.listener.Load()).(*net.TCPListener).SetDeadline(time.Now()); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("got %v, want the HTTP port closed", err)
+	if !closed {
+		t.Error("the attached server was not told to close what it has opened")
 	}
 }
 

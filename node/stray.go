@@ -3,6 +3,8 @@ package node
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/lowkiq/lowkiq/internal/hosts"
 )
 
 // strays says which nodes cannot reach each other although they want to be one cluster:
@@ -14,7 +16,7 @@ func strays(own LeaseInfo, live []LeaseInfo) (found []string) {
 		if own.Process.Host == "" || other.Process.Host == "" || other.Process.Host == own.Process.Host {
 			continue
 		}
-		if mine, theirs := loopback(own.Gossip), loopback(other.Gossip); mine || theirs {
+		if mine, theirs := hosts.Loopback(own.Gossip), hosts.Loopback(other.Gossip); mine || theirs {
 			address := other.Gossip
 			if mine {
 				address = own.Gossip

@@ -45,7 +45,7 @@ func TestStraysAreInTheStatus(t *testing.T) {
 	r := start(t, Config{Redis: redistest.Start(t).URL(), Bind: "127.0.0.1:0", TTL: 6 * time.Second}, QueueConfig{Name: "orders", Shards: 1},
 		func(context.Context, *lowkiq.Batch) error { return nil }).serving()
 	warned := func() []string {
-		status, err := r.peers(t.Context())
+		status, err := r.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

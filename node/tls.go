@@ -7,27 +7,18 @@ import (
 	"net"
 
 	"github.com/lowkiq/lowkiq/internal/certs"
+	"github.com/lowkiq/lowkiq/internal/hosts"
 	"github.com/lowkiq/lowkiq/rebalance"
-)
-
-// ClientAuth says whether callers of the API must show a certificate.
-type ClientAuth string
-
-// The kinds of ClientAuth.
-const (
-	ClientNone    ClientAuth = "none"    // default
-	ClientRequire ClientAuth = "require" // one of CAFile, but for /healthz and /readyz
 )
 
 // TLS names PEM files; they are read again when they change. The zero value: no TLS.
 type TLS struct {
 	CertFile string // of this node
 	KeyFile  string
-	// CAFile holds the authorities of peers and clients. With it Raft is mutual TLS: each
+	// CAFile holds the authorities of peers. With it Raft is mutual TLS: each
 	// end wants of the other a certificate of these authorities for servers. All nodes of a cluster have
 	// it, or none.
-	CAFile     string
-	ClientAuth ClientAuth
+	CAFile string
 	// PeerName is a DNS name that the certificates of all nodes have and no other server's: without it
 	// any server of the authorities is taken for a node. Required to bind beyond loopback, unless Insecure.
 	PeerName string
@@ -44,14 +35,10 @@ func (t TLS) Validate() error {
 	switch {
 	case t.CertFile == "":
 		return errors.New("cert_file and key_file are missing")
-	case t.ClientAuth != "" && t.ClientAuth != ClientNone && t.ClientAuth != ClientRequire:
-		return fmt.Errorf("client_auth is %q, want %s or %s", t.ClientAuth, ClientRequire, ClientNone)
 	case t.PeerName != "" && t.CAFile == "":
 		return errors.New("peer_name wants ca_file: it is a name in certificates of that authority")
-	case t.PeerName != "" && !hostRule.MatchString(t.PeerName):
+	case t.PeerName != "" && !hosts.Name.MatchString(t.PeerName):
 		return fmt.Errorf("peer_name is %.60q, want a DNS name such as lowkiq-node.internal", t.PeerName)
-	case t.ClientAuth == ClientRequire && t.CAFile == "":
-		return errors.New("client_auth: require wants ca_file: it says whose clients are let in")
 	}
 	return nil
 }
@@ -72,11 +59,7 @@ func (cfg Config) openCertificates() (*certs.Store, error) {
 // what would be right. Insecure turns these refusals into one warning.
 func (cfg Config) exposed() (faults []error) {
 	refuse := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if cfg.HTTP != "" && !loopback(cfg.HTTP) && cfg.Tokens.Empty() && cfg.TLS.ClientAuth != ClientRequire {
-		refuse("http %s is reachable from other hosts: set a token (node.token_file), ask for client certificates (node.tls.client_auth: require), "+
-			"listen on 127.0.0.1, or say --insecure", cfg.HTTP)
-	}
-	if cfg.Bind == "" || loopback(cfg.Bind) {
+	if cfg.Bind == "" || hosts.Loopback(cfg.Bind) {
 		return faults
 	}
 	if len(cfg.GossipKeys) == 0 {
@@ -90,17 +73,6 @@ func (cfg Config) exposed() (faults []error) {
 		refuse("bind %s: Raft, one port above, is reachable from other hosts: give certificates (node.tls with ca_file), bind to 127.0.0.1, or say --insecure", cfg.Bind)
 	}
 	return faults
-}
-
-// warnings are what an operator should know of a configuration that is accepted.
-func (cfg Config) warnings() (lines []string) {
-	if faults := cfg.exposed(); len(faults) > 0 {
-		lines = append(lines, "insecure: "+errors.Join(faults...).Error())
-	}
-	if cfg.HTTP != "" && !loopback(cfg.HTTP) && !cfg.Tokens.Empty() && cfg.TLS.CertFile == "" {
-		lines = append(lines, "http "+cfg.HTTP+" takes tokens unencrypted: set node.tls, unless a proxy in front of it ends TLS")
-	}
-	return lines
 }
 
 // raftNetwork makes the listener, and what connects to others, speak TLS if all nodes

@@ -62,7 +62,7 @@ func TestUnhandledWithoutCluster(t *testing.T) {
 	url := redistest.Start(t).URL()
 	p := open(t, url, 4)
 	ghostQueue(t, p)
-	m := startNode(t, Config{Name: "n1", Redis: url, TTL: 3 * time.Second, HTTP: "127.0.0.1:0"}, 4)
+	m := startNode(t, Config{Name: "n1", Redis: url, TTL: 3 * time.Second}, 4)
 	await(t, "the lag of a queue that nobody handles is exported", func() bool { n, _ := scrape(t, m, "lowkiq_queue_lag_seconds", "ghost"); return n > 0 })
 	await(t, "it is known to be unhandled", func() bool { n, _ := scrape(t, m, "lowkiq_queue_unhandled", "ghost"); return n == 1 })
 }

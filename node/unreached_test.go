@@ -15,7 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // Only what fails for half a ttl, and is tried, and is of a living process, is told.
@@ -158,9 +158,9 @@ func raftPortBlocked(t *testing.T, bothWays bool) {
 		return n.joined.Load()
 	}
 	warned := func(i int, address string) bool {
-		var status web.Status
-		nodes[i].joined.Load().describe(&status)
-		return slices.ContainsFunc(status.Warnings, func(text string) bool { return strings.Contains(text, address) }) &&
+		var known status.Status
+		nodes[i].joined.Load().describe(&known)
+		return slices.ContainsFunc(known.Warnings, func(text string) bool { return strings.Contains(text, address) }) &&
 			logs[i].has("level=WARN", "raft address out of reach", address)
 	}
 	first := launch(0, behind)

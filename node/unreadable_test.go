@@ -137,7 +137,7 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 				t.Errorf("got %q handled, want that of the other queue", got)
 			}
 			await(t, "the status says what is wrong, where, and what would be right", func() bool {
-				status, err := run.status(t.Context())
+				status, err := run.Status(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -242,7 +242,7 @@ func TestLaterQueueStopsNoPlan(t *testing.T) {
 		c := run.joined.Load()
 		return c != nil && len(c.agent.Assignment().Owned("n1")) == 2
 	})
-	list, err := run.shardList(t.Context())
+	list, err := run.Shards(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestLaterQueueStopsNoPlan(t *testing.T) {
 	if _, _, shards, err := run.client.Counted(t.Context()); err != nil || shards != 2 {
 		t.Errorf("got the counters of %d shards, %v, want those of orders", shards, err)
 	}
-	status, err := run.status(t.Context())
+	status, err := run.Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

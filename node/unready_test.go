@@ -104,7 +104,7 @@ func (a *ailing) Ready() error {
 // memberOf is a node of a cluster with handlers of its own.
 func memberOf(t *testing.T, url, name string, queues func(*Node) error) *running {
 	t.Helper()
-	return startQueues(t, Config{Name: name, Redis: url, TTL: shortTTL, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}, queues)
+	return startQueues(t, Config{Name: name, Redis: url, TTL: shortTTL, Bind: "127.0.0.1:0"}, queues)
 }
 
 func (r *running) ownsOf(name string) int {
@@ -146,19 +146,11 @@ func TestUnready(t *testing.T) {
 		t.Errorf("the shards were elsewhere after %s, want within 5 ttl, %s", took, 5*shortTTL)
 	}
 	await(t, "every node's status warns", func() bool {
-		status, err := n2.status(t.Context())
+		status, err := n2.Status(t.Context())
 		return err == nil && slices.Contains(status.Warnings, "the handler of queue orders on node n1 is not ready: no licence")
 	})
 	if got := testutil.ToFloat64(n1.queues["orders"].metrics.Ready()); got != 0 {
 		t.Errorf("lowkiq_handler_ready is %v, want 0", got)
-	}
-	answer, err := http.Get(n1.URL() + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("/readyz: got %s, want 503", answer.Status)
 	}
 	sick.why.Store(nil)
 	mended := time.Now()

@@ -56,7 +56,7 @@ func TestWhereabouts(t *testing.T) {
 					got := map[string]int{}
 					for i := range ids {
 						id := fmt.Sprint("a", i)
-						reason, err := n.why(t.Context(), p.Queue, id)
+						reason, err := n.Why(t.Context(), p.Queue, id)
 						if err != nil {
 							t.Fatal(err)
 						}

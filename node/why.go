@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // Why is an id not with a handler now? The facts are read, then judged apart from it.
@@ -18,49 +18,51 @@ type facts struct {
 	found    bool
 	standing queue.Standing
 	paused   bool
-	shard    web.ShardStatus
+	shard    status.Shard
 	where    queue.Whereabouts // of an id in flight, as its owner says
 	handled  bool              // a live node that is not draining handles the queue
 	refused  string            // what Redis refuses the shard's owner, "" if nothing
 	unready  string            // why the owner's handler of the queue cannot work, "" if it can
 }
 
-func (n *Node) why(ctx context.Context, q *queue.Queue, id string) (web.Reason, error) {
+func (n *Node) Why(ctx context.Context, q *queue.Queue, id string) (status.Why, error) {
 	var f facts
 	var err error
 	if f.job, f.found, err = q.Job(ctx, id); err != nil {
-		return web.Reason{}, err
+		return status.Why{}, err
 	}
 	if f.standing, err = q.Standing(ctx, id); err != nil {
-		return web.Reason{}, err
+		return status.Why{}, err
 	}
 	entries, err := n.client.Registry(ctx)
 	if err != nil {
-		return web.Reason{}, err
+		return status.Why{}, err
 	}
 	live, err := n.holders(ctx)
 	if err != nil {
-		return web.Reason{}, err
+		return status.Why{}, err
 	}
 	f.paused = entries[q.Name].Paused
 	f.shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.standing.Owner}, n.agreed(), live)
-	f.handled = shardState(q.Name, "", "", false, live) == web.Claiming
+	f.handled = shardState(q.Name, "", "", false, live) == status.Claiming
 	f.refused = live[f.shard.Owner].RefusedFor(q.Of(id).Shard)
 	f.unready = live[f.shard.Owner].Unready[q.Name]
 	if f.job.State == queue.InFlight && f.alive() {
 		if f.where, err = n.ask(ctx, q.Of(id), f.shard.Owner, id); err != nil {
-			return web.Reason{}, err
+			return status.Why{}, err
 		}
 	}
-	return f.judge(id), nil
+	why := f.judge(id)
+	why.ID, why.Queue, why.Shard = id, q.Name, f.shard.Index
+	return why, nil
 }
 
 // judge names the first thing that keeps an id from its handler.
-func (f *facts) judge(id string) web.Reason {
+func (f *facts) judge(id string) status.Why {
 	if !f.found {
-		return web.Reason{State: "absent", Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.shard.Queue, id)}
+		return status.Why{State: status.Absent, Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.shard.Queue, id)}
 	}
-	r := web.Reason{State: string(f.job.State)}
+	r := status.Why{State: string(f.job.State)}
 	if f.job.State != queue.Dead && f.job.State != queue.Waiting {
 		due := f.job.PerformAt.Sub(f.standing.Now).Seconds()
 		r.Due = &due
@@ -103,7 +105,7 @@ func (f *facts) inFlight() string {
 }
 
 // alive reports whether the shard's owner has a lease.
-func (f *facts) alive() bool { return f.shard.State == web.Owned || f.shard.State == web.Leaving }
+func (f *facts) alive() bool { return f.shard.State == status.Owned || f.shard.State == status.Leaving }
 
 func (f *facts) waiting() string {
 	wait := f.job.PerformAt.Sub(f.standing.Now)
@@ -118,7 +120,7 @@ func (f *facts) waiting() string {
 		return f.ownerless()
 	case f.refused != "":
 		return fmt.Sprintf("its shard waits, because Redis refuses %s an operation: %s", f.shard.Owner, f.refused)
-	case f.shard.State == web.Leaving:
+	case f.shard.State == status.Leaving:
 		return fmt.Sprintf("its shard is on its way from %s to %s", f.shard.Owner, cmp.Or(f.shard.Assigned, "another node"))
 	case f.unready != "":
 		return fmt.Sprintf("its shard waits, because the handler of %s is not ready: %s", f.shard.Owner, f.unready)
@@ -168,7 +170,7 @@ func (f *facts) ownerless() string {
 
 // successor names who is to take the shard.
 func (f *facts) successor() string {
-	if f.shard.Assigned == "" || f.shard.State != web.Claiming {
+	if f.shard.Assigned == "" || f.shard.State != status.Claiming {
 		return ""
 	}
 	return fmt.Sprintf("; %s is to claim it", f.shard.Assigned)

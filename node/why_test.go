@@ -9,7 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // waits is a job that was popped 12 s ago and is at a stage.
@@ -27,7 +27,7 @@ func TestJudge(t *testing.T) {
 		return facts{
 			found: true, handled: true, standing: queue.Standing{Now: now},
 			job:   queue.Listed{State: queue.Ready, Job: lowkiq.Job{ID: "a", PerformAt: now.Add(-2 * time.Second), RetryCount: -1}},
-			shard: web.ShardStatus{Queue: "orders", Assigned: "n1", Owner: "n1/B.1", State: web.Owned},
+			shard: status.Shard{Queue: "orders", Assigned: "n1", Owner: "n1/B.1", State: status.Owned},
 		}
 	}
 	for _, c := range []struct {
@@ -63,7 +63,7 @@ func TestJudge(t *testing.T) {
 		{"no process", waits(queue.ForProcess, now), "in_flight", "popped 12s ago (flight 7), it waits for a process of n1/B.1", -2},
 		{"no call", waits(queue.ForCall, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the queue is at its concurrency", -2},
 		{"no slot", waits(queue.ForSlot, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the node is at its concurrency", -2},
-		{"in flight with the dead", func(f *facts) { f.job.State, f.shard.State, f.shard.Assigned = queue.InFlight, web.Claiming, "n2" },
+		{"in flight with the dead", func(f *facts) { f.job.State, f.shard.State, f.shard.Assigned = queue.InFlight, status.Claiming, "n2" },
 			"in_flight", "n1/B.1, whose lease is gone: it runs again once the shard is seized; n2 is to claim it", -2},
 		{"in flight, refused", func(f *facts) { f.job.State, f.job.Flight, f.refused = queue.InFlight, 7, "nack: NOPERM" },
 			"in_flight", "in flight (7) with n1/B.1, which Redis refuses an operation: nack: NOPERM", -2},
@@ -71,10 +71,10 @@ func TestJudge(t *testing.T) {
 		{"not ready", func(f *facts) { f.unready = "py: exit status 1" }, "ready", "its shard waits, because the handler of n1/B.1 is not ready: py: exit status 1", -2},
 		{"morgue", func(f *facts) { f.job.State, f.job.Error = queue.Dead, "boom" }, "morgue", "in the morgue (last error: boom)", 0},
 		{"blocked", func(f *facts) { f.job.State = queue.Waiting }, "blocked", "waits for a person", 0},
-		{"unowned", func(f *facts) { f.shard.Owner, f.shard.State = "", web.Claiming }, "ready", "nobody owns its shard now; n1 is to claim it", -2},
-		{"held by the dead", func(f *facts) { f.shard.State, f.shard.Assigned = web.NobodyOwns, "" }, "ready", "held by n1/B.1, whose lease is gone", -2},
-		{"no handler", func(f *facts) { f.shard.State, f.handled = web.NobodyOwns, false }, "ready", `no live node handles queue "orders"`, -2},
-		{"leaving", func(f *facts) { f.shard.State, f.shard.Assigned = web.Leaving, "n2" }, "ready", "from n1/B.1 to n2", -2},
+		{"unowned", func(f *facts) { f.shard.Owner, f.shard.State = "", status.Claiming }, "ready", "nobody owns its shard now; n1 is to claim it", -2},
+		{"held by the dead", func(f *facts) { f.shard.State, f.shard.Assigned = status.Unowned, "" }, "ready", "held by n1/B.1, whose lease is gone", -2},
+		{"no handler", func(f *facts) { f.shard.State, f.handled = status.Unowned, false }, "ready", `no live node handles queue "orders"`, -2},
+		{"leaving", func(f *facts) { f.shard.State, f.shard.Assigned = status.Leaving, "n2" }, "ready", "from n1/B.1 to n2", -2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := base()
@@ -105,18 +105,18 @@ func TestShardState(t *testing.T) {
 	for _, c := range []struct {
 		name, queue, owner, assigned string
 		agreed                       bool
-		want                         web.ShardState
+		want                         status.ShardState
 	}{
-		{"owned", "orders", "n1/A.1", "n1", true, web.Owned},
-		{"to be given away", "orders", "n1/A.1", "n2", true, web.Leaving},
-		{"owner drains", "orders", "n2/B.1", "n2", true, web.Leaving},
-		{"released", "orders", "", "n1", true, web.Claiming},
-		{"owner is dead", "orders", "n3/C.1", "n1", true, web.Claiming},
-		{"assigned to the dead", "orders", "n3/C.1", "n3", true, web.NobodyOwns},
-		{"assigned to nobody", "orders", "", "", true, web.NobodyOwns},
-		{"no cluster, owned", "orders", "n1/A.1", "", false, web.Owned},
-		{"no cluster, free", "orders", "", "", false, web.Claiming},
-		{"no cluster, not handled", "mail", "", "", false, web.NobodyOwns},
+		{"owned", "orders", "n1/A.1", "n1", true, status.Owned},
+		{"to be given away", "orders", "n1/A.1", "n2", true, status.Leaving},
+		{"owner drains", "orders", "n2/B.1", "n2", true, status.Leaving},
+		{"released", "orders", "", "n1", true, status.Claiming},
+		{"owner is dead", "orders", "n3/C.1", "n1", true, status.Claiming},
+		{"assigned to the dead", "orders", "n3/C.1", "n3", true, status.Unowned},
+		{"assigned to nobody", "orders", "", "", true, status.Unowned},
+		{"no cluster, owned", "orders", "n1/A.1", "", false, status.Owned},
+		{"no cluster, free", "orders", "", "", false, status.Claiming},
+		{"no cluster, not handled", "mail", "", "", false, status.Unowned},
 	} {
 		if got := shardState(c.queue, c.owner, c.assigned, c.agreed, live); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)

@@ -134,9 +134,9 @@ func (a *api) setPaused(paused bool) serveFunc {
 		if err != nil {
 			return err
 		}
-		set := a.cfg.Client.Resume
+		set := a.client.Resume
 		if paused {
-			set = a.cfg.Client.Pause
+			set = a.client.Pause
 		}
 		if err := set(r.Context(), q.Name); err != nil {
 			return err

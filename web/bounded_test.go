@@ -55,10 +55,10 @@ func TestHealthIsAnsweredInAFlood(t *testing.T) {
 			})
 			w.fill()
 			s := httptest.NewUnstartedServer(nil)
-			s.Config = Server("", w.handler, bound)
+			s.Config = server("", w.handler, bound)
 			s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0) // of handshakes that are cut off
 			address := s.Listener.Addr().String()
-			s.Listener = Bounded(s.Listener, bound)
+			s.Listener = bounded(s.Listener, bound)
 			if c.secure {
 				s.StartTLS()
 			} else {
@@ -103,15 +103,15 @@ func TestAdmittedRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	const bound, most = 8, 7
 	w := newWorld(t, unreachable, func(cfg *Config) {
-		cfg.Pages = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cfg.Pages = pagesOf(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusOK)
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
 	})
 	s := httptest.NewUnstartedServer(nil)
-	s.Config = Server("", w.handler, bound)
-	s.Listener = Bounded(s.Listener, bound)
+	s.Config = server("", w.handler, bound)
+	s.Listener = bounded(s.Listener, bound)
 	s.Start()
 	defer s.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
@@ -148,8 +148,8 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	const bound, clients = 8, 20
 	s := httptest.NewUnstartedServer(nil)
-	s.Config = Server("", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }), bound) //nolint:errcheck // the client sees it
-	s.Listener = Bounded(s.Listener, bound)
+	s.Config = server("", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }), bound) //nolint:errcheck // the client sees it
+	s.Listener = bounded(s.Listener, bound)
 	s.Start()
 	defer s.Close()
 	for i := range clients {

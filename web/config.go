@@ -8,32 +8,34 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/lowkiq/lowkiq/internal/hosts"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Config says where the answers come from. Client, Status, Cluster and Metrics are required;
-// the zero value of any other field is its default.
+// Config says how a node is served. The zero value of a field is its default.
 type Config struct {
-	Client  *queue.Client
-	Status  func(context.Context) (Status, error) // what the node knows of the cluster
-	Cluster Cluster
-	Ready   func() error // why the node is not ready; nil function = always ready
-	Metrics prometheus.Gatherer
-	// Pages serves what is for people: every path that is not the API's, health's or the
-	// metrics'. Default: nothing is there.
-	Pages http.Handler
-
-	// Tokens, unless empty, are asked of everyone, but for /healthz and /readyz.
-	Tokens Tokens
-	// Certificates wants of every client one that the TLS layer has verified, but for
-	// /healthz and /readyz, whose callers have none. With Tokens both are wanted.
-	Certificates bool
-	// Names are the host names of the node besides those that nobody else can own: localhost, addresses,
-	// names without a dot. With neither Tokens nor Certificates, requests under other names are refused.
+	// Address is the host:port to listen at. Default: the first free port of 127.0.0.1.
+	Address string
+	// Advertise is the host at which others reach the API. Default: Address's; if that is all addresses,
+	// the first private one of the host.
+	Advertise string
+	// Names are the host names of the node besides Advertise, that of Address, and those that nobody else can
+	// own: localhost, addresses, names without a dot. Requests under other names are refused while neither
+	// tokens nor certificates are asked for: a web site could have its name lead to the node.
 	Names []string
-	// RequestMemory is most bytes that all requests together hold of bodies and of what is made of them. Default 64 MiB.
+
+	// Tokens, unless empty, are asked of everyone, but for /healthz and /readyz. To listen beyond loopback
+	// some are required, or TLS.ClientAuth, unless Insecure.
+	Tokens   Tokens
+	TLS      TLS
+	Insecure bool // accept to be reachable from other hosts without any of these
+
+	// Pages makes what is for people: every path that is not the API's, health's or the metrics'.
+	// Default: nothing is there. See dashboard.New.
+	Pages func(Node, Config) (Pages, error)
+
+	// RequestMemory is most bytes that all requests together hold of bodies and of what is made of them; beyond
+	// it they are refused with 503. Default 64 MiB.
 	RequestMemory int64
 	// BodyLimit is the longest body of a request, bytes. Default 32 MiB, or half of RequestMemory if that is less.
 	BodyLimit int64
@@ -43,40 +45,41 @@ type Config struct {
 	Version string
 }
 
-// DefaultRequestMemory is the default of Config.RequestMemory.
-const DefaultRequestMemory = 64 << 20
-
-// Validate says which field is missing or wrong.
-func (cfg Config) Validate() error {
-	switch {
-	case cfg.Client == nil:
-		return errors.New("web: Client is missing")
-	case cfg.Status == nil:
-		return errors.New("web: Status is missing")
-	case !cfg.Cluster.complete():
-		return errors.New("web: Cluster is incomplete")
-	case cfg.Metrics == nil:
-		return errors.New("web: Metrics is missing")
-	case cfg.RequestMemory < 0:
-		return errors.New("web: RequestMemory is negative")
-	case cfg.BodyLimit < 0:
-		return errors.New("web: BodyLimit is negative")
-	}
-	if err := cfg.Tokens.Validate(); err != nil {
-		return fmt.Errorf("web: %w", err)
-	}
-	return nil
+// Pages are for people.
+type Pages interface {
+	http.Handler
+	// Run reads what the pages show until ctx ends. Streams of events end with it.
+	Run(ctx context.Context) error
 }
 
-func (cfg Config) withDefaults() Config {
-	if cfg.Ready == nil {
-		cfg.Ready = func() error { return nil }
+const defaultRequestMemory = 64 << 20
+
+// Validate says what is wrong with the configuration; no file is read.
+func (cfg Config) Validate() error {
+	errs := []error{cfg.Tokens.Validate()}
+	for _, name := range cfg.Names {
+		if !hosts.Name.MatchString(name) {
+			errs = append(errs, fmt.Errorf("http_names: %.60q (%d bytes): want a host name of at most 253 bytes, without port", name, len(name)))
+		}
 	}
-	if cfg.Pages == nil {
-		cfg.Pages = http.HandlerFunc(nowhere)
+	if err := cfg.TLS.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("tls: %w", err))
+	}
+	if cfg.RequestMemory < 0 || cfg.BodyLimit < 0 {
+		errs = append(errs, errors.New("request_memory and the limit of a body: want more than 0"))
+	}
+	if !cfg.Insecure {
+		errs = append(errs, cfg.exposed())
+	}
+	return errors.Join(errs...)
+}
+
+func (cfg Config) withDefaults() (Config, error) {
+	if cfg.Address == "" {
+		cfg.Address = "127.0.0.1:0"
 	}
 	if cfg.RequestMemory == 0 {
-		cfg.RequestMemory = DefaultRequestMemory
+		cfg.RequestMemory = defaultRequestMemory
 	}
 	if cfg.BodyLimit == 0 {
 		cfg.BodyLimit = min(32<<20, cfg.RequestMemory/copiesOfBody)
@@ -84,41 +87,64 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return cfg
+	if cfg.Advertise == "" && hosts.Everywhere(cfg.Address) {
+		var err error
+		if cfg.Advertise, err = hosts.Outward(); err != nil {
+			return cfg, fmt.Errorf("address for others: %w; configure advertise", err)
+		}
+	}
+	return cfg, cfg.Validate()
 }
 
 // api serves the routes. It has no state of its own.
 type api struct {
-	cfg  Config
-	page *page
+	node   Node
+	client *queue.Client
+	cfg    Config
+	page   *page
 }
 
-// New builds the HTTP face of a node.
-func New(cfg Config) (http.Handler, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+// New builds the HTTP face of a node, for a server of the program's own; see [Serve].
+func New(n Node, cfg Config) (http.Handler, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("web: %w", err)
 	}
+	handler, _, err := build(n, cfg)
+	return handler, err
+}
+
+// build makes the handler and the pages in it; no pages are nil.
+func build(n Node, cfg Config) (http.Handler, Pages, error) {
 	page, err := newPage()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	a := &api{cfg: cfg.withDefaults(), page: page}
+	var pages Pages
+	people := http.Handler(http.HandlerFunc(nowhere))
+	if cfg.Pages != nil {
+		if pages, err = cfg.Pages(n, cfg); err != nil {
+			return nil, nil, err
+		}
+		people = pages
+	}
+	a := &api{node: n, client: n.Client(), cfg: cfg, page: page}
 	mux := http.NewServeMux()
 	needs := map[string]role{}
 	for _, rt := range a.routes() {
 		mux.Handle(rt.pattern, a.handler(rt))
 		needs[rt.pattern] = rt.needs()
 	}
-	tokens := a.cfg.Tokens.hashed()
-	pages, err := newDoors(sessions{tokens, time.Now}, a.cfg.Pages, a.cfg.Log)
+	tokens := cfg.Tokens.hashed()
+	doors, err := newDoors(sessions{tokens, time.Now}, people, cfg.Log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	g := &guard{mux: mux, needs: needs, tokens: tokens, certificates: a.cfg.Certificates, doors: pages, memory: &memory{most: a.cfg.RequestMemory}}
-	for _, name := range a.cfg.Names {
+	g := &guard{mux: mux, needs: needs, tokens: tokens, certificates: cfg.TLS.ClientAuth, doors: doors, memory: &memory{most: cfg.RequestMemory}}
+	for _, name := range cfg.ownNames() {
 		g.names = append(g.names, plainName(name))
 	}
-	return a.withHeaders(g.wrap(withOrigin(withMisses(mux, pages)))), nil
+	return a.withHeaders(g.wrap(withOrigin(withMisses(mux, doors)))), pages, nil
 }
 
 // handler checks a route's query, serves it, and answers its errors.

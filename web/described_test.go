@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // parsed is openapi.yaml, read once.
@@ -178,14 +179,13 @@ func (e *ear) Errorf(string, ...any) { e.heard++ }
 
 // An answer that is not as described fails the test that asked, whatever that is about.
 func TestEveryAnswerIsChecked(t *testing.T) {
-	t.Parallel()
+	url := shared(t)
 	for name, c := range map[string]struct {
-		state NodeState
+		state status.NodeState
 		heard int
-	}{"right": {Live, 0}, "wrong": {"asleep", 1}} {
-		w := newWorld(t, unreachable, func(cfg *Config) {
-			cfg.Status = func(context.Context) (Status, error) { return Status{Nodes: []NodeStatus{{State: c.state}}}, nil }
-		})
+	}{"right": {status.Live, 0}, "wrong": {"asleep", 1}} {
+		w := newWorld(t, url)
+		w.node.state = c.state
 		e := &ear{TB: t}
 		w.t = e
 		if expect(t, w.do("GET", "/api/v1/status", ""), 200); e.heard != c.heard {

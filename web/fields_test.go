@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // fields holds what is described of an object against the type that is written: its fields, which
@@ -95,9 +96,9 @@ func TestOpenAPIHasEveryField(t *testing.T) {
 	s := described(t)
 	for ref, written := range map[string]reflect.Type{
 		"Problem": reflect.TypeFor[problem](), "JobID": reflect.TypeFor[jobID](), "Counts": reflect.TypeFor[queue.Counts](),
-		"Queue": reflect.TypeFor[QueueStatus](), "Status": reflect.TypeFor[Status](), "Shard": reflect.TypeFor[ShardStatus](),
-		"Member": reflect.TypeFor[MemberStatus](), "Why": reflect.TypeFor[why](), "Figures": reflect.TypeFor[Figures](),
-		"Plan/properties/moves": reflect.TypeFor[[]Move](), "Pushed/properties/results": reflect.TypeFor[[]pushResult](),
+		"Queue": reflect.TypeFor[status.Queue](), "Status": reflect.TypeFor[status.Status](), "Shard": reflect.TypeFor[status.Shard](),
+		"Member": reflect.TypeFor[status.Member](), "Why": reflect.TypeFor[status.Why](), "Figures": reflect.TypeFor[Figures](),
+		"Plan/properties/moves": reflect.TypeFor[[]status.Move](), "Pushed/properties/results": reflect.TypeFor[[]pushResult](),
 		"Errors/properties/groups": reflect.TypeFor[[]ErrorGroup](), "Redis/properties/servers": reflect.TypeFor[[]RedisServer](),
 	} {
 		node, err := s.at("#/components/schemas/" + ref)
@@ -115,9 +116,9 @@ func TestFieldsObject(t *testing.T) {
 		written reflect.Type
 		want    string
 	}{
-		"right": {reflect.TypeFor[[]Move](), ""},
+		"right": {reflect.TypeFor[[]status.Move](), ""},
 		"missing": {reflect.TypeFor[[]struct {
-			Move
+			status.Move
 			N int `json:"n"`
 		}](), "moves[].n: not described"},
 		"other type": {reflect.TypeFor[[]struct {

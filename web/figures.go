@@ -1,46 +1,77 @@
 package web
 
 import (
+	"context"
+	"errors"
+	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 func (a *api) status(w http.ResponseWriter, r *http.Request) error {
-	status, err := a.cfg.Status(r.Context())
+	found, err := a.node.Status(r.Context())
+	if err == nil {
+		found.Queues, err = a.figures(r.Context())
+	}
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, status.filled())
-}
-
-// filled has lists in place of nil, so that scripts may always walk through them.
-func (s Status) filled() Status {
-	if s.Warnings == nil {
-		s.Warnings = []string{}
-	}
-	if s.Nodes == nil {
-		s.Nodes = []NodeStatus{}
-	}
-	if s.Queues == nil {
-		s.Queues = []QueueStatus{}
-	}
-	return s
+	found.Warnings, found.Nodes = orEmpty(found.Warnings), orEmpty(found.Nodes)
+	return writeJSON(w, found)
 }
 
 func (a *api) queues(w http.ResponseWriter, r *http.Request) error {
-	handled, err := a.cfg.Cluster.Handled(r.Context())
-	if err != nil {
-		return err
-	}
-	all, err := Queues(r.Context(), a.cfg.Client, handled)
+	all, err := a.figures(r.Context())
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, struct {
-		Queues []QueueStatus `json:"queues"`
+		Queues []status.Queue `json:"queues"`
 	}{all})
+}
+
+// figures reads those of all registered queues, in order of their names.
+func (a *api) figures(ctx context.Context) ([]status.Queue, error) {
+	handled, err := a.node.Handled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := a.client.Registry(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]status.Queue, 0, len(entries))
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		stats, err := a.readStats(ctx, name)
+		if errors.Is(err, lowkiq.ErrUnknownQueue) || errors.Is(err, queue.ErrEntryDamaged) {
+			continue // it was deleted meanwhile, or its entry damaged
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, queueOf(name, entries[name], stats, handled))
+	}
+	return all, nil
+}
+
+func (a *api) readStats(ctx context.Context, name string) (queue.Stats, error) {
+	q, err := a.client.Queue(ctx, name)
+	if err != nil {
+		return queue.Stats{}, err
+	}
+	return q.Stats(ctx)
+}
+
+func queueOf(name string, entry queue.Entry, stats queue.Stats, handled status.Handled) status.Queue {
+	return status.Queue{
+		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
+		Jobs: stats.Jobs, Morgue: stats.Morgue, Processed: stats.Processed, Failed: stats.Failed,
+		Codec: entry.Codec, Limits: status.Limits(entry.Limits.Effective()),
+	}
 }
 
 func (a *api) oneQueue(w http.ResponseWriter, r *http.Request) error {
@@ -48,7 +79,7 @@ func (a *api) oneQueue(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	entries, err := a.cfg.Client.Registry(r.Context())
+	entries, err := a.client.Registry(r.Context())
 	if err != nil {
 		return err
 	}
@@ -60,11 +91,11 @@ func (a *api) oneQueue(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	handled, err := a.cfg.Cluster.Handled(r.Context())
+	handled, err := a.node.Handled(r.Context())
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, queueStatus(q.Name, entry, stats, handled))
+	return writeJSON(w, queueOf(q.Name, entry, stats, handled))
 }
 
 // Figures are a queue in the words of Ruby Lowkiq: length, morgue_length and lag
@@ -101,14 +132,14 @@ type Stats struct {
 // stats answers in the shape of Ruby Lowkiq's /api/v1/stats, where a worker class
 // stands for its queue.
 func (a *api) stats(w http.ResponseWriter, r *http.Request) error {
-	entries, err := a.cfg.Client.Registry(r.Context())
+	entries, err := a.client.Registry(r.Context())
 	if err != nil {
 		return err
 	}
 	all := make([]queue.Stats, 0, len(entries))
 	byWorker := make(map[string]Figures, len(entries))
 	for name := range entries {
-		stats, err := readStats(r.Context(), a.cfg.Client, name)
+		stats, err := a.readStats(r.Context(), name)
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -69,7 +68,8 @@ func TestMisses(t *testing.T) {
 
 func TestReadiness(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, unreachable, func(cfg *Config) { cfg.Ready = func() error { return errNotReady } })
+	w := newWorld(t, unreachable)
+	w.node.notReady = errNotReady
 	expect(t, w.do("GET", "/readyz", ""), 503, `"detail":"lease not held"`)
 	expect(t, w.do("GET", "/healthz", ""), 200, "ok")
 }
@@ -114,10 +114,8 @@ func TestPageKeepsItsPolicy(t *testing.T) {
 
 func TestPageWithoutStatus(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, unreachable, func(cfg *Config) {
-		cfg.Tokens = someTokens
-		cfg.Status = func(context.Context) (Status, error) { return Status{}, errors.New("redis is away") }
-	})
+	w := newWorld(t, unreachable, func(cfg *Config) { cfg.Tokens = someTokens })
+	w.node.away = errors.New("redis is away")
 	expect(t, w.do("GET", "/api/v1/", "", "Authorization", "Bearer "+adminToken), 200, `Bearer $TOKEN`)
 	expect(t, w.do("GET", "/api/v1/status", "", "Authorization", "Bearer "+adminToken), 500, "redis is away")
 }
@@ -138,27 +136,39 @@ func TestIndexHasEveryRoute(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, unreachable)
-	whole := Config{Client: w.client, Cluster: w.cluster(), Metrics: registry(), Status: func(context.Context) (Status, error) { return Status{}, nil }}
+	tokens := Tokens{Admin: []string{adminToken}}
+	mutual := TLS{CertFile: "c", KeyFile: "k", CAFile: "a", ClientAuth: true}
 	for _, c := range []struct {
-		name   string
-		change func(*Config)
-		want   string
+		name  string
+		cfg   Config
+		want  string // "" = accepted
+		warns string // of an accepted one
 	}{
-		{"whole", func(*Config) {}, ""},
-		{"no client", func(cfg *Config) { cfg.Client = nil }, "Client is missing"},
-		{"no status", func(cfg *Config) { cfg.Status = nil }, "Status is missing"},
-		{"no cluster", func(cfg *Config) { cfg.Cluster.Why = nil }, "Cluster is incomplete"},
-		{"no metrics", func(cfg *Config) { cfg.Metrics = nil }, "Metrics is missing"},
-		{"short token", func(cfg *Config) { cfg.Tokens.Read = []string{"short"} }, "read token: it has 5 bytes, want at least 16"},
-		{"negative limit", func(cfg *Config) { cfg.BodyLimit = -1 }, "BodyLimit is negative"},
+		{"nothing", Config{}, "", ""},
+		{"short token", Config{Tokens: Tokens{Read: []string{"short"}}}, "read token: it has 5 bytes, want at least 16", ""},
+		{"negative limit", Config{BodyLimit: -1}, "want more than 0", ""},
+		{"a name with a port", Config{Names: []string{"lowkiq.internal:80"}}, "http_names: ", ""},
+		{"loopback", Config{Address: "localhost:0"}, "", ""},
+		{"loopback, IPv6", Config{Address: "[::1]:0"}, "", ""},
+		{"every address", Config{Address: "0.0.0.0:0", Advertise: "n1"}, "http 0.0.0.0:0 is reachable from other hosts: set a token (node.token_file)", ""},
+		{"all interfaces", Config{Address: ":7948", Advertise: "n1"}, "http :7948 is reachable", ""},
+		{"TLS, no token", Config{Address: "10.0.0.1:1", TLS: TLS{CertFile: "c", KeyFile: "k"}}, "set a token (node.token_file), ask for client certificates (node.tls.client_auth", ""},
+		{"a token", Config{Address: "10.0.0.1:1", Tokens: tokens}, "", "takes tokens unencrypted: set node.tls"},
+		{"a token and TLS", Config{Address: "10.0.0.1:1", Tokens: tokens, TLS: TLS{CertFile: "c", KeyFile: "k"}}, "", ""},
+		{"client certificates", Config{Address: "10.0.0.1:1", TLS: mutual}, "", ""},
+		{"insecure", Config{Address: ":1", Advertise: "n1", Insecure: true}, "", "insecure: http :1 is reachable"},
+		{"loopback, insecure", Config{Address: "127.0.0.1:1", Insecure: true}, "", ""},
+		{"no key", Config{TLS: TLS{CertFile: "c"}}, "tls: key_file is missing", ""},
+		{"authority alone", Config{TLS: TLS{CAFile: "a"}}, "tls: cert_file and key_file are missing", ""},
+		{"clients of whom", Config{TLS: TLS{CertFile: "c", KeyFile: "k", ClientAuth: true}}, "tls: client_auth: require wants ca_file", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := whole
-			c.change(&cfg)
-			_, err := New(cfg)
+			cfg, err := c.cfg.withDefaults()
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got error %v, want %q", err, c.want)
+			}
+			if lines := cfg.warnings(); err == nil && strings.Join(lines, "") != "" != (c.warns != "") || !strings.Contains(strings.Join(lines, ""), c.warns) {
+				t.Errorf("got warnings %q, want %q", lines, c.warns)
 			}
 		})
 	}
@@ -168,7 +178,7 @@ func TestConfig(t *testing.T) {
 func TestFormWithoutSession(t *testing.T) {
 	t.Parallel()
 	w := guarded(t, func(cfg *Config) {
-		cfg.Pages = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("got the form, want it refused") })
+		cfg.Pages = pagesOf(func(http.ResponseWriter, *http.Request) { t.Error("got the form, want it refused") })
 	})
 	_, session := w.login(readToken, "/")
 	reader := w.do("POST", "/do", "do=delete-all-dead&queue=orders", "Accept", "text/html", "Cookie", session.Name+"="+session.Value)
@@ -185,7 +195,7 @@ func TestSessionEnd(t *testing.T) {
 	t.Parallel()
 	var end time.Time
 	w := guarded(t, func(cfg *Config) {
-		cfg.Pages = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { end = SessionEnd(r) })
+		cfg.Pages = pagesOf(func(_ http.ResponseWriter, r *http.Request) { end = SessionEnd(r) })
 	})
 	began := time.Now()
 	_, session := w.login(readToken, "/")

@@ -54,7 +54,7 @@ func (a *api) queueNamed(ctx context.Context, name string) (*queue.Queue, error)
 	if err := queue.CheckName("queue", name); err != nil {
 		return nil, newProblem(http.StatusNotFound, "%v: %v", lowkiq.ErrUnknownQueue, err)
 	}
-	return a.cfg.Client.Queue(ctx, name)
+	return a.client.Queue(ctx, name)
 }
 
 // body reads the whole body, as what is malformed must change nothing.

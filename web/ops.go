@@ -18,21 +18,15 @@ func (a *api) healthz(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (a *api) readyz(w http.ResponseWriter, r *http.Request) error {
-	if err := a.cfg.Ready(); err != nil {
+	if err := a.node.Ready(); err != nil {
 		return newProblem(http.StatusServiceUnavailable, "%v", err)
 	}
 	return a.healthz(w, r)
 }
 
-func (a *api) metrics() serveFunc {
-	return plain(promhttp.HandlerFor(a.cfg.Metrics, promhttp.HandlerOpts{}))
-}
-
-func plain(h http.Handler) serveFunc {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		h.ServeHTTP(w, r)
-		return nil
-	}
+func (a *api) metrics(w http.ResponseWriter, r *http.Request) error {
+	promhttp.HandlerFor(a.node.Metrics(), promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	return nil
 }
 
 // profile serves Go's profiles, but for the command line, which may hold secrets.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -72,11 +73,11 @@ func classify(err error) *problem {
 		return p
 	case errors.Is(err, queue.ErrQuery):
 		return newProblem(http.StatusBadRequest, "%v", err)
-	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, ErrUnknownNode):
+	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode):
 		return newProblem(http.StatusNotFound, "%v", err)
 	case errors.Is(err, queue.ErrHandled), errors.Is(err, queue.ErrNotEmpty), errors.Is(err, queue.ErrChanged):
 		return newProblem(http.StatusConflict, "%v", err)
-	case errors.Is(err, ErrNoCluster), errors.Is(err, ErrNodeExists), errors.Is(err, ErrNotHeard):
+	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard):
 		return newProblem(http.StatusConflict, "%v", err)
 	case queue.Transient(err), errors.Is(err, context.Canceled), Busy(err):
 		return newProblem(http.StatusServiceUnavailable, "%v", err)

@@ -90,7 +90,7 @@ func overTCP(t *testing.T, handler http.Handler, method, target string, body io.
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	server := Server(listener.Addr().String(), handler, 0)
+	server := server(listener.Addr().String(), handler, 0)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -113,7 +113,7 @@ func overTCP(t *testing.T, handler http.Handler, method, target string, body io.
 
 func TestServerHasLimits(t *testing.T) {
 	t.Parallel()
-	s := Server("127.0.0.1:0", http.NotFoundHandler(), 0)
+	s := server("127.0.0.1:0", http.NotFoundHandler(), 0)
 	if s.ReadHeaderTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 || s.WriteTimeout != 0 {
 		t.Errorf("got %v, %v, %d, %v; want limits for all but writing", s.ReadHeaderTimeout, s.IdleTimeout, s.MaxHeaderBytes, s.WriteTimeout)
 	}

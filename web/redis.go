@@ -27,7 +27,7 @@ type Redis struct {
 
 // redis answers what Ruby Lowkiq's dashboard says of Redis, per server.
 func (a *api) redis(w http.ResponseWriter, r *http.Request) error {
-	found, err := a.cfg.Client.Info(r.Context())
+	found, err := a.client.Info(r.Context())
 	if err != nil {
 		return err
 	}
@@ -41,5 +41,5 @@ func (a *api) redis(w http.ResponseWriter, r *http.Request) error {
 			PeakMemoryHuman: f["used_memory_peak_human"], MaxMemory: number("maxmemory"), MaxMemoryPolicy: f["maxmemory_policy"],
 		}
 	}
-	return writeJSON(w, Redis{a.cfg.Client.Redis(), servers})
+	return writeJSON(w, Redis{a.client.Redis(), servers})
 }

@@ -40,17 +40,17 @@ func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	d := queue.Deletion{Force: want.Force, Handled: func(ctx context.Context) ([]string, error) {
-		handled, err := a.cfg.Cluster.Handled(ctx)
+		handled, err := a.node.Handled(ctx)
 		return handled.By(name), err
 	}}
 	if want.DryRun {
-		had, err := a.cfg.Client.Deletable(r.Context(), name, d)
+		had, err := a.client.Deletable(r.Context(), name, d)
 		if err != nil && !errors.Is(err, queue.ErrNotEmpty) {
 			return err
 		}
 		return writeJSON(w, Deleted{name, false, had.Before, err != nil, had.Jobs, had.Morgue, had.Aside})
 	}
-	had, err := a.cfg.Client.DeleteQueue(r.Context(), name, d)
+	had, err := a.client.DeleteQueue(r.Context(), name, d)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func (a *api) routes() []route {
 		{pattern: "GET /api/v1/{$}", about: "this page", path: "/api/v1/", serve: a.index},
 		{pattern: "GET /healthz", about: "is the process alive?", path: "/healthz", role: probe, serve: a.healthz},
 		{pattern: "GET /readyz", about: "may this node be counted on? 503 says why not", path: "/readyz", role: probe, serve: a.readyz},
-		{pattern: "GET /metrics", about: "figures for Prometheus", query: anyQuery, path: "/metrics", serve: a.metrics()},
+		{pattern: "GET /metrics", about: "figures for Prometheus", query: anyQuery, path: "/metrics", serve: a.metrics},
 		{pattern: "GET /debug/pprof/{name...}", about: "profiles of the process, for go tool pprof", query: anyQuery, path: "/debug/pprof/goroutine?debug=1", role: admin, serve: a.profile},
 		{pattern: "GET /api/v1/openapi.yaml", about: "all of this for programs: OpenAPI 3.1", path: "/api/v1/openapi.yaml", serve: a.openapi},
 		{pattern: "GET /api/v1/status", about: "cluster, nodes and queues", path: "/api/v1/status", serve: a.status},

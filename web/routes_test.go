@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -39,7 +38,7 @@ var cases = map[string][]routeCase{
 		{"all", "/api/v1/status", "", 200, []string{
 			`{"cluster":"default","generation":{"record":"01J","index":42},"leader":"n1","warnings":[],`,
 			`"nodes":[{"name":"n1","instance":"n1/01J.1","state":"live","lease_age_s":0.25,"voter":true,"shards":4,"http":"127.0.0.1:7948"}]`,
-			`{"name":"orders","shards":1,"paused":false,"unhandled":false,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"in_flight":1,"blocked":1,"failed":2},"morgue":2`}},
+			`{"name":"orders","shards":1,"paused":false,"unhandled":true,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"in_flight":1,"blocked":1,"failed":2},"morgue":2`}},
 		{"parameter", "/api/v1/status?verbose=1", "", 400, []string{`"field":"verbose"`, "takes none"}},
 	},
 	"GET /api/v1/shards": {{"all", "/api/v1/shards", "", 200, []string{
@@ -229,10 +228,8 @@ func untested(patterns []string, cases map[string][]routeCase) []string {
 
 // A node without a cluster says so.
 func TestNoCluster(t *testing.T) {
-	w := newWorld(t, shared(t), func(cfg *Config) {
-		cfg.Cluster.Members = func() ([]MemberStatus, error) { return nil, ErrNoCluster }
-		cfg.Cluster.Plan = func(context.Context, []string, []string) ([]Move, error) { return nil, ErrNoCluster }
-	})
+	w := newWorld(t, shared(t))
+	w.node.alone = true
 	for _, target := range []string{"/api/v1/members", "/api/v1/plan"} {
 		expect(t, w.do("GET", target, ""), 409, "not in a cluster")
 	}

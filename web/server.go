@@ -11,21 +11,21 @@ import (
 	"github.com/lowkiq/lowkiq/internal/connlimit"
 )
 
-// MaxConnections is how many clients a node is connected to at once. Connections cost
+// maxConnections is how many clients a node is connected to at once. Connections cost
 // memory and file descriptors, which the node needs for Redis and the other nodes.
-const MaxConnections = 1024
+const maxConnections = 1024
 
 // maxHeader is most bytes of a request's header: whoever can reach the port may send as much on each connection.
 const maxHeader = 16 << 10
 
-// Server returns a server for handler that does not wait for ever for slow or silent
+// server returns a server for handler that does not wait for ever for slow or silent
 // clients. It does not listen. Answers may take any time: profiles and bulk actions do.
-// Near the bound of n connections, MaxConnections if n is 0, answers end their connection:
+// Near the bound of n connections, maxConnections if n is 0, answers end their connection:
 // clients that keep idle ones must not keep out others. Seven eighths of n requests are admitted at
 // once, so that of the connections some can always be closed for a probe of the node's health.
-func Server(addr string, handler http.Handler, n int) *http.Server {
+func server(addr string, handler http.Handler, n int) *http.Server {
 	var open atomic.Int64
-	n = cmp.Or(n, MaxConnections)
+	n = cmp.Or(n, maxConnections)
 	near := int64(n) * 3 / 4
 	all := &admissions{most: int64(n - max(1, n/8))}
 	return &http.Server{
@@ -54,9 +54,9 @@ func Server(addr string, handler http.Handler, n int) *http.Server {
 	}
 }
 
-// Bounded is a listener with at most n connections open at once, MaxConnections if n is 0. One more
-// closes one whose client has nothing under way that [Server] has admitted. A client that takes nothing of its answer for half
+// bounded is a listener with at most n connections open at once, maxConnections if n is 0. One more
+// closes one whose client has nothing under way that the server has admitted. A client that takes nothing of its answer for half
 // a minute loses its connection.
-func Bounded(l net.Listener, n int) net.Listener {
-	return patient{connlimit.Listener{Listener: l, Set: connlimit.New(connlimit.Limit{Total: cmp.Or(n, MaxConnections)})}}
+func bounded(l net.Listener, n int) net.Listener {
+	return patient{connlimit.Listener{Listener: l, Set: connlimit.New(connlimit.Limit{Total: cmp.Or(n, maxConnections)})}}
 }

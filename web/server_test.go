@@ -13,7 +13,7 @@ func TestHeaderLimit(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	server := Server("", guarded(t).handler, 0)
+	server := server("", guarded(t).handler, 0)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() {

@@ -162,7 +162,9 @@ func TestCertificates(t *testing.T) {
 		{"shown, token", "/metrics", "Bearer " + readToken, someTokens, shown, 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, unreachable, func(cfg *Config) { cfg.Tokens, cfg.Certificates = c.tokens, true })
+			w := newWorld(t, unreachable, func(cfg *Config) {
+				cfg.Tokens, cfg.TLS = c.tokens, TLS{CertFile: "c", KeyFile: "k", CAFile: "a", ClientAuth: true}
+			})
 			r := httptest.NewRequest("GET", c.target, nil)
 			r.TLS = c.tls
 			r.Header.Set("Authorization", c.header)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // world is a node's HTTP face, with a cluster name of its own in Redis.
@@ -24,7 +26,7 @@ type world struct {
 	client  *queue.Client
 	orders  *queue.Queue
 	handler http.Handler
-	handled Handled
+	node    *fakeNode
 }
 
 var worlds atomic.Int64
@@ -37,13 +39,12 @@ func newWorld(t testing.TB, url string, change ...func(*Config)) *world {
 	client, err := queue.Open(queue.Config{Redis: url, Cluster: name, Timeout: 10 * time.Second})
 	must(t, err)
 	t.Cleanup(func() { must(t, client.Close()) })
-	w := &world{t: t, client: client}
-	cfg := Config{Client: client, Metrics: registry(), Version: "v1.2.3", Status: w.status, Cluster: w.cluster(),
-		Names: []string{"example.com"}} // httptest.NewRequest's
+	w := &world{t: t, client: client, node: &fakeNode{client: client}}
+	cfg := Config{Version: "v1.2.3", Names: []string{"example.com"}} // httptest.NewRequest's
 	for _, f := range change {
 		f(&cfg)
 	}
-	w.handler, err = New(cfg)
+	w.handler, err = New(w.node, cfg)
 	must(t, err)
 	return w
 }
@@ -55,60 +56,79 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func registry() *prometheus.Registry {
+// fakeNode is in a cluster with n1, which gets requests, and n2, which does not.
+type fakeNode struct {
+	Node     // what no test asks
+	client   *queue.Client
+	handled  status.Handled
+	notReady error
+	away     error            // of Status
+	state    status.NodeState // of n1; default Live
+	alone    bool             // in no cluster
+}
+
+func (n *fakeNode) Client() *queue.Client { return n.client }
+
+func (n *fakeNode) Metrics() prometheus.Gatherer {
 	r := prometheus.NewRegistry()
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "lowkiq_test"}, func() float64 { return 7 }))
 	return r
 }
 
-func (w *world) status(ctx context.Context) (Status, error) {
-	queues, err := Queues(ctx, w.client, Handled{"orders": {"n1"}})
-	return Status{
-		Cluster: "default", Generation: Generation{Record: "01J", Index: 42}, Leader: "n1", Queues: queues,
-		Nodes: []NodeStatus{{Name: "n1", Instance: "n1/01J.1", State: Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "127.0.0.1:7948"}},
-	}, err
+func (n *fakeNode) Ready() error { return n.notReady }
+
+func (n *fakeNode) Status(context.Context) (status.Status, error) {
+	return status.Status{
+		Cluster: "default", Generation: status.Generation{Record: "01J", Index: 42}, Leader: "n1",
+		Nodes: []status.Node{{Name: "n1", Instance: "n1/01J.1", State: cmp.Or(n.state, status.Live), LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "127.0.0.1:7948"}},
+	}, n.away
 }
 
-// cluster is a cluster of n1, which hears, and n2, which does not.
-func (w *world) cluster() Cluster {
-	return Cluster{
-		Shards: func(ctx context.Context) ([]ShardStatus, error) {
-			_, err := w.client.Time(ctx)
-			return []ShardStatus{{Queue: "orders", Assigned: "n1", Owner: "n1/01J.1", Fence: 7, State: Owned, Lag: 1.5}}, err
-		},
-		Members: func() ([]MemberStatus, error) {
-			return []MemberStatus{{Node: "n1", Instance: "n1/01J.1", Boot: "01J", State: "alive", Address: "127.0.0.1:7946", Since: 1763600000}}, nil
-		},
-		Plan: func(ctx context.Context, add, remove []string) ([]Move, error) {
-			_, err := w.client.Time(ctx)
-			if len(remove) > 0 {
-				return nil, fmt.Errorf("%w %q (known: n1)", ErrUnknownNode, remove[0])
-			}
-			if len(add) == 0 {
-				return nil, err
-			}
-			return []Move{{Queue: "orders", From: "n1", To: add[0], Reason: "owner above its share"}}, err
-		},
-		Why: func(ctx context.Context, _ *queue.Queue, _ string) (Reason, error) {
-			_, err := w.client.Time(ctx)
-			due := 12.5
-			return Reason{State: "scheduled", Reason: "it is due later", Due: &due}, err
-		},
-		Handled: func(ctx context.Context) (Handled, error) {
-			_, err := w.client.Time(ctx)
-			return w.handled, err
-		},
-		Drain: func(ctx context.Context, node string, _ bool) (string, error) {
-			_, err := w.client.Time(ctx)
-			switch node {
-			case "n1":
-				return "n1/01J.1", err
-			case "n2":
-				return "", fmt.Errorf("drain n2/01K.1: %w", ErrNotHeard)
-			}
-			return "", fmt.Errorf("%w %q (known: n1, n2)", ErrUnknownNode, node)
-		},
+func (n *fakeNode) Shards(ctx context.Context) ([]status.Shard, error) {
+	_, err := n.client.Time(ctx)
+	return []status.Shard{{Queue: "orders", Assigned: "n1", Owner: "n1/01J.1", Fence: 7, State: status.Owned, Lag: 1.5}}, err
+}
+
+func (n *fakeNode) Members() ([]status.Member, error) {
+	if n.alone {
+		return nil, status.ErrNoCluster
 	}
+	return []status.Member{{Node: "n1", Instance: "n1/01J.1", Boot: "01J", State: "alive", Address: "127.0.0.1:7946", Since: 1763600000}}, nil
+}
+
+func (n *fakeNode) Plan(ctx context.Context, add, remove []string) ([]status.Move, error) {
+	_, err := n.client.Time(ctx)
+	switch {
+	case n.alone:
+		return nil, status.ErrNoCluster
+	case len(remove) > 0:
+		return nil, fmt.Errorf("%w %q (known: n1)", status.ErrUnknownNode, remove[0])
+	case len(add) == 0:
+		return nil, err
+	}
+	return []status.Move{{Queue: "orders", From: "n1", To: add[0], Reason: "owner above its share"}}, err
+}
+
+func (n *fakeNode) Why(ctx context.Context, q *queue.Queue, id string) (status.Why, error) {
+	_, err := n.client.Time(ctx)
+	due := 12.5
+	return status.Why{ID: id, Queue: q.Name, Shard: q.Of(id).Index, State: "scheduled", Reason: "it is due later", Due: &due}, err
+}
+
+func (n *fakeNode) Handled(ctx context.Context) (status.Handled, error) {
+	_, err := n.client.Time(ctx)
+	return n.handled, err
+}
+
+func (n *fakeNode) Drain(ctx context.Context, node string, _ bool) (string, error) {
+	_, err := n.client.Time(ctx)
+	switch node {
+	case "n1":
+		return "n1/01J.1", err
+	case "n2":
+		return "", fmt.Errorf("drain n2/01K.1: %w", status.ErrNotHeard)
+	}
+	return "", fmt.Errorf("%w %q (known: n1, n2)", status.ErrUnknownNode, node)
 }
 
 // fill registers the queues and puts jobs into every state.
@@ -188,3 +208,12 @@ func expect(t *testing.T, answer *httptest.ResponseRecorder, status int, parts .
 		t.Errorf("got Content-Type %q, want application/problem+json", answer.Header().Get("Content-Type"))
 	}
 }
+
+// pagesOf makes pages of a function.
+func pagesOf(serve http.HandlerFunc) func(Node, Config) (Pages, error) {
+	return func(Node, Config) (Pages, error) { return somePages{serve}, nil }
+}
+
+type somePages struct{ http.Handler }
+
+func (somePages) Run(ctx context.Context) error { <-ctx.Done(); return nil }

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/lowkiq/lowkiq/node"
 )
 
 // The ports of a node for which none are configured: the first three from 7946, in steps
@@ -32,8 +30,8 @@ type ports struct {
 }
 
 // fill chooses what cfg leaves open.
-func (p *ports) fill(cfg node.Config) node.Config {
-	gossip, http := cfg.Bind == "", cfg.HTTP == ""
+func (p *ports) fill(cfg setup) setup {
+	gossip, http := cfg.node.Bind == "", cfg.web.Address == ""
 	if !gossip && !http {
 		return cfg
 	}
@@ -46,10 +44,10 @@ func (p *ports) fill(cfg node.Config) node.Config {
 	}
 	p.next = p.base + portStep
 	if gossip {
-		cfg.Bind = local(p.base)
+		cfg.node.Bind = local(p.base)
 	}
 	if http {
-		cfg.HTTP = local(p.base + httpPort)
+		cfg.web.Address = local(p.base + httpPort)
 	}
 	return cfg
 }
@@ -64,14 +62,14 @@ func (p *ports) collided(err error) bool {
 	return at == local(p.base+raftPort) || at == local(p.base+httpPort)
 }
 
-// listening says which setting names an address at which the node cannot listen.
-func listening(err error, cfg node.Config, http, bind string) error {
+// listening says which setting names an address at which the node cannot listen: http is that of the API's address.
+func listening(err error, address, http, bind string) error {
 	if err == nil || !slices.ContainsFunc(notListening, func(no syscall.Errno) bool { return strings.Contains(err.Error(), "bind: "+no.Error()) }) {
 		return err // gossip's library hands on the text only
 	}
 	setting := bind
 	var op *net.OpError
-	if errors.As(err, &op) && op.Addr != nil && portOf(op.Addr.String()) == portOf(cfg.HTTP) {
+	if errors.As(err, &op) && op.Addr != nil && portOf(op.Addr.String()) == portOf(address) {
 		setting = http
 	}
 	return fail(exitUsage, "%w: choose another address with %s", err, setting)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // rowOfPorts are ports of the test's own, from the first that a node tries (gossip, Raft, HTTP)
@@ -32,8 +32,8 @@ func rowOfPorts(t *testing.T) (gossip int, addresses []string) {
 func TestFreePortsAreFilledIn(t *testing.T) {
 	gossip, addresses := rowOfPorts(t)
 	p := ports{next: gossip}
-	if got := p.fill(node.Config{}); got.Bind != addresses[0] || got.HTTP != addresses[2] {
-		t.Errorf("got gossip %s and HTTP %s, want %s and %s", got.Bind, got.HTTP, addresses[0], addresses[2])
+	if got := p.fill(setup{}); got.node.Bind != addresses[0] || got.web.Address != addresses[2] {
+		t.Errorf("got gossip %s and HTTP %s, want %s and %s", got.node.Bind, got.web.Address, addresses[0], addresses[2])
 	}
 	for _, taken := range addresses[:httpPort+1] {
 		l, err := net.Listen("tcp", taken)
@@ -41,8 +41,8 @@ func TestFreePortsAreFilledIn(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := ports{next: gossip}
-		if got := p.fill(node.Config{}); got.Bind != addresses[portStep] || got.HTTP != addresses[portStep+httpPort] {
-			t.Errorf("with %s taken: got gossip %s and HTTP %s, want the next ports", taken, got.Bind, got.HTTP)
+		if got := p.fill(setup{}); got.node.Bind != addresses[portStep] || got.web.Address != addresses[portStep+httpPort] {
+			t.Errorf("with %s taken: got gossip %s and HTTP %s, want the next ports", taken, got.node.Bind, got.web.Address)
 		}
 		l.Close()
 	}
@@ -66,7 +66,7 @@ func TestLookingForPortsIsInNobodysWay(t *testing.T) {
 				return
 			default:
 				p := ports{next: gossip}
-				p.fill(node.Config{HTTP: "127.0.0.1:0"})
+				p.fill(setup{web: web.Config{Address: "127.0.0.1:0"}})
 			}
 		}
 	}()
@@ -101,14 +101,14 @@ func TestListeningNamesTheSetting(t *testing.T) {
 		{fmt.Errorf("node: raft: %w", refused), "", "node.bind"},
 		{errors.New(refused.Error()), "127.0.0.1:0", "node.bind"},
 	} {
-		err := listening(c.err, node.Config{HTTP: c.http}, "node.http", "node.bind")
+		err := listening(c.err, c.http, "node.http", "node.bind")
 		if want := c.err.Error() + ": choose another address with " + c.want; err.Error() != want || codeOf(err) != exitUsage {
 			t.Errorf("got %v (code %d), want %s", err, codeOf(err), want)
 		}
 	}
 	for _, text := range []string{"something else", "dial unix /r.sock: connect: permission denied"} {
 		other := errors.New(text)
-		if err := listening(other, node.Config{}, "a", "b"); err != other {
+		if err := listening(other, "", "a", "b"); err != other {
 			t.Errorf("got %v, want %v as it was", err, other)
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/dashboard"
 )
 
 func or[T any](v *T) (zero T) {
@@ -33,39 +35,47 @@ func orNone[T int | time.Duration](v *T) T {
 	return or(v)
 }
 
-// nodeConfig is what the file says, in package node's terms; addresses that it leaves
-// open are empty.
-func nodeConfig(cfg *config.Config, log *slog.Logger) (node.Config, error) {
+// setup is how a node works and how it is served.
+type setup struct {
+	node node.Config
+	web  web.Config
+}
+
+// setupOf is what the file says; addresses that it leaves open are empty.
+func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 	tokens, err := nodeTokens(cfg, os.Getenv, log)
 	if err != nil {
-		return node.Config{}, err
+		return setup{}, err
 	}
 	var keys [][]byte
 	if file := cfg.Node.GossipKeyFile; file != "" {
 		if keys, err = gossipKeys(file); err != nil {
-			return node.Config{}, cfg.Fault("node.gossip_key_file", err)
+			return setup{}, cfg.Fault("node.gossip_key_file", err)
 		}
 	}
 	redisTLS, err := redisTLS(cfg, log)
 	if err != nil {
-		return node.Config{}, err
+		return setup{}, err
 	}
 	for _, secret := range []string{cfg.Node.GossipKeyFile, cfg.Node.TLS.KeyFile, cfg.RedisTLS.KeyFile} {
 		warnOfReaders(secret, log)
 	}
-	return node.Config{
-		Name: cfg.Node.Name, Redis: cfg.Redis, Cluster: cfg.Cluster,
-		Concurrency: or(cfg.Node.Concurrency), TTL: or(cfg.Node.TTL),
-		PollInterval: or(cfg.Node.PollInterval), ShutdownTimeout: or(cfg.Node.ShutdownTimeout),
-		AllowEviction: cfg.Node.AllowEviction, HTTP: cfg.Node.HTTP, HTTPNames: cfg.Node.HTTPNames, RequestMemory: config.Size(cfg.Node.RequestMemory), Tokens: tokens, Insecure: cfg.Node.Insecure,
-		TLS: nodeTLS(cfg.Node.TLS), RedisTLS: redisTLS,
-		Bind: cfg.Node.Bind, Advertise: cfg.Node.Advertise, Join: cfg.Node.Join, Weight: or(cfg.Node.Weight), GossipKeys: keys,
-		Version: version().Version, Log: log,
+	own := cfg.Node
+	return setup{
+		node.Config{
+			Name: own.Name, Redis: cfg.Redis, Cluster: cfg.Cluster,
+			Concurrency: or(own.Concurrency), TTL: or(own.TTL), PollInterval: or(own.PollInterval), ShutdownTimeout: or(own.ShutdownTimeout),
+			AllowEviction: own.AllowEviction, RedisTLS: redisTLS, Insecure: own.Insecure,
+			TLS:  node.TLS{CertFile: own.TLS.CertFile, KeyFile: own.TLS.KeyFile, CAFile: own.TLS.CAFile, PeerName: own.TLS.PeerName},
+			Bind: own.Bind, Advertise: own.Advertise, Join: own.Join, Weight: or(own.Weight), GossipKeys: keys,
+			Version: version().Version, Log: log,
+		},
+		web.Config{
+			Address: own.HTTP, Advertise: own.Advertise, Names: own.HTTPNames, Tokens: tokens, Insecure: own.Insecure,
+			TLS:   web.TLS{CertFile: own.TLS.CertFile, KeyFile: own.TLS.KeyFile, CAFile: own.TLS.CAFile, ClientAuth: own.TLS.ClientAuth == "require"},
+			Pages: dashboard.New, RequestMemory: config.Size(own.RequestMemory), Version: version().Version, Log: log,
+		},
 	}, nil
-}
-
-func nodeTLS(t config.TLS) node.TLS {
-	return node.TLS{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, ClientAuth: node.ClientAuth(t.ClientAuth), PeerName: t.PeerName}
 }
 
 // redisTLS reads the files of redis_tls; nil if there are none.

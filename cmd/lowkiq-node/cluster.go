@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // Commands that ask any node about the cluster.
@@ -20,11 +20,11 @@ type shardsCommand struct {
 
 // Run prints who owns which shard.
 func (c *shardsCommand) Run(with *conversation) error {
-	var all []web.ShardStatus
+	var all []status.Shard
 	if err := with.fetch("/api/v1/shards", &all); err != nil {
 		return err
 	}
-	shown := []web.ShardStatus{}
+	shown := []status.Shard{}
 	for _, shard := range all {
 		if c.Queue == "" || shard.Queue == c.Queue {
 			shown = append(shown, shard)
@@ -44,7 +44,7 @@ func (c *shardsCommand) Run(with *conversation) error {
 }
 
 // queuesOf are the names of the queues that shards belong to.
-func queuesOf(shards []web.ShardStatus) (names []string) {
+func queuesOf(shards []status.Shard) (names []string) {
 	for _, shard := range shards {
 		names = append(names, shard.Queue)
 	}
@@ -58,7 +58,7 @@ type membersCommand struct {
 
 // Run prints who seems alive.
 func (c *membersCommand) Run(with *conversation) error {
-	var members []web.MemberStatus
+	var members []status.Member
 	return with.show("/api/v1/members", &members, func() {
 		with.table("NODE STATE DRAINING ADDRESS SINCE INSTANCE", func(row func(string, ...any)) {
 			for _, m := range members {
@@ -83,7 +83,7 @@ func (c *planCommand) Run(with *conversation) error {
 			query.Set(name, strings.Join(nodes, ","))
 		}
 	}
-	var plan struct{ Moves []web.Move }
+	var plan struct{ Moves []status.Move }
 	return with.show("/api/v1/plan?"+query.Encode(), &plan, func() {
 		if len(plan.Moves) == 0 {
 			with.say("nothing would move\n")
@@ -120,17 +120,6 @@ type whyCommand struct {
 	ID     string `arg:"" name:"key" help:"The job's id."`
 }
 
-// whyAnswer is what a node says of one id.
-type whyAnswer struct {
-	ID     string   `json:"id"`
-	Queue  string   `json:"queue"` // "" if no queue has the id
-	Shard  int      `json:"shard"` // -1 then
-	State  string   `json:"state"`
-	Reason string   `json:"reason"`
-	Due    *float64 `json:"due_s"`
-	Since  *float64 `json:"since_s,omitempty"`
-}
-
 // Run prints where an id is and what keeps it there.
 func (c *whyCommand) Run(with *conversation) error {
 	answers, err := c.find(with)
@@ -152,21 +141,18 @@ func (c *whyCommand) Run(with *conversation) error {
 		}
 		with.say("%s%s: %s: %s\n", one.ID, where, one.State, one.Reason)
 	})
-	if err == nil && one.State == absent {
+	if err == nil && one.State == status.Absent {
 		return &exitError{code: exitUsage} // as jobs show has it; the answer says the rest
 	}
 	return err
 }
 
-// absent is the state of an id that no job has.
-const absent = "absent"
-
 // find asks the queue that is named, or all: then it returns the answers of those that
 // have the id. There is at least one.
-func (c *whyCommand) find(with *conversation) (found []whyAnswer, err error) {
+func (c *whyCommand) find(with *conversation) (found []status.Why, err error) {
 	queues := []string{c.Queue}
 	if c.Queue == "" {
-		var all struct{ Queues []web.QueueStatus }
+		var all struct{ Queues []status.Queue }
 		if err := with.fetch("/api/v1/queues", &all); err != nil {
 			return nil, err
 		}
@@ -176,17 +162,17 @@ func (c *whyCommand) find(with *conversation) (found []whyAnswer, err error) {
 		}
 	}
 	for _, name := range queues {
-		var one whyAnswer
+		var one status.Why
 		if err := with.fetch("/api/v1/why?"+url.Values{"queue": {name}, "id": {c.ID}}.Encode(), &one); err != nil {
 			return nil, err
 		}
-		if one.State != absent || len(queues) == 1 {
+		if one.State != status.Absent || len(queues) == 1 {
 			found = append(found, one)
 		}
 	}
 	if len(found) == 0 {
 		reason := fmt.Sprintf("no queue has a job %q: it is done, or was never pushed (queues: %s)", c.ID, strings.Join(queues, ", "))
-		found = append(found, whyAnswer{ID: c.ID, Shard: -1, State: absent, Reason: reason})
+		found = append(found, status.Why{ID: c.ID, Shard: -1, State: status.Absent, Reason: reason})
 	}
 	return found, nil
 }

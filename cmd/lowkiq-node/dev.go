@@ -13,6 +13,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/embedded"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/dashboard"
 )
 
 // sampleQueue is the queue that dev handles.
@@ -43,13 +45,17 @@ func (c *devCommand) Run(s *streams) error {
 	up := make(chan *node.Node)
 	var nodes []*node.Node
 	for i := 1; i <= c.Nodes; i++ {
-		cfg := node.Config{Name: devName(i, c.Nodes), Redis: redis.URL(), Version: version().Version, Log: s.logger(c.LogLevel)}
+		log := s.logger(c.LogLevel)
+		how := setup{
+			node.Config{Name: devName(i, c.Nodes), Redis: redis.URL(), Version: version().Version, Log: log},
+			web.Config{Pages: dashboard.New, Version: version().Version, Log: log},
+		}
 		if i == 1 {
-			cfg.HTTP = c.HTTP
+			how.web.Address = c.HTTP
 		}
 		group.Go(func() error {
-			err := serveUnder(ctx, cfg, func(cfg node.Config) (*node.Node, error) { return devNode(cfg, s.out) }, func(n *node.Node) { send(ctx, up, n) })
-			return listening(err, cfg, "--http", "--http")
+			err := serve(ctx, how, func(cfg node.Config) (*node.Node, error) { return devNode(cfg, s.out) }, func(n *node.Node) { send(ctx, up, n) })
+			return listening(err, how.web.Address, "--http", "--http")
 		})
 		select {
 		case <-ctx.Done():

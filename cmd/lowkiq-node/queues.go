@@ -5,6 +5,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -22,7 +23,7 @@ type queuesList struct {
 
 // Run prints all queues.
 func (c *queuesList) Run(with *conversation) error {
-	var all struct{ Queues []web.QueueStatus }
+	var all struct{ Queues []status.Queue }
 	return with.show("/api/v1/queues", &all, func() { queueTable(with, all.Queues) })
 }
 
@@ -37,9 +38,9 @@ type queuesShow struct {
 
 // Run prints one queue.
 func (c *queuesShow) Run(with *conversation) error {
-	var one web.QueueStatus
+	var one status.Queue
 	return with.show(queuePath(c.Queue, ""), &one, func() {
-		queueTable(with, []web.QueueStatus{one})
+		queueTable(with, []status.Queue{one})
 		with.say("payloads: stored %s, at most %s each; of one id %d, %s\n", codecText(one.Codec), sizeText(one.Limits.PayloadBytes), one.Limits.Payloads, sizeText(one.Limits.IDPayload))
 	})
 }

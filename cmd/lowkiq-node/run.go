@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 type runCommand struct {
@@ -37,24 +37,26 @@ type runCommand struct {
 }
 
 // Run runs the node until a signal ends it.
-func (c *runCommand) Run(s *streams, ctx *kong.Context) error {
+func (c *runCommand) Run(s *streams, parsed *kong.Context) error {
 	if c.Config == "" {
 		fmt.Fprint(s.out, config.Minimal)
 		return fail(exitUsage, "run needs --config FILE; a minimal one is on stdout: save it and fill in the queues")
 	}
-	cfg, err := c.load(ctx)
+	cfg, err := c.load(parsed)
 	if err != nil {
 		return err
 	}
 	log := s.logger(c.LogLevel)
 	c.warnOfPasswords(cfg, log)
-	nodeCfg, err := nodeConfig(cfg, log)
+	how, err := setupOf(cfg, log)
 	if err != nil {
 		return err
 	}
-	err = serve(nodeCfg, func(n node.Config) (*node.Node, error) { return buildNode(cfg, n) },
-		func(n *node.Node) { fmt.Fprintln(s.out, startLine(nodeCfg, cfg, n)+"\n"+joinLine(c.Config, n)) }, s.err)
-	return listening(err, nodeCfg, "node.http (or --http, LOWKIQ_NODE_HTTP)", "node.bind (or --bind, LOWKIQ_NODE_BIND)")
+	ctx, stop := underSignals(s.err)
+	defer stop()
+	err = serve(ctx, how, func(n node.Config) (*node.Node, error) { return buildNode(cfg, n) },
+		func(n *node.Node) { fmt.Fprintln(s.out, startLine(how.node, cfg, n)+"\n"+joinLine(c.Config, n)) })
+	return listening(err, how.web.Address, "node.http (or --http, LOWKIQ_NODE_HTTP)", "node.bind (or --bind, LOWKIQ_NODE_BIND)")
 }
 
 // startLine is what a person wants to see first.
@@ -76,23 +78,20 @@ func joinLine(file string, n *node.Node) string {
 	return fmt.Sprintf("next node: lowkiq-node run --config %s --join %s", file, n.Gossip())
 }
 
-// serve builds a node and runs it under signals; started is called once it can be reached.
-func serve(cfg node.Config, build func(node.Config) (*node.Node, error), started func(*node.Node), stacks io.Writer) error {
-	ctx, stop := underSignals(stacks)
-	defer stop()
-	return serveUnder(ctx, cfg, build, started)
-}
-
-// serveUnder runs a node until ctx ends. Addresses that are left open are those of the
-// first free ports; a node that lost them to another one that starts takes the next.
-func serveUnder(ctx context.Context, cfg node.Config, build func(node.Config) (*node.Node, error), started func(*node.Node)) error {
+// serve builds a node and runs it until ctx ends; started is called once it can be reached. Addresses that
+// are left open are those of the first free ports; a node that lost them to another one that starts takes the next.
+func serve(ctx context.Context, how setup, build func(node.Config) (*node.Node, error), started func(*node.Node)) error {
 	var began atomic.Bool
-	cfg.OnStart = func() error { began.Store(true); return nil }
+	how.node.OnStart = func() error { began.Store(true); return nil }
 	var p ports
 	for {
-		n, err := build(p.fill(cfg))
+		filled := p.fill(how)
+		n, err := build(filled.node)
 		if err != nil {
 			return err
+		}
+		if err := web.Serve(n, filled.web); err != nil {
+			return &exitError{exitUsage, err}
 		}
 		running, ended := context.WithCancel(ctx)
 		announced := announce(running, n, started)

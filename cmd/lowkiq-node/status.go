@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 type statusCommand struct {
@@ -13,7 +13,7 @@ type statusCommand struct {
 
 // Run prints the cluster's nodes and queues.
 func (c *statusCommand) Run(with *conversation) error {
-	var status web.Status
+	var status status.Status
 	return with.show("/api/v1/status", &status, func() {
 		with.say("cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
 			cmp.Or(status.Generation.Record, "0"), status.Generation.Index)
@@ -33,7 +33,7 @@ func (c *statusCommand) Run(with *conversation) error {
 	})
 }
 
-func queueTable(with *conversation, queues []web.QueueStatus) {
+func queueTable(with *conversation, queues []status.Queue) {
 	with.table("QUEUE STATE LAG READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
 		for _, q := range queues {
 			state := "running"

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 var somePicture = Picture{Handled: Payloads / 2, PerSecond: 640, Lag: 1.25, Unowned: 5, Now: "kill -9 of n2",
@@ -76,15 +76,15 @@ func TestRate(t *testing.T) {
 }
 
 func viewOf(leader string, owners ...string) *view {
-	var shards []web.ShardStatus
+	var shards []status.Shard
 	for _, owner := range owners {
-		s := web.ShardStatus{State: web.Owned, Owner: owner + "/B.1"}
+		s := status.Shard{State: status.Owned, Owner: owner + "/B.1"}
 		if owner == "" {
-			s = web.ShardStatus{State: web.Claiming, Owner: "dead/B.1"}
+			s = status.Shard{State: status.Claiming, Owner: "dead/B.1"}
 		}
 		shards = append(shards, s)
 	}
-	return newView(time.Now(), web.Status{Leader: leader}, shards)
+	return newView(time.Now(), status.Status{Leader: leader}, shards)
 }
 
 func TestBalanced(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // view is what a node says of its cluster. It does not change.
@@ -48,9 +48,9 @@ func look(ctx context.Context, from *doors) (*view, error) {
 	if client == nil {
 		return nil, errNobody
 	}
-	var status web.Status
-	var shards []web.ShardStatus
-	for path, into := range map[string]any{"/api/v1/status": &status, "/api/v1/shards": &shards} {
+	var known status.Status
+	var shards []status.Shard
+	for path, into := range map[string]any{"/api/v1/status": &known, "/api/v1/shards": &shards} {
 		answer, err := client.Get(ctx, path)
 		if err != nil {
 			return nil, err
@@ -59,14 +59,14 @@ func look(ctx context.Context, from *doors) (*view, error) {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return newView(asked, status, shards), nil
+	return newView(asked, known, shards), nil
 }
 
-func newView(asked time.Time, status web.Status, shards []web.ShardStatus) *view {
-	v := &view{asked: asked, leader: status.Leader, owners: make([]string, len(shards)), owned: map[string]int{}}
+func newView(asked time.Time, known status.Status, shards []status.Shard) *view {
+	v := &view{asked: asked, leader: known.Leader, owners: make([]string, len(shards)), owned: map[string]int{}}
 	for i, shard := range shards {
 		v.lag = max(v.lag, shard.Lag)
-		if shard.State != web.Owned && shard.State != web.Leaving {
+		if shard.State != status.Owned && shard.State != status.Leaving {
 			continue
 		}
 		v.owners[i], _, _ = strings.Cut(shard.Owner, "/")

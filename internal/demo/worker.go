@@ -12,6 +12,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/dashboard"
 )
 
 // The demo's queue.
@@ -48,7 +50,7 @@ func Work(ctx context.Context, cfg WorkerConfig) error {
 		os.Exit(1)
 	}()
 	n, err := node.New(node.Config{
-		Name: cfg.Name, Redis: cfg.Redis, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0", TTL: leaseTTL, Concurrency: 8, Log: cfg.Log,
+		Name: cfg.Name, Redis: cfg.Redis, Bind: "127.0.0.1:0", TTL: leaseTTL, Concurrency: 8, Log: cfg.Log,
 	})
 	if err != nil {
 		return err
@@ -57,6 +59,9 @@ func Work(ctx context.Context, cfg WorkerConfig) error {
 	// A crash is no fault of the jobs here: none is to be buried for it.
 	rules := node.QueueConfig{Name: queueName, Shards: queueShards, MaxCrashes: -1}
 	if err := n.Handle(rules, counted(work, cfg.Told)); err != nil {
+		return err
+	}
+	if err := web.Serve(n, web.Config{Pages: dashboard.New, Log: cfg.Log}); err != nil {
 		return err
 	}
 	running, ended := context.WithCancel(ctx)

@@ -2,52 +2,17 @@ package dashboard
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"net/http"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// Owners says of a shard, and of the instance that holds its claim ("" = none), which
-// node should own it and how it is looked after.
-type Owners func(shard lowkiq.Shard, holder string) (assigned string, state web.ShardState)
-
-// Config says where the pages' figures come from. Client, Status, Owners and Cluster are
-// required; the zero value of any other field is its default.
-type Config struct {
-	Client *queue.Client
-	// Status is what the node knows of the cluster. Its Queues are not looked at.
-	Status func(context.Context) (web.Status, error)
-	// Owners reads the leases once, for as many shards as are to be judged by them.
-	Owners  func(context.Context) (Owners, error)
-	Cluster web.Cluster
-	// Log gets what an operator would want to know. Default: nothing is logged.
-	Log *slog.Logger
-	// Version of the program, for people.
-	Version string
-}
-
-// Validate says which field is missing.
-func (cfg Config) Validate() error {
-	switch {
-	case cfg.Client == nil:
-		return errors.New("dashboard: Client is missing")
-	case cfg.Status == nil:
-		return errors.New("dashboard: Status is missing")
-	case cfg.Owners == nil:
-		return errors.New("dashboard: Owners is missing")
-	case cfg.Cluster.Members == nil || cfg.Cluster.Plan == nil || cfg.Cluster.Why == nil || cfg.Cluster.Drain == nil:
-		return errors.New("dashboard: Cluster is incomplete")
-	}
-	return nil
-}
-
 // Dashboard serves the pages.
 type Dashboard struct {
-	cfg     Config
+	node    web.Node
+	client  *queue.Client
+	cfg     web.Config
 	source  redisSource
 	sampler *sampler
 	pages   *templates
@@ -56,20 +21,16 @@ type Dashboard struct {
 	mux     *http.ServeMux
 }
 
-// New builds the pages of a node. Figures are read while Run runs.
-func New(cfg Config) (*Dashboard, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+// New builds the pages of a node: it is what [web.Config] takes as Pages.
+func New(n web.Node, cfg web.Config) (web.Pages, error) { return newDashboard(n, cfg) }
+
+func newDashboard(n web.Node, cfg web.Config) (*Dashboard, error) {
 	pages, err := parseTemplates()
 	if err != nil {
 		return nil, err
 	}
 	d := &Dashboard{
-		cfg: cfg, source: redisSource{cfg}, pages: pages, streams: make(chan struct{}, maxStreams),
+		node: n, client: n.Client(), cfg: cfg, source: redisSource{n, n.Client()}, pages: pages, streams: make(chan struct{}, maxStreams),
 		assets: assetsVersion(), mux: http.NewServeMux(),
 	}
 	d.sampler = newSampler(d.source)

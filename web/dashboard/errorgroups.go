@@ -64,7 +64,7 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 	if b.Recent, err = q.RecentAttempts(r.Context(), recentAttempts); err != nil {
 		return view{}, err
 	}
-	if b.Now, err = d.cfg.Client.Time(r.Context()); err != nil {
+	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}
 	return view{Page: "errors", Title: "Errors of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil

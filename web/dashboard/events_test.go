@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -103,7 +104,7 @@ func TestStreamsAreBounded(t *testing.T) {
 func TestStreamsEndWithTheNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	pages, err := New(w.pages.cfg)
+	pages, err := newDashboard(w.pages.node, w.pages.cfg)
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { _ = pages.Run(ctx) }()
@@ -126,7 +127,7 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, client.Close()) })
 	w := &world{t: t, client: client}
-	w.pages, err = New(Config{Client: client, Status: w.status, Owners: owners, Cluster: w.cluster()})
+	w.pages, err = newDashboard(fakeNode{w: w}, web.Config{Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	node := w.node(web.Tokens{Read: []string{readToken}})
 	src := &fakeSource{entries: oneQueue(3), takes: time.Millisecond}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -19,7 +20,7 @@ type jobBody struct {
 	Shard    int
 	Found    bool
 	Job      queue.Listed
-	Reason   web.Reason
+	Reason   status.Why
 	Payloads []payloadLine
 	Hidden   int // payloads that are not shown
 	Bytes    int
@@ -78,13 +79,13 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 	if b.Job, b.Found, err = q.Job(r.Context(), id); err != nil {
 		return view{}, err
 	}
-	if b.Reason, err = d.cfg.Cluster.Why(r.Context(), q, id); err != nil {
+	if b.Reason, err = d.node.Why(r.Context(), q, id); err != nil {
 		return view{}, err
 	}
 	if b.Attempts, err = q.Attempts(r.Context(), id); err != nil {
 		return view{}, err
 	}
-	if b.Now, err = d.cfg.Client.Time(r.Context()); err != nil {
+	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}
 	b.fill(web.MayChange(r))
@@ -153,7 +154,7 @@ const searchedQueues = 1000
 
 // find looks for an id in every queue.
 func (d *Dashboard) find(ctx context.Context, id string) (found []foundJob, err error) {
-	entries, err := d.cfg.Client.Registry(ctx)
+	entries, err := d.client.Registry(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +162,7 @@ func (d *Dashboard) find(ctx context.Context, id string) (found []foundJob, err 
 		return nil, refuse(http.StatusBadRequest, "There are %d queues, at most %d are searched: name the queue of the id.", len(entries), searchedQueues)
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		q, err := d.cfg.Client.Queue(ctx, name)
+		q, err := d.client.Queue(ctx, name)
 		if err != nil {
 			return nil, err
 		}

@@ -95,7 +95,7 @@ func (d *Dashboard) holders(ctx context.Context, q *queue.Queue, rows []listRow)
 			shards = append(shards, s)
 		}
 	}
-	stats, err := d.cfg.Client.Stats(ctx, shards...)
+	stats, err := d.client.Stats(ctx, shards...)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 		if err != nil {
 			return view{}, err
 		}
-		now, err := d.cfg.Client.Time(r.Context())
+		now, err := d.client.Time(r.Context())
 		if err != nil {
 			return view{}, err
 		}
@@ -143,7 +143,7 @@ func (d *Dashboard) queue(r *http.Request) (*queue.Queue, error) {
 	if err := queue.CheckName("queue", name); err != nil {
 		return nil, refuse(http.StatusNotFound, "There is no such queue: %v.", err)
 	}
-	return d.cfg.Client.Queue(r.Context(), name)
+	return d.client.Queue(r.Context(), name)
 }
 
 func bodyOf(kind listKind, name string, by visit) *listBody {

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // nodesBody is the page of the nodes.
 type nodesBody struct {
-	Status web.Status
+	Status status.Status
 	Voters int
 	Nodes  []nodeRow
 	Gossip bool // the answering node gossips
@@ -22,11 +22,11 @@ type nodesBody struct {
 
 // nodeRow is one instance, by its lease and by gossip.
 type nodeRow struct {
-	web.NodeStatus
+	status.Node
 	Leased bool
 	Leader bool
-	Member *web.MemberStatus // nil: gossip does not know it
-	Action *action           // drain, or its undoing; nil: not now, or not by this visitor
+	Member *status.Member // nil: gossip does not know it
+	Action *action        // drain, or its undoing; nil: not now, or not by this visitor
 }
 
 // Link is where the node's own pages are, "" if it does not say.
@@ -56,7 +56,7 @@ func nodeRows(s *snapshot, acts bool) []nodeRow {
 	var rows []nodeRow
 	known := map[string]bool{}
 	for _, n := range s.Status.Nodes {
-		row := nodeRow{NodeStatus: n, Leased: n.State != web.Gone, Leader: n.Name == s.Status.Leader && n.State != web.Gone}
+		row := nodeRow{Node: n, Leased: n.State != status.Gone, Leader: n.Name == s.Status.Leader && n.State != status.Gone}
 		for i, m := range s.Members {
 			if m.Instance == n.Instance {
 				row.Member = &s.Members[i]
@@ -64,7 +64,7 @@ func nodeRows(s *snapshot, acts bool) []nodeRow {
 		}
 		if row.Leased && acts {
 			name := "drain"
-			if n.State == web.Draining {
+			if n.State == status.Draining {
 				name = "undrain"
 			}
 			row.Action = &buttons(name)[0]
@@ -74,7 +74,7 @@ func nodeRows(s *snapshot, acts bool) []nodeRow {
 	}
 	for i, m := range s.Members {
 		if !known[m.Instance] {
-			rows = append(rows, nodeRow{NodeStatus: web.NodeStatus{Name: m.Node, Instance: m.Instance, State: web.Gone}, Member: &s.Members[i]})
+			rows = append(rows, nodeRow{Node: status.Node{Name: m.Node, Instance: m.Instance, State: status.Gone}, Member: &s.Members[i]})
 		}
 	}
 	slices.SortStableFunc(rows, func(x, y nodeRow) int {

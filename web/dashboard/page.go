@@ -15,6 +15,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -77,7 +78,7 @@ type navEntry struct{ Path, Name string }
 
 func (d *Dashboard) shell(r *http.Request) shell {
 	s := shell{
-		Cluster: d.cfg.Client.Cluster(), Version: d.cfg.Version, Session: !web.SessionEnd(r).IsZero(), Acts: web.MayChange(r), Assets: d.assets,
+		Cluster: d.client.Cluster(), Version: d.cfg.Version, Session: !web.SessionEnd(r).IsZero(), Acts: web.MayChange(r), Assets: d.assets,
 		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {"/redis", "Redis"}},
 	}
 	if now, _ := d.sampler.peek(); now.Err != nil {
@@ -143,25 +144,25 @@ func refuse(status int, format string, args ...any) error {
 
 // failure is the page that tells of an error.
 func (d *Dashboard) failure(r *http.Request, err error) view {
-	status, p := http.StatusInternalServerError, problem{Heading: "This did not work", Detail: d.explain(err)}
+	code, p := http.StatusInternalServerError, problem{Heading: "This did not work", Detail: d.explain(err)}
 	var own *refusal
 	switch {
 	case errors.As(err, &own):
-		status, p.Heading = own.status, "This cannot be shown"
-		if status == http.StatusNotFound {
+		code, p.Heading = own.status, "This cannot be shown"
+		if code == http.StatusNotFound {
 			p.Heading = "Nothing is here"
 		}
-	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, web.ErrUnknownNode):
-		status, p.Heading = http.StatusNotFound, "Nothing is here"
-	case errors.Is(err, web.ErrNoCluster), errors.Is(err, web.ErrNodeExists), errors.Is(err, web.ErrNotHeard):
-		status, p.Heading = http.StatusConflict, "This is not possible now"
+	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode):
+		code, p.Heading = http.StatusNotFound, "Nothing is here"
+	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard):
+		code, p.Heading = http.StatusConflict, "This is not possible now"
 	case away(err):
-		status, p.Heading = http.StatusServiceUnavailable, "Redis cannot be reached"
+		code, p.Heading = http.StatusServiceUnavailable, "Redis cannot be reached"
 		p.Advice = "Jobs are safe where they are. Nodes go on by themselves once Redis answers; reload this page then."
 	default:
 		d.cfg.Log.Error("page failed", "path", r.URL.Path, "err", err)
 	}
-	return view{Page: "problem", Title: p.Heading, Nav: r.URL.Path, Status: status, Body: p}
+	return view{Page: "problem", Title: p.Heading, Nav: r.URL.Path, Status: code, Body: p}
 }
 
 // away reports whether it was Redis that did not answer.
@@ -171,7 +172,7 @@ func away(err error) bool {
 
 func (d *Dashboard) explain(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Sprintf("Redis %s did not answer within %s: %v", d.cfg.Client.Redis(), answerTime, err)
+		return fmt.Sprintf("Redis %s did not answer within %s: %v", d.client.Redis(), answerTime, err)
 	}
 	return err.Error()
 }

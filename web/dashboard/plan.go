@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // shownMoves is how many moves of a plan are listed one by one.
@@ -18,7 +18,7 @@ type planBody struct {
 	Add, Remove string
 	Nodes       []string // that live
 	Asked       bool
-	Moves       []web.Move
+	Moves       []status.Move
 	Total       int
 	Flows       []flow
 	Refused     string // why there is no plan
@@ -34,7 +34,7 @@ func (d *Dashboard) planPage(r *http.Request) (view, error) {
 	values := r.URL.Query()
 	b := planBody{Add: values.Get("add"), Remove: values.Get("remove"), Asked: values.Has("add") || values.Has("remove")}
 	for _, n := range d.sampler.await(r.Context(), "", recent).Status.Nodes {
-		if n.State == web.Live {
+		if n.State == status.Live {
 			b.Nodes = append(b.Nodes, n.Name)
 		}
 	}
@@ -55,7 +55,7 @@ func (d *Dashboard) planPage(r *http.Request) (view, error) {
 }
 
 func (d *Dashboard) dryRun(r *http.Request, b *planBody, add, remove []string) error {
-	moves, err := d.cfg.Cluster.Plan(r.Context(), add, remove)
+	moves, err := d.node.Plan(r.Context(), add, remove)
 	b.Total, b.Flows, b.Moves = len(moves), flowsOf(moves), moves[:min(len(moves), shownMoves)]
 	return err
 }
@@ -74,7 +74,7 @@ func namesOf(lists ...string) (add, remove []string, err error) {
 	return read[0], read[1], nil
 }
 
-func flowsOf(moves []web.Move) []flow {
+func flowsOf(moves []status.Move) []flow {
 	counts := map[[2]string]int{}
 	for _, m := range moves {
 		counts[[2]string{m.From, m.To}]++

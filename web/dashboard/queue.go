@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // shardsPerPage is how many shards a table shows.
@@ -107,7 +107,7 @@ func ownersOf(shards []shardFigures) []ownerCount {
 
 // holder is the live node that has the shard.
 func (s shardFigures) holder() string {
-	if s.State == web.Owned || s.State == web.Leaving {
+	if s.State == status.Owned || s.State == status.Leaving {
 		return nodeOf(s.Owner.Instance)
 	}
 	return ""

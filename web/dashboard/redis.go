@@ -30,11 +30,11 @@ type factGroup struct {
 type fact struct{ Name, Value, Class string }
 
 func (d *Dashboard) redisPage(r *http.Request) (view, error) {
-	servers, err := d.cfg.Client.Info(r.Context())
+	servers, err := d.client.Info(r.Context())
 	if err != nil {
 		return view{}, err
 	}
-	b := redisBody{Address: d.cfg.Client.Redis()}
+	b := redisBody{Address: d.client.Redis()}
 	for _, one := range servers {
 		b.Servers = append(b.Servers, serverOf(one))
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -131,7 +132,7 @@ func (d *Dashboard) request(w http.ResponseWriter, r *http.Request) (q request, 
 	if err := queue.CheckName("queue", q.Queue); err != nil {
 		return q, refuse(http.StatusBadRequest, "queue: %v.", err)
 	}
-	q.queue, err = d.cfg.Client.Queue(r.Context(), q.Queue)
+	q.queue, err = d.client.Queue(r.Context(), q.Queue)
 	return q, err
 }
 
@@ -211,9 +212,9 @@ func (d *Dashboard) confirm(w http.ResponseWriter, r *http.Request) {
 func (d *Dashboard) count(ctx context.Context, b *confirmBody) (err error) {
 	switch {
 	case b.drain != nil:
-		status, err := d.cfg.Status(ctx)
-		for _, n := range status.Nodes {
-			if n.Name == b.Node && n.State != web.Gone {
+		known, err := d.node.Status(ctx)
+		for _, n := range known.Nodes {
+			if n.Name == b.Node && n.State != status.Gone {
 				b.Jobs += n.Shards
 			}
 		}
@@ -313,11 +314,11 @@ func (d *Dashboard) do(ctx context.Context, q request) (res result, err error) {
 	res.request = q
 	switch {
 	case q.drain != nil:
-		res.Instance, err = d.cfg.Cluster.Drain(ctx, q.Node, *q.drain)
+		res.Instance, err = d.node.Drain(ctx, q.Node, *q.drain)
 	case q.paused != nil && *q.paused:
-		err = d.cfg.Client.Pause(ctx, q.Queue)
+		err = d.client.Pause(ctx, q.Queue)
 	case q.paused != nil:
-		err = d.cfg.Client.Resume(ctx, q.Queue)
+		err = d.client.Resume(ctx, q.Queue)
 	case q.onIDs():
 		res.Changed, err = q.queue.Apply(ctx, q.Action, q.IDs...)
 		res.Skipped = len(q.IDs) - res.Changed

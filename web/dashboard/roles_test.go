@@ -2,13 +2,10 @@ package dashboard
 
 import (
 	"bufio"
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -21,10 +18,8 @@ const (
 // node puts the pages behind tokens, as a node does.
 func (w *world) node(tokens web.Tokens) http.Handler {
 	w.t.Helper()
-	cluster := w.cluster()
-	cluster.Shards = func(context.Context) ([]web.ShardStatus, error) { return nil, nil }
-	handler, err := web.New(web.Config{
-		Client: w.client, Status: w.status, Cluster: cluster, Metrics: prometheus.NewRegistry(), Pages: w.pages, Tokens: tokens,
+	handler, err := web.New(fakeNode{w: w}, web.Config{
+		Pages: func(web.Node, web.Config) (web.Pages, error) { return w.pages, nil }, Tokens: tokens,
 		Names: []string{"example.com"}, // httptest.NewRequest's
 	})
 	must(w.t, err)

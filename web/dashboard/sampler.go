@@ -9,7 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // How figures are sampled. Reading a chunk takes Redis a few milliseconds; the pause
@@ -27,11 +27,11 @@ const (
 
 // overview is what is read before the shards.
 type overview struct {
-	Status  web.Status // Queues is empty
-	Members []web.MemberStatus
+	Status  status.Status // Queues is empty
+	Members []status.Member
 	Entries map[string]queue.Entry
-	Owners  Owners
-	Handled web.Handled // nil: not known
+	Owners  status.Owners
+	Handled status.Handled // nil: not known
 }
 
 // unhandled reports whether no living node handles a queue.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // fakeSource has queues of which each read takes a while.
@@ -29,7 +29,7 @@ type fakeSource struct {
 func (f *fakeSource) overview(context.Context) (overview, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return overview{Entries: f.entries, Owners: func(lowkiq.Shard, string) (string, web.ShardState) { return "n1", web.Owned }}, f.err
+	return overview{Entries: f.entries, Owners: func(lowkiq.Shard, string) (string, status.ShardState) { return "n1", status.Owned }}, f.err
 }
 
 func (f *fakeSource) counted(context.Context) (processed, failed int64, shards int, err error) {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // The map of shards: rows of cells, a cell per shard, with its owner's colour and letters.
@@ -34,7 +34,7 @@ type legendEntry struct {
 	Mark   string
 	Colour int
 	Shards int
-	State  web.NodeState
+	State  status.NodeState
 }
 
 type mapRow struct {
@@ -62,7 +62,7 @@ func (d *Dashboard) shardsView(s *snapshot, v visit) (view, error) {
 		b.Shards += len(f.Shards)
 		for _, shard := range f.Shards {
 			owned[shard.holder()]++
-			if shard.State != web.Owned {
+			if shard.State != status.Owned {
 				b.Moving++
 			}
 		}
@@ -75,16 +75,16 @@ func (d *Dashboard) shardsView(s *snapshot, v visit) (view, error) {
 }
 
 // legendOf gives every node a mark and a colour, in order of their names.
-func legendOf(nodes []web.NodeStatus, owned map[string]int) []legendEntry {
-	states := map[string]web.NodeState{}
+func legendOf(nodes []status.Node, owned map[string]int) []legendEntry {
+	states := map[string]status.NodeState{}
 	for _, n := range nodes {
-		if states[n.Name] == "" || n.State == web.Live {
+		if states[n.Name] == "" || n.State == status.Live {
 			states[n.Name] = n.State
 		}
 	}
 	for node := range owned {
 		if node != "" && states[node] == "" {
-			states[node] = web.Gone
+			states[node] = status.Gone
 		}
 	}
 	var legend []legendEntry
@@ -122,11 +122,11 @@ func cellOf(queue string, index int, s shardFigures, byNode map[string]legendEnt
 		c.Title += node
 	}
 	switch s.State {
-	case web.Owned:
-	case web.Leaving:
+	case status.Owned:
+	case status.Leaving:
 		c.Class += " leaving"
 		c.Title += ", on its way to " + cmp.Or(s.Assigned, "another node")
-	case web.Claiming:
+	case status.Claiming:
 		c.Mark, c.Class = "…", "claiming"
 		c.Title += "to be claimed by " + cmp.Or(s.Assigned, "a node")
 	default:
@@ -151,7 +151,7 @@ func summaryOf(shards []shardFigures) string {
 		parts = append(parts, owner.Node+" "+count(owner.Shards))
 	}
 	for _, s := range shards {
-		if s.State == web.Leaving {
+		if s.State == status.Leaving {
 			leaving++
 		}
 	}

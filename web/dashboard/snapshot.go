@@ -6,16 +6,16 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // snapshot is the cluster in figures, as far as it has been read. It never changes: all
 // pages and streams of a moment share one.
 type snapshot struct {
-	At      time.Time  // when it was made; zero: nothing has been read yet
-	Seen    time.Time  // when reading what stands above the shards began: all but the figures
-	Status  web.Status // of the cluster and its nodes; Queues is empty
-	Members []web.MemberStatus
+	At      time.Time     // when it was made; zero: nothing has been read yet
+	Seen    time.Time     // when reading what stands above the shards began: all but the figures
+	Status  status.Status // of the cluster and its nodes; Queues is empty
+	Members []status.Member
 	Queues  []*figures // all that are registered, by name
 	Samples []sample   // the last minutes, oldest first
 	Err     error      // why it could not be made anew
@@ -54,7 +54,7 @@ func speedOf(t queue.Timing) speed {
 type shardFigures struct {
 	queue.Stats
 	Assigned string // the node that should own it
-	State    web.ShardState
+	State    status.ShardState
 }
 
 // rate is how fast counters grow, per second.

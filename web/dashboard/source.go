@@ -8,33 +8,37 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
 // redisSource reads what the node knows and what Redis holds.
-type redisSource struct{ cfg Config }
+type redisSource struct {
+	node   web.Node
+	client *queue.Client
+}
 
 func (r redisSource) overview(ctx context.Context) (o overview, err error) {
-	if o.Status, err = r.cfg.Status(ctx); err != nil {
+	if o.Status, err = r.node.Status(ctx); err != nil {
 		return o, err
 	}
-	if o.Members, err = r.cfg.Cluster.Members(); err != nil && !errors.Is(err, web.ErrNoCluster) {
+	if o.Members, err = r.node.Members(); err != nil && !errors.Is(err, status.ErrNoCluster) {
 		return o, err
 	}
-	if o.Owners, err = r.cfg.Owners(ctx); err != nil {
+	if o.Owners, err = r.node.Owners(ctx); err != nil {
 		return o, err
 	}
-	if o.Handled, err = r.cfg.Cluster.Handled(ctx); err != nil {
+	if o.Handled, err = r.node.Handled(ctx); err != nil {
 		return o, err
 	}
-	o.Entries, err = r.cfg.Client.Registry(ctx)
+	o.Entries, err = r.client.Registry(ctx)
 	return o, err
 }
 
 func (r redisSource) stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.Stats, error) {
 	asked := make([]*queue.Shard, len(shards))
 	for i, s := range shards {
-		q, err := r.cfg.Client.Queue(ctx, s.Queue)
+		q, err := r.client.Queue(ctx, s.Queue)
 		if err != nil {
 			return nil, err
 		}
@@ -43,21 +47,21 @@ func (r redisSource) stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.
 		}
 		asked[i] = q.Shard(s.Index)
 	}
-	return r.cfg.Client.Stats(ctx, asked...)
+	return r.client.Stats(ctx, asked...)
 }
 
 func (r redisSource) counted(ctx context.Context) (processed, failed int64, shards int, err error) {
-	return r.cfg.Client.Counted(ctx)
+	return r.client.Counted(ctx)
 }
 
 func (r redisSource) timings(ctx context.Context) (map[string]queue.Timing, error) {
-	return r.cfg.Client.Timings(ctx)
+	return r.client.Timings(ctx)
 }
 
 // figures reads one queue now.
 func (r redisSource) figures(ctx context.Context, name string) (*figures, error) {
 	began := time.Now()
-	entries, err := r.cfg.Client.Registry(ctx)
+	entries, err := r.client.Registry(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -65,11 +69,11 @@ func (r redisSource) figures(ctx context.Context, name string) (*figures, error)
 	if !ok {
 		return nil, lowkiq.ErrUnknownQueue
 	}
-	owners, err := r.cfg.Owners(ctx)
+	owners, err := r.node.Owners(ctx)
 	if err != nil {
 		return nil, err
 	}
-	handled, err := r.cfg.Cluster.Handled(ctx)
+	handled, err := r.node.Handled(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,9 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -38,7 +42,7 @@ func newWorld(t testing.TB) *world {
 	w.client, err = queue.Open(queue.Config{Redis: w.redis.URL(), Cluster: "shop", Timeout: 10 * time.Second})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.client.Close()) })
-	w.pages, err = New(Config{Client: w.client, Version: "v1.2.3", Status: w.status, Owners: owners, Cluster: w.cluster()})
+	w.pages, err = newDashboard(fakeNode{w: w}, web.Config{Version: "v1.2.3", Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -57,65 +61,79 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func (w *world) status(ctx context.Context) (web.Status, error) {
-	_, err := w.client.Time(ctx)
-	return web.Status{
-		Cluster: "shop", Generation: web.Generation{Record: "1763600000000", Index: 42}, Leader: "n1",
+// fakeNode is in a cluster with n1, which gets requests, and others, which do not.
+type fakeNode struct {
+	web.Node // what no test asks
+	w        *world
+}
+
+func (n fakeNode) Client() *queue.Client { return n.w.client }
+
+func (n fakeNode) Metrics() prometheus.Gatherer { return prometheus.NewRegistry() }
+
+func (n fakeNode) Status(ctx context.Context) (status.Status, error) {
+	_, err := n.w.client.Time(ctx)
+	return status.Status{
+		Cluster: "shop", Generation: status.Generation{Record: "1763600000000", Index: 42}, Leader: "n1",
 		Warnings: []string{"node n4 of another <host> cannot be reached"},
-		Nodes: []web.NodeStatus{
-			{Name: "n1", Instance: "n1/01J.1", State: web.Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "http://127.0.0.1:7948"},
-			{Name: "n2", Instance: "n2/01K.1", State: web.Draining, LeaseAge: 0.5, Shards: 1, HTTP: "javascript:alert(1)"},
-			{Name: "n3", Instance: "n3/01L.1", State: web.Gone},
+		Nodes: []status.Node{
+			{Name: "n1", Instance: "n1/01J.1", State: status.Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "http://127.0.0.1:7948"},
+			{Name: "n2", Instance: "n2/01K.1", State: status.Draining, LeaseAge: 0.5, Shards: 1, HTTP: "javascript:alert(1)"},
+			{Name: "n3", Instance: "n3/01L.1", State: status.Gone},
 		},
 	}, err
 }
 
-// owners gives all shards to n1.
-func owners(context.Context) (Owners, error) {
-	return func(s lowkiq.Shard, holder string) (string, web.ShardState) {
+func (n fakeNode) Shards(context.Context) ([]status.Shard, error) { return nil, nil }
+
+// Owners gives all shards to n1.
+func (n fakeNode) Owners(context.Context) (status.Owners, error) {
+	return func(s lowkiq.Shard, holder string) (string, status.ShardState) {
 		switch {
 		case nodeOf(holder) == "n1":
-			return "n1", web.Owned
+			return "n1", status.Owned
 		case holder != "":
-			return "n1", web.Leaving
+			return "n1", status.Leaving
 		case s.Index == 2:
-			return "n1", web.Claiming
+			return "n1", status.Claiming
 		}
-		return "", web.NobodyOwns
+		return "", status.Unowned
 	}, nil
 }
 
-func (w *world) cluster() web.Cluster {
-	return web.Cluster{
-		Members: func() ([]web.MemberStatus, error) {
-			return []web.MemberStatus{
-				{Node: "n1", Instance: "n1/01J.1", Boot: "01J", State: "alive", Address: "127.0.0.1:7946", Since: 1763600000},
-				{Node: "n9", Instance: "n9/01M.1", Boot: "01M", State: "dead", Address: "127.0.0.1:7996", Since: 1763600000},
-			}, nil
-		},
-		Plan: func(_ context.Context, add, remove []string) ([]web.Move, error) {
-			if len(remove) > 0 {
-				return nil, fmt.Errorf("%w %q (known: n1)", web.ErrUnknownNode, remove[0])
-			}
-			var moves []web.Move
-			for i, name := range add {
-				moves = append(moves, web.Move{Queue: "orders", Index: i, From: "n1", To: name, Reason: "owner above its share"})
-			}
-			return moves, nil
-		},
-		Why: func(_ context.Context, _ *queue.Queue, id string) (web.Reason, error) {
-			due := 12.5
-			return web.Reason{State: "scheduled", Reason: "the reason of " + id, Due: &due}, nil
-		},
-		Handled: func(context.Context) (web.Handled, error) { return web.Handled{"orders": {"n1"}}, nil },
-		Drain: func(_ context.Context, node string, _ bool) (string, error) {
-			w.drains.Add(1)
-			if node == "n1" {
-				return "n1/01J.1", nil
-			}
-			return "", fmt.Errorf("drain %s: %w", node, web.ErrNotHeard)
-		},
+func (n fakeNode) Members() ([]status.Member, error) {
+	return []status.Member{
+		{Node: "n1", Instance: "n1/01J.1", Boot: "01J", State: "alive", Address: "127.0.0.1:7946", Since: 1763600000},
+		{Node: "n9", Instance: "n9/01M.1", Boot: "01M", State: "dead", Address: "127.0.0.1:7996", Since: 1763600000},
+	}, nil
+}
+
+func (n fakeNode) Plan(_ context.Context, add, remove []string) ([]status.Move, error) {
+	if len(remove) > 0 {
+		return nil, fmt.Errorf("%w %q (known: n1)", status.ErrUnknownNode, remove[0])
 	}
+	var moves []status.Move
+	for i, name := range add {
+		moves = append(moves, status.Move{Queue: "orders", Index: i, From: "n1", To: name, Reason: "owner above its share"})
+	}
+	return moves, nil
+}
+
+func (n fakeNode) Why(_ context.Context, _ *queue.Queue, id string) (status.Why, error) {
+	due := 12.5
+	return status.Why{State: "scheduled", Reason: "the reason of " + id, Due: &due}, nil
+}
+
+func (n fakeNode) Handled(context.Context) (status.Handled, error) {
+	return status.Handled{"orders": {"n1"}}, nil
+}
+
+func (n fakeNode) Drain(_ context.Context, node string, _ bool) (string, error) {
+	n.w.drains.Add(1)
+	if node == "n1" {
+		return "n1/01J.1", nil
+	}
+	return "", fmt.Errorf("drain %s: %w", node, status.ErrNotHeard)
 }
 
 // fill puts jobs of queue orders into every state; queue mail has none, but owners.

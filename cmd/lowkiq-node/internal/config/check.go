@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // check looks at what types and ranges cannot say.
@@ -70,7 +72,9 @@ func (cfg *Config) checkTLS(add func(key string, err error)) {
 	cfg.place("node.tls")
 	cfg.place("redis_tls")
 	own := cfg.Node.TLS
-	add("node.tls", node.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, ClientAuth: node.ClientAuth(own.ClientAuth), PeerName: own.PeerName}.Validate())
+	add("node.tls", cmp.Or(
+		node.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, PeerName: own.PeerName}.Validate(),
+		web.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, ClientAuth: own.ClientAuth == "require"}.Validate()))
 	if cfg.RedisTLS == (RedisTLS{}) {
 		return
 	}

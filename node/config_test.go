@@ -1,0 +1,53 @@
+package node
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/hosts"
+)
+
+func TestReachable(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		cfg    Config
+		filled bool
+	}{
+		{"loopback", Config{Bind: "127.0.0.1:0"}, false},
+		{"one address", Config{Bind: "10.0.0.1:7946"}, false},
+		{"gossip everywhere", Config{Bind: "0.0.0.0:7946"}, true},
+		{"IPv6", Config{Bind: "[::]:7946"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := c.cfg.reachable()
+			if errors.Is(err, hosts.ErrNoAddress) {
+				t.Skip("this machine has no address beyond loopback")
+			}
+			if err != nil || (got.Advertise != "") != c.filled {
+				t.Errorf("got %q, %v, want one: %t", got.Advertise, err, c.filled)
+			}
+			c.cfg.Advertise = "given"
+			if got, err := c.cfg.reachable(); err != nil || got.Advertise != "given" {
+				t.Errorf("got %q, %v, want what was given", got.Advertise, err)
+			}
+		})
+	}
+}
+
+func TestAdvertise(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		host string
+		good bool
+	}{
+		{"", true}, {"localhost", true}, {"node-0.lowkiq.default.svc.cluster.local", true}, {"10.0.0.1", true}, {"2001:db8::5", true}, {"fe80::1%eth0", true},
+		{strings.Repeat("x", 253), true}, {strings.Repeat("x", 254), false},
+		{"10.0.0.1:7946", false}, {"n1:7946", false}, {"[::1]", false}, {"http://n1", false}, {"n 1", false}, {"-n1", false}, {"n1\n", false},
+	} {
+		err := Config{Advertise: c.host}.Validate()
+		if c.good && err != nil || !c.good && (err == nil || !strings.Contains(err.Error(), "advertise ")) {
+			t.Errorf("%.60q: got %v, want it accepted: %v", c.host, err, c.good)
+		}
+	}
+}
