@@ -219,3 +219,34 @@ func (n *Node) Drain(ctx context.Context, name string, on bool) (string, error) 
 	}
 	return info.Instance, err
 }
+
+// Why says why an id is not with a handler now.
+func (n *Node) Why(ctx context.Context, q *queue.Queue, id string) (status.Why, error) {
+	var f status.Facts
+	var err error
+	if f.Job, f.Found, err = q.Job(ctx, id); err != nil {
+		return status.Why{}, err
+	}
+	if f.Standing, err = q.Standing(ctx, id); err != nil {
+		return status.Why{}, err
+	}
+	entries, err := n.client.Registry(ctx)
+	if err != nil {
+		return status.Why{}, err
+	}
+	live, err := n.holders(ctx)
+	if err != nil {
+		return status.Why{}, err
+	}
+	f.Paused = entries[q.Name].Paused
+	f.Shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.Standing.Owner}, n.agreed(), live)
+	f.Handled = shardState(q.Name, "", "", false, live) == status.Claiming
+	f.Refused = live[f.Shard.Owner].RefusedFor(q.Of(id).Shard)
+	f.Unready = live[f.Shard.Owner].Unready[q.Name]
+	if f.Job.State == queue.InFlight && f.Alive() {
+		if f.Where, err = n.ask(ctx, q.Of(id), f.Shard.Owner, id); err != nil {
+			return status.Why{}, err
+		}
+	}
+	return f.Why(id), nil
+}

@@ -1,11 +1,17 @@
-// Package node runs jobs: it is the composition root that joins queue, metrics, web
-// and (with the cluster) membership and rebalance to one process.
+// Package node runs jobs: it is the composition root that joins queue, metrics and (with the
+// cluster) membership and rebalance to one process. It serves nothing over HTTP by itself: see
+// web.Serve, and the examples.
 //
-// A [Node] has a stable name. Each run of its process is a boot; what holds a lease is
+// Build a [Node] with [New], give each of its queues a handler with [Node.Handle], and call
+// [Node.Run], which works until its context ends and then drains. A program that also pushes does
+// so with [Node.Client]. What a node knows of its cluster is told by [Node.Status], [Node.Shards],
+// [Node.Members], [Node.Plan] and [Node.Why]; [Node.Drain] empties a node.
+//
+// A node has a stable name. Each run of its process is a boot; what holds a lease is
 // an instance, "<node>/<boot>.<n>". A process whose lease is lost goes on as instance
 // n+1 with the same shards.
 //
-// Goroutines: Run's oklog/run group has the HTTP server, the handlers that have a Run
+// Goroutines: Run's oklog/run group has the attached server, the handlers that have a Run
 // method, and the instance loop. An instance has a lease keeper, a supervisor that
 // claims and releases shards, a listener for wake-ups and a poller. A shard costs
 // goroutines only while it has work: shard_concurrency lanes at most.

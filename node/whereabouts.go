@@ -1,9 +1,7 @@
 package node
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -40,26 +38,4 @@ func (n *Node) ask(ctx context.Context, s *queue.Shard, owner, id string) (queue
 		return in.whereabouts(s.Shard, id), nil
 	}
 	return n.client.Whereabouts(ctx, owner, s, id, askPatience)
-}
-
-// handling says where a living owner has an id in flight.
-func (f *facts) handling() string {
-	age := ""
-	if !f.job.Since.IsZero() {
-		age = fmt.Sprintf(" %s ago", f.standing.Now.Sub(f.job.Since).Round(time.Millisecond))
-	}
-	owner, popped := f.shard.Owner, fmt.Sprintf("popped%s (flight %d)", age, f.job.Flight)
-	switch f.where.Stage {
-	case queue.Handled:
-		return fmt.Sprintf("a handler of %s has it (flight %d) for %s; it was popped%s", owner, f.job.Flight, f.where.For.Round(time.Millisecond), cmp.Or(age, " before"))
-	case queue.ForProcess:
-		return fmt.Sprintf("%s, it waits for a process of %s: all that handle the queue there are busy", popped, owner)
-	case queue.ForCall:
-		return fmt.Sprintf("%s, it waits for a handler of %s: the queue is at its concurrency there", popped, owner)
-	case queue.ForSlot:
-		return fmt.Sprintf("%s, it waits for a handler of %s: the node is at its concurrency", popped, owner)
-	case queue.Behind:
-		return fmt.Sprintf("%s by %s, it waits for others of its shard that were popped before it", popped, owner)
-	}
-	return fmt.Sprintf("%s has it, %s, and does not say whether a handler has begun", owner, popped)
 }

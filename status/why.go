@@ -1,0 +1,164 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Facts are what is known of an id and its shard when it is asked why no handler has the id. They are
+// read first, and judged apart from that.
+type Facts struct {
+	Job      queue.Listed
+	Found    bool
+	Standing queue.Standing
+	Paused   bool
+	Shard    Shard
+	Where    queue.Whereabouts // of an id in flight, as its owner says
+	Handled  bool              // a live node that is not draining handles the queue
+	Refused  string            // what Redis refuses the shard's owner, "" if nothing
+	Unready  string            // why the owner's handler of the queue cannot work, "" if it can
+}
+
+// Why names the first thing that keeps an id from its handler.
+func (f *Facts) Why(id string) Why {
+	if !f.Found {
+		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.Shard.Queue, id)}
+	}
+	r := Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: string(f.Job.State)}
+	if f.Job.State != queue.Dead && f.Job.State != queue.Waiting {
+		due := f.Job.PerformAt.Sub(f.Standing.Now).Seconds()
+		r.Due = &due
+	}
+	if !f.Job.Since.IsZero() {
+		since := f.Standing.Now.Sub(f.Job.Since).Seconds()
+		r.Since = &since
+	}
+	switch f.Job.State {
+	case queue.Dead:
+		r.Reason = "it is in the morgue" + f.lastError() + ": requeue it, or delete it"
+	case queue.Waiting:
+		r.Reason = "it ran out of retries and waits for a person" + f.lastError() + ": blocked requeue, skip or bury"
+	case queue.InFlight:
+		r.Reason = f.inFlight()
+	default:
+		r.Reason = f.waiting()
+	}
+	return r
+}
+
+func (f *Facts) lastError() string {
+	if f.Job.Error == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (last error: %s)", queue.Gist(f.Job.Error))
+}
+
+func (f *Facts) inFlight() string {
+	switch {
+	case f.Shard.Owner == "":
+		return "it was in flight, and its shard has no owner now: it runs again once the shard is claimed"
+	case !f.Alive():
+		return fmt.Sprintf("it was in flight with %s, whose lease is gone: it runs again once the shard is seized%s", f.Shard.Owner, f.successor())
+	}
+	if f.Refused != "" {
+		return fmt.Sprintf("it is in flight (%d) with %s, which Redis refuses an operation: %s", f.Job.Flight, f.Shard.Owner, f.Refused)
+	}
+	return f.handling()
+}
+
+// Alive reports whether the shard's owner has a lease.
+func (f *Facts) Alive() bool { return f.Shard.State == Owned || f.Shard.State == Leaving }
+
+func (f *Facts) waiting() string {
+	wait := f.Job.PerformAt.Sub(f.Standing.Now)
+	switch {
+	case wait > 0 && f.Job.State == queue.Retrying:
+		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s", f.Job.RetryCount+1, f.lastError(), f.in(wait), f.notReady())
+	case wait > 0:
+		return "it is due in " + f.in(wait) + f.notReady()
+	case f.Paused:
+		return fmt.Sprintf("queue %q is paused", f.Shard.Queue)
+	case !f.Alive():
+		return f.ownerless()
+	case f.Refused != "":
+		return fmt.Sprintf("its shard waits, because Redis refuses %s an operation: %s", f.Shard.Owner, f.Refused)
+	case f.Shard.State == Leaving:
+		return fmt.Sprintf("its shard is on its way from %s to %s", f.Shard.Owner, cmp.Or(f.Shard.Assigned, "another node"))
+	case f.Unready != "":
+		return fmt.Sprintf("its shard waits, because the handler of %s is not ready: %s", f.Shard.Owner, f.Unready)
+	case f.Standing.Suspect:
+		return fmt.Sprintf("it is on probation (%d crashes): it was in flight when a worker died, and runs alone, once the %d ids in flight are done",
+			f.Standing.Crashes, f.Standing.InFlight)
+	case f.Standing.Ahead > 0:
+		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)", ids(f.Standing.Ahead), f.Shard.Owner, f.Standing.InFlight)
+	}
+	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)", f.Shard.Owner, f.Standing.InFlight)
+}
+
+// notReady adds that the owner's handler cannot work: what it has put back waits for more than its time.
+func (f *Facts) notReady() string {
+	if f.Unready == "" || !f.Alive() {
+		return ""
+	}
+	return fmt.Sprintf("; the handler of %s is not ready: %s", f.Shard.Owner, f.Unready)
+}
+
+// ids counts them.
+func ids[N int | int64](n N) string {
+	if n == 1 {
+		return "1 id"
+	}
+	return fmt.Sprintf("%d ids", n)
+}
+
+// in says how long it is until the job is due, in days if that is long.
+func (f *Facts) in(wait time.Duration) string {
+	const day = 24 * time.Hour
+	if wait < 2*day {
+		return wait.Round(time.Millisecond).String()
+	}
+	return fmt.Sprintf("%d days, at %s", wait/day, f.Job.PerformAt.UTC().Format(time.RFC3339))
+}
+
+func (f *Facts) ownerless() string {
+	switch {
+	case !f.Handled:
+		return fmt.Sprintf("no live node handles queue %q", f.Shard.Queue)
+	case f.Shard.Owner == "":
+		return "nobody owns its shard now" + f.successor()
+	}
+	return fmt.Sprintf("its shard is held by %s, whose lease is gone%s", f.Shard.Owner, f.successor())
+}
+
+// successor names who is to take the shard.
+func (f *Facts) successor() string {
+	if f.Shard.Assigned == "" || f.Shard.State != Claiming {
+		return ""
+	}
+	return fmt.Sprintf("; %s is to claim it", f.Shard.Assigned)
+}
+
+// handling says where a living owner has an id in flight.
+func (f *Facts) handling() string {
+	age := ""
+	if !f.Job.Since.IsZero() {
+		age = fmt.Sprintf(" %s ago", f.Standing.Now.Sub(f.Job.Since).Round(time.Millisecond))
+	}
+	owner, popped := f.Shard.Owner, fmt.Sprintf("popped%s (flight %d)", age, f.Job.Flight)
+	switch f.Where.Stage {
+	case queue.Handled:
+		return fmt.Sprintf("a handler of %s has it (flight %d) for %s; it was popped%s", owner, f.Job.Flight, f.Where.For.Round(time.Millisecond), cmp.Or(age, " before"))
+	case queue.ForProcess:
+		return fmt.Sprintf("%s, it waits for a process of %s: all that handle the queue there are busy", popped, owner)
+	case queue.ForCall:
+		return fmt.Sprintf("%s, it waits for a handler of %s: the queue is at its concurrency there", popped, owner)
+	case queue.ForSlot:
+		return fmt.Sprintf("%s, it waits for a handler of %s: the node is at its concurrency", popped, owner)
+	case queue.Behind:
+		return fmt.Sprintf("%s by %s, it waits for others of its shard that were popped before it", popped, owner)
+	}
+	return fmt.Sprintf("%s has it, %s, and does not say whether a handler has begun", owner, popped)
+}
