@@ -28,7 +28,6 @@ func (r *Runner) done(number int64, jobs []lowkiq.Job) {
 		r.acks[last].IDs = append(r.acks[last].IDs, jobs[i].ID)
 	}
 	r.acks[last].Rest = r.close(number, len(jobs))
-	r.alone = false
 }
 
 // close notes that Redis needs nothing more for n jobs of a flight but their acks. It
@@ -38,6 +37,9 @@ func (r *Runner) close(number int64, n int) (ended bool) {
 		return false
 	}
 	delete(r.open, number)
+	if number == r.quarantine {
+		r.change(quarantineEnds)
+	}
 	return true
 }
 
@@ -61,7 +63,7 @@ func (r *Runner) returnAcks(acks []queue.Acks) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.acks = append(acks, r.acks...)
-	if !r.stopping {
+	if !r.stops() {
 		r.flush.Reset(100 * time.Millisecond)
 	}
 }
@@ -78,17 +80,14 @@ func (r *Runner) acknowledged(acks []queue.Acks) {
 	}
 }
 
-// unblock wakes the runner if an id on probation waits for flights to end: one of them
+// flightEnded looks for work if an id in quarantine waits for flights to end: one of them
 // may have ended by an answer that no pop took along. A pop that is on its way may not
 // have seen it either.
-func (r *Runner) unblock() {
+func (r *Runner) flightEnded() {
 	r.mu.Lock()
-	blocked := r.blocked
-	r.blocked = false
-	r.woken = r.woken || r.popping
-	r.mu.Unlock()
-	if blocked {
-		r.Wake()
+	defer r.mu.Unlock()
+	if r.change(flightEnds) {
+		r.look()
 	}
 }
 
@@ -103,7 +102,7 @@ func (r *Runner) flushAcks() {
 	switch {
 	case err == nil:
 		r.acknowledged(acks)
-		r.unblock()
+		r.flightEnded()
 	case errors.Is(err, lowkiq.ErrFenced):
 		r.lose("ack", err)
 	default:
@@ -130,7 +129,7 @@ func (r *Runner) endFlush() {
 	defer r.mu.Unlock()
 	close(r.flushing)
 	r.flushing = nil
-	if len(r.acks) > 0 && !r.stopping {
+	if len(r.acks) > 0 && !r.stops() {
 		r.flush.Reset(ackDelay)
 	}
 }
@@ -165,10 +164,9 @@ func (r *Runner) settle(batch *lowkiq.Batch, answer error) {
 		r.tell(v)
 	}
 	r.mu.Lock()
-	r.alone = false
 	r.close(batch.Flight, len(nacks)+len(burials))
 	r.mu.Unlock()
-	r.unblock()
+	r.flightEnded()
 }
 
 // verdicts decides with the user's rules. If these panic, the failure says so, and the
@@ -230,7 +228,7 @@ func (r *Runner) send(op string, n int, do func(context.Context) error) bool {
 			r.lose(op, err)
 			return false
 		}
-		if r.process.Trouble(op, r.Shard, err) && r.stops() || wait.Sleep(r.work) != nil {
+		if r.process.Trouble(op, r.Shard, err) && r.ends() || wait.Sleep(r.work) != nil {
 			return false
 		}
 	}

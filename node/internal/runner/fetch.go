@@ -29,46 +29,48 @@ func (r *Runner) size() int {
 	return min(max(n, least), max(rules.Prefetch, least))
 }
 
-// pop fills the buffer. It says whether it is worth to try again at once.
-func (r *Runner) pop() (again bool) {
+// pop asks Redis for the next flight, and repeats that until there is an answer or the runner ends.
+func (r *Runner) pop() (p queue.Popped, answered bool) {
 	r.mu.Lock()
-	req := queue.PopRequest{IDs: r.size(), Bytes: popBytes, MaxCrashes: max(0, r.queue.Rules.MaxCrashes), Slot: r.slot}
+	req := queue.PopRequest{IDs: r.size(), Bytes: popBytes, MaxCrashes: max(0, r.queue.MaxCrashes), Slot: r.slot}
 	r.mu.Unlock()
 	for wait := NewBackoff(); ; {
 		req.Acks = append(req.Acks, r.takeAcks()...)
-		popped, err := r.claim.Pop(r.process.IO, req)
-		if err == nil {
+		p, err := r.claim.Pop(r.process.IO, req)
+		switch {
+		case err == nil:
 			r.process.Worked("pop", r.Shard)
 			r.acknowledged(req.Acks)
-			return r.popped(popped)
-		}
-		if errors.Is(err, lowkiq.ErrFenced) {
+			r.tellOf(p)
+			return p, true
+		case errors.Is(err, lowkiq.ErrFenced):
 			r.lose("pop", err)
-			return false
+			return p, false
 		}
+		r.process.Trouble("pop", r.Shard, err)
 		if !queue.Transient(err) && r.process.IO.Err() == nil {
 			r.returnAcks(req.Acks)
-			r.process.Trouble("pop", r.Shard, err)
-			r.stray("pop", err)
-			return false
+			r.mu.Lock()
+			r.resync("pop", err)
+			r.mu.Unlock()
+			return p, false
 		}
-		// Nobody knows whether it was executed: the same number again, by the same rules.
-		r.process.Trouble("pop", r.Shard, err)
-		if r.stops() || wait.Sleep(r.work) != nil {
+		// It may have been executed: the same number again, by the same rules.
+		if r.ends() || wait.Sleep(r.work) != nil {
 			r.returnAcks(req.Acks)
-			return false
+			return p, false
 		}
 	}
 }
 
-func (r *Runner) stops() bool {
+func (r *Runner) ends() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.stopping
+	return r.stops()
 }
 
-// popped takes in the answer to a pop.
-func (r *Runner) popped(p queue.Popped) (again bool) {
+// tellOf tells what an answer says of Redis's clock, and of records that are not handled.
+func (r *Runner) tellOf(p queue.Popped) {
 	r.process.SawRedisTime(p.Now)
 	if len(p.Damaged) > 0 {
 		r.process.Log.Error("records that cannot be read were set aside: lowkiq-node check counts them", "shard", r.Shard, "ids", p.Damaged)
@@ -76,16 +78,11 @@ func (r *Runner) popped(p queue.Popped) (again bool) {
 	if len(p.Later) > 0 {
 		r.process.Trouble("read", r.Shard, fmt.Errorf("shard %s: ids %q are stored in a form of a later release: they stay in flight, untouched, until a node of that release has the shard", r.Shard, p.Later))
 	}
-	again, estranged := r.takeIn(p)
-	if estranged {
-		r.stray("redis has a flight that nobody here knows", nil)
-	}
-	return again && !estranged
 }
 
-func (r *Runner) takeIn(p queue.Popped) (again, estranged bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// takeIn takes in the answer to a pop, which ends it, and fills the buffer. It says whether to pop again at once. mu is
+// held from here until the lane has drawn its conclusions, or a wake-up could fall between the two.
+func (r *Runner) takeIn(p queue.Popped) (again bool) {
 	r.more = p.Ready > 0
 	if n := len(p.Jobs) + len(p.Later); n > 0 {
 		r.open[p.Flight] = n // what is not ours to read keeps it open
@@ -93,31 +90,39 @@ func (r *Runner) takeIn(p queue.Popped) (again, estranged bool) {
 	if len(p.Jobs) > 0 {
 		r.buffer = append(r.buffer, flight{p.Flight, p.Jobs})
 		r.lastWork = r.process.Now()
-		r.alone = p.Probation == queue.ProbationTaken
 	} else if len(p.Later) > 0 {
 		again = true
 	} else if !p.Next.IsZero() {
 		r.schedule(p.Next.Sub(p.Now))
 	}
-	strange := r.unknown(p.Open)
-	estranged = strange != 0 && strange == r.strange
+	again = r.quarantines(p) || again
+	strange, before := r.unknown(p.Open), r.strange
 	r.strange = strange
-	return r.probated(p) || again || strange != 0, estranged
+	if strange != 0 && strange == before {
+		r.resync("redis has a flight that is unknown here", nil)
+		return false
+	}
+	return again || strange != 0
 }
 
-// probated takes in what a pop says of ids on probation. It says whether to pop again at
-// once. mu is held.
-func (r *Runner) probated(p queue.Popped) (again bool) {
-	r.blocked = p.Probation == queue.ProbationWait
-	if !r.alone && !r.blocked {
-		// While the shard's open flights end, the slot stays: the id on probation is next.
-		r.giveSlot()
+// quarantines takes in what a pop says of ids in quarantine, which ends the pop. It says whether to pop again at once.
+// mu is held.
+func (r *Runner) quarantines(p queue.Popped) (again bool) {
+	switch {
+	case p.Probation == queue.ProbationTaken && len(p.Jobs) > 0:
+		r.quarantine = p.Flight
+		return r.change(quarantineBegins)
+	case p.Probation == queue.ProbationWait:
+		// The slot stays: the id in quarantine is next. Acks that wait may be what it waits for.
+		return r.change(toldToWait) || len(r.acks) > 0
 	}
+	again = r.change(popEnds)
+	r.giveSlot()
 	if p.Probation == queue.ProbationSlot {
 		r.slot = r.process.Quarantine.take(r)
-		return r.slot && len(p.Jobs) == 0
+		again = again || r.slot && len(p.Jobs) == 0
 	}
-	return r.blocked && len(r.acks) > 0 // these may be what it waits for
+	return again
 }
 
 // unknown finds a flight that Redis has and this runner does not know, 0 if there is none.

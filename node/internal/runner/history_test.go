@@ -166,6 +166,13 @@ func (h *history) run(ctx context.Context) {
 	}
 	time.Sleep(time.Second) // what is late has come
 	p.lookAtAll()
+	for n := range 10 { // wake-ups that meet a pop, and no poll that finds what they leave
+		id := fmt.Sprint("last", n%3)
+		h.shards[0].push(id, h.pushed[id])
+		h.pushed[id]++
+		p.wake(h.shards[0])
+		time.Sleep(time.Duration(h.rnd.IntN(1500)) * time.Microsecond)
+	}
 	if !h.within(10*time.Minute, func() bool {
 		for _, s := range h.shards {
 			if s.work() > 0 {
@@ -471,6 +478,7 @@ func (p *process) handle(ctx context.Context, b *lowkiq.Batch) (answer error) {
 	select {
 	case <-time.After(took):
 	case <-ctx.Done():
+		time.Sleep(time.Duration(h.rnd.IntN(int(testTTL / 10)))) // it may take 0.2 ttl to return
 		if h.rnd.IntN(2) == 0 {
 			return context.Cause(ctx)
 		}
@@ -539,12 +547,11 @@ type judge struct {
 	h       *history
 	process atomic.Pointer[process]
 
-	mu       sync.Mutex
-	of       map[call]*fateOfCall
-	busy     map[string]call
-	runs     map[claimed]int
-	crashers int
-	last     map[string]int // payloads done or buried, by id: all below this number
+	mu   sync.Mutex
+	of   map[call]*fateOfCall
+	busy map[string]call
+	runs map[claimed]int
+	last map[string]int // payloads done or buried, by id: all below this number
 }
 
 func (j *judge) enter(p *process, b *lowkiq.Batch) {

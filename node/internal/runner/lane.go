@@ -139,7 +139,7 @@ func (t *turn) pass() {
 func (r *Runner) mayWait() (ctx context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopping || r.halted() {
+	if r.stops() || r.halted() {
 		return nil, false
 	}
 	if r.wait == nil {
@@ -150,7 +150,7 @@ func (r *Runner) mayWait() (ctx context.Context, ok bool) {
 
 // halted reports whether the queue is paused and this runner can give back what it has popped.
 // An id on probation stays: only an answer of its handler may end that. mu is held.
-func (r *Runner) halted() bool { return r.queue.Paused.Load() && !r.alone }
+func (r *Runner) halted() bool { return r.queue.Paused.Load() && r.phase != quarantined }
 
 // interrupt ends the waiting for turns. mu is held.
 func (r *Runner) interrupt() {
@@ -164,7 +164,7 @@ func (r *Runner) interrupt() {
 func (r *Runner) Pause() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopping || !r.halted() {
+	if r.stops() || !r.halted() {
 		return
 	}
 	r.interrupt()

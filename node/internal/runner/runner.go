@@ -1,5 +1,46 @@
-// Package runner handles the jobs of one claimed shard: it pops them, calls the handler and sends Redis what became of
-// each.
+// Package runner handles the jobs of one claimed shard: it pops them, calls the handler and tells Redis what became of
+// each. A shard costs goroutines only while it has work: a wake-up starts a lane, which pops, calls the handler, and ends
+// when nothing is left. Up to ShardConcurrency lanes work on different ids at once.
+//
+// # States
+//
+// A runner is in one phase (state.go), which changes in one function. An empty field: the phase stays.
+//
+//	phase           | woken      | flight ends | pop begins | pop: jobs or none | pop: wait       | pop: quarantine | stop
+//	----------------|------------|-------------|------------|-------------------|-----------------|-----------------|---------
+//	resting         | looks      |             | popping    |                   |                 |                 | stopping
+//	waitsForFlights | looks      | resting, l. | popping    |                   |                 |                 | stopping
+//	popping         | repopping  | repopping   |            | resting           | waitsForFlights | quarantined     | stopping
+//	repopping       |            |             |            | resting, looks    | waitsForFl., l. | quarantined     | stopping
+//	quarantined     |            | resting, when the flight is that of the id in quarantine                     | stopping
+//	stopping        | stopped, when the last lane ends
+//	stopped         |
+//
+// To look is to start a lane that pops, or to pop once more. Lanes handle what was popped in every phase but the last two.
+//
+// # Why no id runs twice at once (I1)
+//
+// Redis gives an id to one flight at a time. A flight's jobs lie in the buffer, from which one lane takes each. A lane asks
+// whether the lease holds right before the call; if it does not the runner stops. The shard is released only when it is
+// stopped: no lane runs, none begins.
+//
+// # Why nothing is lost (I2)
+//
+// A job leaves Redis by its ack only, and an ack is queued only when the handler has said that the job is done:
+//
+//	pop 1 ──► jobs a b ──► handler: done ──► acks wait (7 ms at most) ──► pop 2 takes them along, or a flush sends them
+//
+// So a job costs one round trip, that of the next pop. If an answer is lost the same pop is sent again, with its number and
+// its acks: Redis answers with the same flight, and knows what it has acknowledged. What a lane has not begun goes back to
+// the buffer, or, if the queue is paused, to the head of the shard's line; all else goes back with the release. An answer
+// that names a flight which the runner does not know may be older than an ack; two in a row mean that Redis forgot an ack
+// or answered a pop into the void: the shard is released and claimed anew.
+//
+// # Quarantine
+//
+// A job that was in flight when its worker died may have killed it. Redis hands such an id out alone: when no flight is open
+// (until then: wait), and nothing after it before its handler has answered. One that was alone at a crash needs the node's
+// one quarantine slot as well, so that the next crash is blamed on the right one; whoever waits is woken when it is free.
 package runner
 
 import (
@@ -81,13 +122,7 @@ type Queue struct {
 	all   share  // of calls
 }
 
-// Runner works on one claimed shard. It has no goroutine while the shard is idle: a
-// wake-up (push, timer, poll) starts a lane, a lane pops and calls the handler until
-// nothing is left. Up to shard_concurrency lanes work on different ids at once.
-//
-// Why no id runs twice at once: Redis gives an id to one flight at a time, a flight's
-// jobs are taken from buffer by one lane each, and a lane checks the lease right before
-// the call (I1). Why nothing is lost: a job leaves Redis with its ack only (I2).
+// Runner works on one claimed shard; see the package.
 type Runner struct {
 	Shard lowkiq.Shard
 	Fence int64
@@ -103,35 +138,34 @@ type Runner struct {
 	calls   atomic.Int64 // handler calls that run
 	watches sync.Pool    // of *callWatch: a timer for each call would be half of what a call costs
 
-	mu         sync.Mutex
-	buffer     []flight           // popped, not started
-	acks       []queue.Acks       // done, not acknowledged
-	lanes      int                // running lanes
-	turns      []*turn            // of these
-	popping    bool               // one lane pops
-	woken      bool               // something may have become due since the last pop began
-	open       map[int64]int      // by flight: jobs that are neither done nor back in Redis
-	alone      bool               // the open flight is an id on probation
-	slot       bool               // this runner holds the node's probation slot
-	stopping   bool               // no more pops
-	fenced     bool               // Redis refused an operation: the claim is gone
-	taken      bool               // and another instance has it; else Redis lost the claim
-	astray     bool               // Redis and this runner disagree: release and claim anew
-	strange    int64              // a flight in the last pop's answer that nobody here knows; 0 = none
-	more       bool               // the last pop left ids in the ready list
-	subscribed bool               // Redis has confirmed the shard's subscription
-	idle       chan struct{}      // closed when stopping and no lane runs
-	perJob     time.Duration      // running mean of handler time per job; 0 = unknown
-	blocked    bool               // an id on probation waits for the open flights to end
-	flushing   chan struct{}      // closed when the running flush ends; nil if none runs
-	lastWork   time.Duration      // Now() of the last job
-	nextPoll   time.Duration      // Now() of the next safety poll
-	pollWait   time.Duration      // between safety polls
-	timer      *time.Timer        // next scheduled job
-	timerAt    time.Duration      // Now() at which timer fires; 0 = not set
-	flush      *time.Timer        // acks that no pop has taken along
-	wait       context.Context    // of waiting for a turn; nil: nobody has waited yet
-	endWait    context.CancelFunc // ends wait
+	mu    sync.Mutex // guards all that follows
+	phase phase
+	hold  hold
+	idle  chan struct{} // closed when stopped
+	lanes int           // running lanes
+	turns []*turn       // of these
+
+	buffer     []flight      // popped, not started
+	open       map[int64]int // by flight: jobs that are neither done nor back in Redis
+	quarantine int64         // the flight of the id in quarantine, while the phase is quarantined
+	slot       bool          // this runner holds the node's quarantine slot
+	strange    int64         // a flight in the last pop's answer that this runner does not know; 0 = none
+	more       bool          // the last pop left ids in the ready list
+	perJob     time.Duration // running mean of handler time per job; 0 = unknown
+
+	acks     []queue.Acks  // done, not acknowledged
+	flush    *time.Timer   // sends acks that no pop has taken along
+	flushing chan struct{} // closed when the running flush ends; nil if none runs
+
+	timer   *time.Timer        // next scheduled job
+	timerAt time.Duration      // Now() at which timer fires; 0 = not set
+	wait    context.Context    // of waiting for a turn; nil: no lane has waited yet
+	endWait context.CancelFunc // ends wait
+
+	subscribed bool          // Redis has confirmed the shard's subscription
+	lastWork   time.Duration // Now() of the last job
+	nextPoll   time.Duration // Now() of the next safety poll
+	pollWait   time.Duration // between safety polls
 }
 
 // flight is a part of one pop.
@@ -158,15 +192,21 @@ func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner
 func (r *Runner) Wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.woken = true
-	if r.lanes < r.queue.Rules.ShardConcurrency && !r.popping && !r.alone && !r.stopping && !r.queue.Paused.Load() {
+	if r.change(woken) {
+		r.look()
+	}
+}
+
+// look starts a lane that pops, if there may be one more. mu is held.
+func (r *Runner) look() {
+	if r.lanes < r.queue.ShardConcurrency && r.mayPop() {
 		r.startLane()
 	}
 }
 
 // schedule wakes the runner after d, unless it is woken earlier anyway. mu is held.
 func (r *Runner) schedule(d time.Duration) {
-	if r.stopping {
+	if r.stops() {
 		return
 	}
 	// A little later than due, so that rounding cannot make the pop come too early.
@@ -240,7 +280,7 @@ func (r *Runner) next(t *turn) (batch *lowkiq.Batch, ok bool) {
 	defer r.mu.Unlock()
 	t.ids = t.ids[:0]
 	for {
-		if r.stopping || r.work.Err() != nil {
+		if r.stops() || r.work.Err() != nil {
 			return nil, r.endLane(t)
 		}
 		if len(r.buffer) > 0 && r.halted() {
@@ -250,19 +290,24 @@ func (r *Runner) next(t *turn) (batch *lowkiq.Batch, ok bool) {
 		if len(r.buffer) > 0 {
 			return r.takeBatch(t), true
 		}
-		if r.popping || r.alone || r.queue.Paused.Load() {
+		if !r.mayPop() {
 			return nil, r.endLane(t)
 		}
-		r.popping, r.woken = true, false
+		r.change(popBegins)
 		r.mu.Unlock()
 		t.give()
-		again := r.pop()
+		popped, answered := r.pop()
 		r.mu.Lock()
-		r.popping = false
-		if !again && len(r.buffer) == 0 && !r.woken {
+		var again bool
+		if answered {
+			again = r.takeIn(popped)
+		} else {
+			again = r.change(popEnds)
+		}
+		if !again && len(r.buffer) == 0 {
 			return nil, r.endLane(t)
 		}
-		r.widen()
+		r.widen(again)
 	}
 }
 
@@ -276,9 +321,7 @@ func (r *Runner) endLane(t *turn) bool {
 		return false
 	}
 	r.giveSlot() // also a paused or stopping runner must not keep others waiting
-	if r.stopping {
-		close(r.idle)
-	}
+	r.change(lanesEnd)
 	return false
 }
 
@@ -292,17 +335,17 @@ func (r *Runner) giveSlot() {
 
 // widen starts more lanes if there is work for them: the other lanes are busy, perhaps
 // for long. mu is held, by a lane that goes on itself.
-func (r *Runner) widen() {
-	most := r.queue.Rules.ShardConcurrency
-	if r.lanes >= most || r.alone {
+func (r *Runner) widen(again bool) {
+	most := r.queue.ShardConcurrency
+	if r.lanes >= most || r.phase == quarantined {
 		return
 	}
 	wanted := r.lanes - 1
 	for _, f := range r.buffer {
 		wanted += (len(f.jobs) + r.queue.Rules.BatchSize - 1) / r.queue.Rules.BatchSize
 	}
-	if r.more || r.woken {
-		wanted++ // somebody should pop on
+	if r.more || again {
+		wanted++ // one should pop on
 	}
 	for r.lanes < min(most, wanted) {
 		r.startLane()
@@ -336,13 +379,14 @@ func (r *Runner) unstart(batch *lowkiq.Batch) {
 // lose ends the work on a shard whose claim is gone. Another node may own it already, so its
 // handlers have as long to return as those of a lost lease.
 func (r *Runner) lose(op string, err error) {
-	var refusal *queue.FencedError
+	why := lost
+	if refusal := (*queue.FencedError)(nil); errors.As(err, &refusal) && refusal.Owner.Fence != 0 {
+		why = taken
+	}
 	r.mu.Lock()
-	before := r.fenced
-	r.fenced = true
-	r.taken = errors.As(err, &refusal) && refusal.Owner.Fence != 0
+	news := r.giveUp(why)
 	r.mu.Unlock()
-	if before {
+	if !news {
 		return
 	}
 	r.cancel(lowkiq.ErrLeaseLost)
@@ -350,41 +394,43 @@ func (r *Runner) lose(op string, err error) {
 	r.process.Kick()
 }
 
-// stray gives a shard back to claim it anew: Redis forgot some of what it did (a
-// failover), and only a release puts flights that nobody knows back into the queue (I2).
-func (r *Runner) stray(why string, err error) {
-	r.mu.Lock()
-	before := r.astray
-	r.astray = true
-	r.mu.Unlock()
-	if before {
+// resync gives a shard back to claim it anew: Redis forgot some of what it did (a
+// failover), and only a release puts flights that no runner knows back into the queue (I2). mu is held.
+func (r *Runner) resync(why string, err error) {
+	if !r.giveUp(outOfSync) {
 		return
 	}
 	r.process.Log.Warn("redis and node disagree about a shard: claiming it anew", "shard", r.Shard, "why", why, "err", err)
-	r.Stop()
 	r.process.Kick()
 }
 
-// Over reports whether the claim is of no more use: it is gone, or is to be given back.
-func (r *Runner) Over() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.fenced || r.astray
+// giveUp notes that the claim is of no more use. false: that, or worse, was known. mu is held.
+func (r *Runner) giveUp(why hold) (news bool) {
+	if r.hold >= lost || r.hold == why {
+		return false
+	}
+	r.hold = why
+	r.end()
+	return true
 }
+
+// Over reports whether the claim is of no more use: it is gone, or is to be given back.
+func (r *Runner) Over() bool { return r.held() != held }
 
 // OutOfSync reports whether Redis and this runner disagree: the shard is to be claimed anew.
-func (r *Runner) OutOfSync() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.astray
+func (r *Runner) OutOfSync() bool { return r.held() == outOfSync }
+
+// Fenced reports whether Redis refused an operation because the claim is gone; byAnother says that another instance has
+// it, else Redis has lost it.
+func (r *Runner) Fenced() (fenced, byAnother bool) {
+	h := r.held()
+	return h >= lost, h == taken
 }
 
-// Fenced reports whether Redis refused an operation because the claim is gone; taken says that another instance has
-// it, else Redis has lost it.
-func (r *Runner) Fenced() (fenced, taken bool) {
+func (r *Runner) held() hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fenced, r.taken
+	return r.hold
 }
 
 // Calls is how many handler calls run.
@@ -394,15 +440,16 @@ func (r *Runner) Calls() int64 { return r.calls.Load() }
 func (r *Runner) Stop() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.stopping {
-		r.stopping = true
-		r.interrupt()
-		r.timer.Stop()
-		if r.lanes == 0 {
-			close(r.idle)
-		}
-	}
+	r.end()
 	return r.idle
+}
+
+// end stops the runner. mu is held.
+func (r *Runner) end() {
+	r.change(stop)
+	if r.lanes == 0 {
+		r.change(lanesEnd)
+	}
 }
 
 // Release waits for the handlers of a stopped runner, acknowledges what they did, and gives the shard back. A lost
@@ -490,8 +537,7 @@ func (r *Runner) Unsubscribed(interval time.Duration) {
 func (r *Runner) PollDue(now, interval time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	busy := r.lanes >= r.queue.ShardConcurrency || r.popping || r.alone
-	if busy || r.stopping || r.queue.Paused.Load() || now < r.nextPoll {
+	if r.lanes >= r.queue.ShardConcurrency || !r.mayPop() || now < r.nextPoll {
 		return false
 	}
 	if now-r.lastWork < quietAfter || !r.subscribed {

@@ -72,19 +72,21 @@ func TestOverdueRace(t *testing.T) {
 	}
 }
 
-// TestProbationSlot: whoever waits gets the slot, also when another who waited before has
+// TestQuarantineSlot: whoever waits gets the slot, also when another who waited before has
 // stopped meanwhile; a runner that ends gives it back.
-func TestProbationSlot(t *testing.T) {
+func TestQuarantineSlot(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testProbationSlot)
+	synctest.Test(t, testQuarantineSlot)
 }
 
-func testProbationSlot(t *testing.T) {
+func testQuarantineSlot(t *testing.T) {
 	process := testProcess(t)
 	q := NewQueue(Queue{Rules: Rules{ShardConcurrency: 1}})
-	// lanes: as if one ran already, so that a wake-up starts none
-	worker := func() *Runner { return &Runner{process: process, queue: q, idle: make(chan struct{}), lanes: 1} }
-	woken := func(r *Runner) bool { r.mu.Lock(); defer r.mu.Unlock(); return r.woken }
+	// lanes: as if one popped already, so that a wake-up starts none
+	worker := func() *Runner {
+		return &Runner{process: process, queue: q, idle: make(chan struct{}), phase: popping, lanes: 1}
+	}
+	woken := func(r *Runner) bool { r.mu.Lock(); defer r.mu.Unlock(); return r.phase == repopping }
 	holder, stopped, waiting := worker(), worker(), worker()
 	holder.slot = process.Quarantine.take(holder)
 	if !holder.slot || process.Quarantine.take(stopped) || process.Quarantine.take(waiting) || process.Quarantine.take(waiting) {
@@ -93,9 +95,9 @@ func testProbationSlot(t *testing.T) {
 	if n := len(process.Quarantine.waiting); n != 2 {
 		t.Errorf("%d runners wait, want 2", n)
 	}
-	stopped.stopping = true
+	stopped.phase = stopping
 	holder.mu.Lock()
-	holder.stopping = true
+	holder.phase = stopping
 	holder.endLane(nil)
 	holder.mu.Unlock()
 	synctest.Wait()
@@ -107,22 +109,22 @@ func testProbationSlot(t *testing.T) {
 	}
 }
 
-// TestProbated: what a pop's answer does to the slot, and whether to pop again at once.
-func TestProbated(t *testing.T) {
+// TestQuarantineAnswers: what a pop's answer does to the slot, and whether to pop again at once.
+func TestQuarantineAnswers(t *testing.T) {
 	t.Parallel()
 	acks := []queue.Acks{{Flight: 1}}
 	for _, c := range []struct {
-		name        string
-		slot, alone bool // before; alone: the answer brought an id on probation
-		taken       bool // another runner has the slot
-		acks        []queue.Acks
-		answer      queue.Popped
-		wantSlot    bool
-		wantAgain   bool
+		name      string
+		slot      bool // before
+		taken     bool // another runner has the slot
+		acks      []queue.Acks
+		answer    queue.Popped
+		wantSlot  bool
+		wantAgain bool
 	}{
 		{name: "nothing"},
 		{name: "slot, no more suspects", slot: true},
-		{name: "slot, suspect taken", slot: true, alone: true, answer: queue.Popped{Probation: queue.ProbationTaken}, wantSlot: true},
+		{name: "slot, suspect taken", slot: true, answer: queue.Popped{Probation: queue.ProbationTaken, Jobs: make([]lowkiq.Job, 1)}, wantSlot: true},
 		{name: "slot kept while flights end, or the suspect would starve", slot: true, answer: queue.Popped{Probation: queue.ProbationWait}, wantSlot: true},
 		{name: "acks may be what it waits for", acks: acks, answer: queue.Popped{Probation: queue.ProbationWait}, wantAgain: true},
 		{name: "waits for others", answer: queue.Popped{Probation: queue.ProbationWait}},
@@ -131,8 +133,8 @@ func TestProbated(t *testing.T) {
 		{name: "slot taken", taken: true, answer: queue.Popped{Probation: queue.ProbationSlot}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &Runner{process: &Process{Quarantine: &QuarantineSlot{taken: c.slot || c.taken}}, slot: c.slot, alone: c.alone, acks: c.acks}
-			again := r.probated(c.answer)
+			r := &Runner{process: &Process{Quarantine: &QuarantineSlot{taken: c.slot || c.taken}}, phase: popping, slot: c.slot, acks: c.acks}
+			again := r.quarantines(c.answer)
 			if r.slot != c.wantSlot || again != c.wantAgain {
 				t.Errorf("slot %v, again %v; want %v, %v", r.slot, again, c.wantSlot, c.wantAgain)
 			}
@@ -164,7 +166,8 @@ func TestUnknownFlight(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := &Runner{process: testProcess(t), open: map[int64]int{3: 1}}
+			r := testRunner(t, Rules{ShardConcurrency: 1})
+			r.open[3] = 1
 			if c.acks != 0 {
 				r.acks = []queue.Acks{{Flight: c.acks}}
 			}
@@ -173,11 +176,12 @@ func TestUnknownFlight(t *testing.T) {
 			}
 			got := false
 			for i, open := range c.open {
-				again, estranged := r.takeIn(queue.Popped{Open: open})
+				again := r.takeIn(queue.Popped{Open: open})
+				estranged := r.hold == outOfSync
 				if i == 0 && estranged {
 					t.Error("estranged at the first answer")
 				}
-				if again != (r.strange != 0) {
+				if again != (r.strange != 0 && !estranged) {
 					t.Errorf("pops again: %v", again)
 				}
 				got = estranged
@@ -194,7 +198,7 @@ func TestUnknownFlight(t *testing.T) {
 func TestLastAcks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := &Runner{open: map[int64]int{1: 2}, stopping: true, flush: time.AfterFunc(time.Hour, func() {})}
+		r := &Runner{open: map[int64]int{1: 2}, phase: stopping, flush: time.AfterFunc(time.Hour, func() {})}
 		defer r.flush.Stop()
 		jobs := []lowkiq.Job{{ID: "a"}, {ID: "b"}}
 		r.done(1, jobs[:1])
@@ -293,8 +297,8 @@ func TestDue(t *testing.T) {
 		{"never heard", &Runner{lastWork: -time.Hour}, 10 * time.Minute, 600},
 		{"at work", &Runner{subscribed: true, lanes: 1}, time.Minute, 0},
 		{"at work, lanes to spare", &Runner{lanes: 1, queue: lanes(2)}, time.Minute, 60},
-		{"at work alone", &Runner{lanes: 1, alone: true, queue: lanes(2)}, time.Minute, 0},
-		{"stopping", &Runner{stopping: true}, time.Minute, 0},
+		{"at work alone", &Runner{lanes: 1, phase: quarantined, queue: lanes(2)}, time.Minute, 0},
+		{"stopping", &Runner{phase: stopping}, time.Minute, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.r.queue == nil {

@@ -41,7 +41,6 @@ type record struct {
 	flight           int64     // 0: it waits
 	due              time.Time // it waits for that; zero: it is ready
 	retry            int
-	morgue           int // payloads there
 }
 
 // fake is a claim on a shard.
@@ -356,7 +355,14 @@ func (f *fake) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, err
 }
 
 func (f *fake) Ack(ctx context.Context, acks ...queue.Acks) (int, error) {
-	err := f.send(ctx, fmt.Sprint("ack ", acks), func() error { f.finish(f.fence, acks); return nil })
+	err := f.send(ctx, fmt.Sprint("ack ", acks), func() error {
+		ready := len(f.ready)
+		f.finish(f.fence, acks)
+		if p := f.h.judge.process.Load(); len(f.ready) > ready { // what was pushed meanwhile: ack.lua publishes
+			f.h.group.Go(func() { p.wake(f.shard) })
+		}
+		return nil
+	})
 	return 0, f.confirmed(err, acks)
 }
 

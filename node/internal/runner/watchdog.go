@@ -123,7 +123,7 @@ func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endLane(t)
-	if !r.stopping {
+	if !r.stops() {
 		r.startLane()
 	}
 }
