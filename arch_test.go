@@ -39,13 +39,14 @@ var only = map[string][]string{
 
 // never says what packages must not import.
 var never = map[string][]string{
-	"lowkiq/rebalance/...":  {"lowkiq/queue/...", "lowkiq/node/...", "lowkiq/web/...", "net/http/...", goRedis, "lowkiq/internal/redisdb"},
-	"lowkiq/queue/...":      {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
-	"lowkiq/membership/...": {raft, goRedis, "lowkiq/internal/redisdb", "lowkiq/rebalance/...", "lowkiq/queue/..."},
-	"lowkiq/metrics/...":    {"lowkiq/node/..."},
-	"lowkiq/node/...":       {"lowkiq/web/..."},
-	"lowkiq/status":         {"lowkiq/node/...", "lowkiq/web/...", raft, gossip},
-	"lowkiq/web/...":        {"lowkiq/node/..."},
+	"lowkiq/rebalance/...":     {"lowkiq/queue/...", "lowkiq/node/...", "lowkiq/web/...", "net/http/...", goRedis, "lowkiq/internal/redisdb"},
+	"lowkiq/queue/...":         {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
+	"lowkiq/membership/...":    {raft, goRedis, "lowkiq/internal/redisdb", "lowkiq/rebalance/...", "lowkiq/queue/..."},
+	"lowkiq/metrics/...":       {"lowkiq/node/..."},
+	"lowkiq/node/...":          {"lowkiq/web/..."},
+	"lowkiq/status":            {"lowkiq/node/...", "lowkiq/web/...", raft, gossip},
+	"lowkiq/web/...":           {"lowkiq/node/..."},
+	"lowkiq/node/internal/...": {"lowkiq/node/...", "lowkiq/web/...", goRedis, "lowkiq/internal/redisdb"}, // rooms know neither each other nor the node
 }
 
 // importers says who alone may import a package; tests always may.
@@ -237,6 +238,10 @@ func TestObjections(t *testing.T) {
 		{"lowkiq/membership", "lowkiq/rebalance", true},
 		{"lowkiq/node", "lowkiq/queue", false},
 		{"lowkiq/node", "github.com/redis/go-redis/v9", true},
+		{"lowkiq/node", "lowkiq/node/internal/claims", false},
+		{"lowkiq/node/internal/claims", "lowkiq/queue", false},
+		{"lowkiq/node/internal/claims", "lowkiq/node/internal/lease", true},
+		{"lowkiq/node/internal/claims", "lowkiq/node", true},
 		{"lowkiq/node", "lowkiq/cmd/lowkiq-node", true},
 		{"lowkiq/node", "lowkiq/internal/redistest", true},
 		{"lowkiq/node", "lowkiq/web", true},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -137,7 +138,7 @@ func (c *cluster) follow(ctx context.Context) error {
 			said = false // the leader waits for the seat
 		}
 		if in := c.node.current.Load(); in != nil {
-			in.kick()
+			in.claims.Kick()
 			if !said {
 				in.keeper.Poke()
 			}
@@ -197,4 +198,20 @@ func (c *cluster) describe(known *status.Status) {
 	}
 	known.Warnings = append(known.Warnings, c.disputes.warnings()...)
 	known.Warnings = append(known.Warnings, c.unreached.warnings()...)
+}
+
+// alone reports whether the last look saw this process's lease and no other, and gossip sees no other
+// process alive.
+func (c *cluster) alone() bool {
+	recent := c.sight.recent.Load()
+	if recent == nil || len(recent.live) == 0 { // not even this one: its lease is new
+		c.sight.stale.Store(true)
+		c.agent.Wake()
+	}
+	if recent == nil || len(recent.live) != 1 || recent.live[0].Boot != c.node.boot || sinceBoot()-recent.at > c.node.cfg.TTL/2 {
+		return false
+	}
+	return !slices.ContainsFunc(c.gossip.Members(), func(m membership.Member) bool {
+		return m.State == membership.Alive && m.Instance.Boot != c.node.boot
+	})
 }

@@ -73,7 +73,7 @@ func startNode(t *testing.T, cfg Config, shards int, also ...func(*Node) error) 
 // owns counts the shards that a node runs.
 func (m *member) owns() int {
 	if in := m.current.Load(); in != nil {
-		return len(in.all())
+		return len(in.claims.All())
 	}
 	return 0
 }

@@ -60,7 +60,7 @@ func awaitCrowd(b *testing.B, crowd []*running, each int) {
 		for _, m := range crowd {
 			n := 0
 			if in := m.instance(); in != nil {
-				n = len(in.all())
+				n = len(in.claims.All())
 			}
 			owned += n
 			if n == each {

@@ -33,8 +33,8 @@ func TestDrain(t *testing.T) {
 	in := run.instance()
 	run.cancel()
 	await(t, "draining", in.draining.Load)
-	for _, r := range in.all() {
-		r.run.Stop() // as the drain does
+	for _, r := range in.claims.All() {
+		r.Runner.Stop() // as the drain does
 	}
 	p.push(numbered("c", 0, 1)...)
 	close(release)

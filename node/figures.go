@@ -17,8 +17,8 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 		return nil, nil
 	}
 	var shards []*queue.Shard
-	for _, r := range in.all() {
-		shards = append(shards, r.shard)
+	for _, o := range in.claims.All() {
+		shards = append(shards, o.Claim.Shard)
 	}
 	shards = append(shards, n.unowned.list(in)...)
 	stats, err := n.client.Stats(ctx, shards...)

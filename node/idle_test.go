@@ -34,7 +34,7 @@ func TestIdleCost(t *testing.T) {
 	srv := redistest.Start(t)
 	run := start(t, Config{Redis: srv.URL(), TTL: 2 * time.Minute}, QueueConfig{Shards: shards}, nothing).serving()
 	in := run.instance()
-	await(t, "all are subscribed", func() bool { return listensTo(in, shards) })
+	await(t, "all are subscribed", func() bool { return raw(t, srv.Addr(), "PUBSUB", "CHANNELS") == strconv.Itoa(shards+1) }) // and the instance itself
 	in.lanes.Wait()
 	clock := sinceBoot()
 	polls := func(d time.Duration) {
@@ -42,11 +42,14 @@ func TestIdleCost(t *testing.T) {
 			in.pollOnce(t.Context(), clock, time.Second)
 		}
 	}
-	polls(200 * time.Second) // until they have backed off
+	polled := 0
+	await(t, "the last confirmations have arrived, and all have backed off", func() bool {
+		before := commands(t, srv.Addr())
+		polls(window)
+		polled = commands(t, srv.Addr()) - before
+		return polled < 4*shards
+	})
 	before := commands(t, srv.Addr())
-	polls(window)
-	polled := commands(t, srv.Addr()) - before
-	before = commands(t, srv.Addr())
 	for range 10 {
 		in.renewed(t.Context()) // once a second at the default ttl
 	}

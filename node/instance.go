@@ -13,6 +13,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/membership"
+	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
@@ -34,50 +36,31 @@ type instance struct {
 	io         context.Context
 	cancelIO   context.CancelFunc
 
-	start     time.Time     // by Redis's clock
-	begun     time.Duration // sinceBoot when it was made
-	offset    atomic.Int64  // from sinceBoot to Redis's clock, unix ns
-	slots     *runner.Slots
-	queues    map[string]*runner.Queue // by name; not written
-	process   *runner.Process
-	lanes     sync.WaitGroup // lanes of all runners
-	kicked    chan struct{}
-	freed     chan lowkiq.Shard // news of shards that another instance held
-	number    int               // counts the instances of this boot
-	draining  atomic.Bool
-	desired   atomic.Pointer[desire]
-	handovers sync.WaitGroup // shards on their way to another node
-	parted    chan struct{}  // one slot: a shard was forgotten
-	refusals  *refusedOps
-	failures  failureLog
-	quiet     *quiet
-	wakes     *queue.Wakes
-	pruned    time.Duration // sinceBoot when the index was last looked through, 0 = never; the supervisor's
-
-	mu      sync.Mutex
-	runners map[lowkiq.Shard]*ownedShard // guarded by mu
-	heard   map[lowkiq.Shard]bool        // shards whose subscription is confirmed; guarded by mu
-}
-
-// ownedShard is a shard that the instance has claimed, with what works on it.
-type ownedShard struct {
-	shard   *queue.Shard
-	on      *handled
-	run     *runner.Runner
-	leaving atomic.Bool // it is being handed over
+	start    time.Time     // by Redis's clock
+	begun    time.Duration // sinceBoot when it was made
+	offset   atomic.Int64  // from sinceBoot to Redis's clock, unix ns
+	slots    *runner.Slots
+	queues   map[string]*runner.Queue // by name; not written
+	process  *runner.Process
+	lanes    sync.WaitGroup // lanes of all runners
+	claims   *claims.Claims[*runner.Runner]
+	number   int // counts the instances of this boot
+	draining atomic.Bool
+	refusals *refusedOps
+	failures failureLog
+	quiet    *quiet
+	wakes    *queue.Wakes
 }
 
 func newInstance(stop context.Context, n *Node, number int) *instance {
 	in := &instance{
-		stop: stop, node: n, name: identity.Instance(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(), parted: make(chan struct{}, 1),
+		stop: stop, node: n, name: identity.Instance(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(),
 		slots: runner.NewSlots(n.cfg.Concurrency), queues: make(map[string]*runner.Queue, len(n.queues)),
-		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, claimPage), quiet: newQuiet(), refusals: newRefusedOps(),
-		runners: map[lowkiq.Shard]*ownedShard{}, heard: map[lowkiq.Shard]bool{},
+		quiet: newQuiet(), refusals: newRefusedOps(),
 	}
 	for name, on := range n.queues {
 		in.queues[name] = on.forRunners(n.cfg.FormatError)
 	}
-	in.desired.Store(everything)
 	in.log = n.log.With("instance", in.name)
 	in.work, in.cancelWork = context.WithCancelCause(context.Background())
 	in.io, in.cancelIO = context.WithCancel(context.Background())
@@ -85,6 +68,7 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 	in.keeper = lease.NewKeeper(n.cfg.TTL, n.cfg.now, in.info, func(err error) bool { return n.outOfReach("renew the lease", err) }, in.log)
 	in.calls = lease.NewCalls(in.keeper, in.running, func(why error) { in.cancelWork(why) }, func() { n.cfg.OnOverrun(runner.Stacks()) })
 	in.process = in.facts()
+	in.claims = in.newClaims()
 	return in
 }
 
@@ -92,7 +76,7 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 func (in *instance) facts() *runner.Process {
 	return &runner.Process{
 		Work: in.work, IO: in.io, Log: in.log, Lanes: &in.lanes, Slots: in.slots, Quarantine: &runner.QuarantineSlot{},
-		Now: sinceBoot, RedisTime: in.redisAt, SawRedisTime: in.clock, MayWork: in.mayWork, Kick: in.kick,
+		Now: sinceBoot, RedisTime: in.redisAt, SawRedisTime: in.clock, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
 		Trouble: in.troubled, Worked: in.worked,
 		Fenced: func(op string, calls func() int64) {
 			in.node.metrics.Fenced(op)
@@ -106,14 +90,6 @@ func (in *instance) facts() *runner.Process {
 
 // mayWork is asked right before every handler call (I1).
 func (in *instance) mayWork() bool { return in.keeper.Holds() && in.work.Err() == nil }
-
-// kick makes the supervisor look at its shards again.
-func (in *instance) kick() {
-	select {
-	case in.kicked <- struct{}{}:
-	default:
-	}
-}
 
 // clock takes in Redis's time.
 func (in *instance) clock(redis time.Time) {
@@ -152,9 +128,7 @@ func (in *instance) owned() map[string]int {
 	for name := range in.node.queues {
 		counts[name] = 0
 	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for shard := range in.runners {
+	for shard := range in.claims.Held() {
 		counts[shard.Queue]++
 	}
 	return counts
@@ -206,30 +180,65 @@ func (in *instance) serve(taken *queue.Lease) {
 	group.Go(func() { in.poll(loops) })
 	group.Go(func() { in.tellTimings(loops) })
 	group.Go(func() { in.watchHandlers(loops) })
-	group.Go(func() { in.watchUnowned(loops) })
+	group.Go(func() { in.claims.ScanOrphans(loops, in.orphans()) })
 	handedBack := make(chan struct{})
 	group.Go(func() { in.calls.EndWithLease(handedBack) })
 	supervised := make(chan struct{})
-	group.Go(func() { defer close(supervised); in.supervise(loops) })
+	group.Go(func() { defer close(supervised); in.claims.Supervise(loops) })
 	select {
 	case <-in.stop.Done():
 		in.draining.Store(true)
-		in.log.Info("draining", "shards", len(in.all()))
+		in.log.Info("draining", "shards", len(in.claims.All()))
 		in.handOver()
 	case <-in.keeper.Lost():
 		in.log.Warn("lease lost", "err", in.keeper.Why())
 		in.cancelWork(in.keeper.Why())
 		if !errors.Is(in.keeper.Why(), errAnew) { // then Redis has lost nothing
-			in.node.lostLease()
+			in.node.absent.LeaseLost(in.node.cfg.TTL)
 		}
 	}
 	stopLoops()
 	<-supervised
-	in.handBack()
+	in.claims.HandBack(in.awaitCalls)
 	close(handedBack)
 	if in.stop.Err() != nil && !in.keeper.Ended() {
 		stopKeeping()
 		in.drop(taken)
+	}
+}
+
+// awaitCalls returns when no handler call runs; a shutdown ends those that take too long.
+func (in *instance) awaitCalls() {
+	returned := make(chan struct{})
+	go func() { in.lanes.Wait(); close(returned) }()
+	if in.stop.Err() != nil {
+		in.calls.AwaitShutdown(returned, in.node.cfg.ShutdownTimeout, in.log)
+	}
+	<-returned
+}
+
+// announce tells the cluster at once what changed of this instance.
+func (in *instance) announce() {
+	in.keeper.Poke()
+	if c := in.node.cluster; c != nil {
+		draining := in.leaves()
+		c.sight.stale.Store(true)
+		c.publish(func(m *membership.Meta) { m.N, m.Draining = in.number, draining })
+	}
+}
+
+// leaves reports whether the instance gives its shards away.
+func (in *instance) leaves() bool { return in.draining.Load() || in.node.drained.Load() }
+
+// drain gives all shards away, or takes some again, until the process ends.
+func (n *Node) drain(on bool) {
+	if n.drained.Swap(on) == on {
+		return
+	}
+	n.log.Info("drain", "on", on)
+	if in := n.current.Load(); in != nil {
+		in.announce()
+		in.claims.Kick()
 	}
 }
 
@@ -284,13 +293,13 @@ func (in *instance) renewed(ctx context.Context) {
 		paused := in.cannotRead(name, cmp.Or(unfit, entry.Stores(name, on.rules.Push.Codec.Name))) || entry.Paused
 		if was := on.paused.Swap(paused); was != paused {
 			in.log.Info("queue paused or resumed", "queue", name, "paused", paused)
-			for _, r := range in.all() {
+			for _, o := range in.claims.All() {
 				switch {
-				case r.on != on:
+				case o.Shard().Queue != name:
 				case paused:
-					r.run.Pause()
+					o.Runner.Pause()
 				default:
-					r.run.Wake()
+					o.Runner.Wake()
 				}
 			}
 		}
@@ -314,26 +323,10 @@ func (in *instance) cannotRead(name string, err error) bool {
 	return err != nil
 }
 
-func (in *instance) all() []*ownedShard {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	list := make([]*ownedShard, 0, len(in.runners))
-	for _, r := range in.runners {
-		list = append(list, r)
-	}
-	return list
-}
-
-func (in *instance) runner(shard lowkiq.Shard) *ownedShard {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.runners[shard]
-}
-
 // running is how many handler calls run.
 func (in *instance) running() (n int64) {
-	for _, r := range in.all() {
-		n += r.run.Calls()
+	for _, o := range in.claims.All() {
+		n += o.Runner.Calls()
 	}
 	return n
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -50,11 +51,9 @@ type Node struct {
 	joined   atomic.Pointer[cluster] // the same, for callers of the node
 	dialRaft rebalance.DialFunc      // for tests: a network with walls
 
-	mu          sync.Mutex
-	last        map[lowkiq.Shard]bool    // shards that this process was the last to own; guarded by mu
-	absent      map[string]time.Duration // since when instances lack their lease; guarded by mu
-	ends        map[string]time.Duration // when instances with children were seen to be gone with all of these; guarded by mu
-	absentUntil time.Duration            // until when absent claims count as held; guarded by mu
+	absent *claims.AbsentInstances
+
+	mu sync.Mutex // guards cfg.Name and log until Run has chosen the name
 }
 
 // New validates cfg and builds a node. It does not connect.
@@ -83,7 +82,7 @@ func New(cfg Config) (*Node, error) {
 		cfg: cfg, unnamed: unnamed, log: cfg.Log.With("node", cfg.Name), boot: identity.NewBoot(), process: identity.This(),
 		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
 		queues: map[string]*handled{}, stopped: make(chan struct{}),
-		last: map[lowkiq.Shard]bool{}, absent: map[string]time.Duration{}, ends: map[string]time.Duration{},
+		absent: claims.NewAbsentInstances(cfg.now),
 	}
 	cfg.Registry.MustRegister(metrics.Build(n.release()), &metrics.Working{Slots: n.slotsInUse, Children: n.childrenInUse}, &metrics.Shards{
 		Read: n.figures, Timeout: cfg.TTL, // a scrape must not hang longer than a lease

@@ -43,7 +43,7 @@ func TestOverrunOfClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run.instance().runner(lowkiq.Shard{Queue: "orders"}).run.Wake() // the other lane asks Redis
+	run.instance().claims.Get(lowkiq.Shard{Queue: "orders"}).Runner.Wake() // the other lane asks Redis
 	if stacks := receive(t, "the overrun", overrun); !strings.Contains(stacks, "TestOverrunOfClaim") {
 		t.Error("the stacks do not show the handler")
 	}

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,16 +19,8 @@ import (
 func standby(t *testing.T, cfg Config, shards int, handle lowkiq.HandlerFunc) *running {
 	t.Helper()
 	run := start(t, cfg, QueueConfig{Shards: shards}, handle)
-	await(t, "the second node listens to all shards", func() bool {
-		in := run.instance()
-		if in == nil {
-			return false
-		}
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		return len(in.heard) == shards
-	})
-	if got := len(run.instance().all()); got != 0 {
+	run.serving()
+	if got := len(run.instance().claims.All()); got != 0 {
 		t.Errorf("the second node has %d shards, want 0", got)
 	}
 	return run
@@ -62,71 +53,7 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
-// TestTakeoverByWakeUp: a release wakes who waits for the shard. The claimer of the second
-// node polls once an hour here.
-func TestTakeoverByWakeUp(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t)
-	first := start(t, Config{Name: "n2", Redis: srv.URL()}, QueueConfig{Shards: 4}, nothing).serving()
-	in := unstarted(t, srv.URL(), 4)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c := newClaimer(in)
-	if got := c.claimAll(ctx, in.missing()); got != 0 {
-		t.Errorf("claimed %d shards of another node", got)
-	}
-	first.stop()
-	paused := make(chan struct{})
-	go func() { defer close(paused); c.pause(ctx, 2*time.Hour) }()
-	receive(t, "all shards are claimed", paused)
-	if got := len(in.all()); got != 4 {
-		t.Errorf("the second node has %d shards, want 4", got)
-	}
-}
-
 func nothing(context.Context, *lowkiq.Batch) error { return nil }
-
-// TestSilentDeath: an instance that ends without a word, on a host nobody can look at, is
-// seized once its lease has run out and a ttl has passed; not before.
-func TestSilentDeath(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t)
-	p := open(t, srv.URL(), 2)
-	far := []byte(`{"host":"elsewhere","pids":"pid:[1]","pid":1,"start":"1","ttl_ms":3000}`)
-	lease, err := p.client.TakeLease(t.Context(), "n0/X.1", far, []byte("{}"), shortTTL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.push(append(numbered("a", 0, 1), numbered("b", 0, 1)...)...)
-	for i := range 2 {
-		owner, err := p.Shard(i).Owner(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Shard(i).Claim(t.Context(), lease.Instance, "fresh", owner); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var leased atomic.Bool
-	leased.Store(true)
-	w := newWitness(1)
-	started := time.Now()
-	run := start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{Shards: 2}, w.around(func(context.Context, *lowkiq.Batch) error {
-		if leased.Load() {
-			if i, err := p.client.Instance(context.Background(), "n0/X.1"); err != nil || i.Lease != nil {
-				t.Errorf("handled while the owner's lease lives, %v", err)
-			}
-			leased.Store(false)
-		}
-		return nil
-	}))
-	run.serving()
-	p.drained()
-	w.check(t, 2)
-	if took := time.Since(started); took < shortTTL {
-		t.Errorf("seized after %s, want at least a ttl of %s", took, shortTTL)
-	}
-}
 
 const childVariable = "LOWKIQ_NODE_TEST_CHILD"
 

@@ -28,9 +28,9 @@ func TestNonvotersLookAway(t *testing.T) {
 	await(t, "the first node leads", func() bool { return first.joined.Load().agent.Status().Leading })
 	second := start(t, config("n2"), rules, handle)
 	owns := func(n int) func() bool {
-		return func() bool { in := second.instance(); return in != nil && len(in.all()) == n }
+		return func() bool { in := second.instance(); return in != nil && len(in.claims.All()) == n }
 	}
-	await(t, "each has its half", func() bool { return owns(4)() && len(first.instance().all()) == 4 })
+	await(t, "each has its half", func() bool { return owns(4)() && len(first.instance().claims.All()) == 4 })
 	c := second.joined.Load()
 	await(t, "the second looks away", c.sight.away.Load)
 	looked := c.sight.recent.Load()
@@ -136,7 +136,7 @@ func TestTwentyNodes(t *testing.T) {
 	}
 	began := time.Now()
 	for i, n := range nodes {
-		await(t, fmt.Sprintf("node %d has its share", i), func() bool { in := n.instance(); return in != nil && len(in.all()) == shards/count })
+		await(t, fmt.Sprintf("node %d has its share", i), func() bool { in := n.instance(); return in != nil && len(in.claims.All()) == shards/count })
 	}
 	t.Logf("all have their share after %s", time.Since(began))
 	voters := func() (n int) {

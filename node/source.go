@@ -42,7 +42,7 @@ func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
 	}
 	was := c.sight.recent.Swap(&recentView{live, sinceBoot()})
 	if in := c.node.current.Load(); in != nil && (was == nil || len(was.live) != len(live)) {
-		in.kick() // it may be alone, or not any more
+		in.claims.Kick() // it may be alone, or not any more
 	}
 	return c.view(live, entries.all), nil
 }
@@ -92,7 +92,7 @@ func (c *cluster) recognise(view *rebalance.View) {
 	if was := c.taken.Swap(taken); (was == nil) != (taken == nil) {
 		c.node.log.Warn("another process with this node's name", "newer", taken != nil)
 		if in := c.node.current.Load(); in != nil {
-			in.kick()
+			in.claims.Kick()
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -65,71 +64,4 @@ func TestUnhandledWithoutCluster(t *testing.T) {
 	m := startNode(t, Config{Name: "n1", Redis: url, TTL: 3 * time.Second}, 4)
 	await(t, "the lag of a queue that nobody handles is exported", func() bool { n, _ := scrape(t, m, "lowkiq_queue_lag_seconds", "ghost"); return n > 0 })
 	await(t, "it is known to be unhandled", func() bool { n, _ := scrape(t, m, "lowkiq_queue_unhandled", "ghost"); return n == 1 })
-}
-
-// The answer to the leader's claim is lost, or that to its release: it does not stay the owner
-// of a shard that it does not serve, for which others would wait as long as it lives.
-func TestUnownedAnswerLost(t *testing.T) {
-	t.Parallel()
-	for name, words := range map[string][]string{"claim": {"seize"}, "release": {":wake"}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Start(t)
-			proxy := redistest.NewProxy(t, server.Addr())
-			p := open(t, server.URL(), 4)
-			ghost, err := p.client.Register(t.Context(), lowkiq.Queue{Name: "ghost", Shards: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			dead(t, p, ghost.Shard(0), 1)
-			lose := func(request []string) bool {
-				text := strings.Join(request, " ")
-				return strings.HasPrefix(strings.ToLower(request[0]), "eval") && strings.Contains(text, "/ghost/") && strings.Contains(text, words[0])
-			}
-			if name == "claim" {
-				proxy.CutReplyOf(lose)
-			} else {
-				proxy.CutRequestOf(lose)
-			}
-			m := startMember(t, proxy.URL(), "n1", 4)
-			awaitSpread(t, []int{4}, m)
-			await(t, "an answer was lost", func() bool { return proxy.Cuts() > 0 })
-			await(t, "nobody owns the shard", func() bool {
-				owner, err := ghost.Shard(0).Owner(t.Context())
-				return err == nil && owner.Instance == ""
-			})
-		})
-	}
-}
-
-// How often a queue with a wrong sum is looked at.
-func TestDoubt(t *testing.T) {
-	t.Parallel()
-	w := &watcher{doubts: map[string]*doubt{}}
-	var read []int
-	for look := range 40 {
-		if w.due("q") {
-			read = append(read, look)
-		}
-	}
-	want := []int{1, 3, 7, 15, 31}
-	if len(read) != len(want) {
-		t.Fatalf("claims were read at looks %v, want %v", read, want)
-	}
-	for i := range want {
-		if read[i] != want[i] {
-			t.Errorf("claims were read at looks %v, want %v", read, want)
-		}
-	}
-}
-
-// What the leases of all nodes add up to.
-func TestSumsOfLeases(t *testing.T) {
-	t.Parallel()
-	handled, owned := sums([]LeaseInfo{
-		{Queues: map[string]int{"orders": 3, "mail": 0}}, {Queues: map[string]int{"orders": 2}},
-	})
-	if !handled["mail"] || handled["ghost"] || owned["orders"] != 5 || owned["mail"] != 0 {
-		t.Errorf("got handled %v, owned %v", handled, owned)
-	}
 }

@@ -12,8 +12,8 @@ import (
 // popped it knows.
 
 func (in *instance) whereabouts(s lowkiq.Shard, id string) queue.Whereabouts {
-	if r := in.runner(s); r != nil {
-		return r.run.Whereabouts(id)
+	if o := in.claims.Get(s); o != nil {
+		return o.Runner.Whereabouts(id)
 	}
 	return queue.Whereabouts{}
 }

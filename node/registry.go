@@ -4,102 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"reflect"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
-
-// What a process remembers from one instance to the next.
-
-// ran notes that this process owns a shard.
-func (n *Node) ran(s lowkiq.Shard) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.last[s] = true
-}
-
-// notLast notes that another instance has taken a shard, or may have.
-func (n *Node) notLast(s lowkiq.Shard) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.last, s)
-}
-
-// ranLast reports whether no other instance can have owned the shard since, unless Redis has
-// lost its claim.
-func (n *Node) ranLast(s lowkiq.Shard) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.last[s]
-}
-
-// lostLease notes the end of a lease. If it is missing, Redis may have lost claims too,
-// and if Redis was away, nobody knows what it lost meanwhile: absent claims count as held
-// for a ttl, the time their owners need to notice (I1).
-func (n *Node) lostLease() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.absentUntil = sinceBoot() + n.cfg.TTL
-}
-
-func (n *Node) absentHeld() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return sinceBoot() < n.absentUntil
-}
-
-// missing says for how long this process has seen an instance without its lease.
-func (n *Node) missing(instance string, leased bool) (time.Duration, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if leased {
-		delete(n.absent, instance)
-		return 0, false
-	}
-	since, noted := n.absent[instance]
-	if !noted {
-		since = sinceBoot()
-		n.absent[instance] = since
-	}
-	return sinceBoot() - since, true
-}
-
-// forgetAbsent drops what was noted of instances long ago; who needs it notes it anew.
-func (n *Node) forgetAbsent() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	long := func(_ string, since time.Duration) bool { return sinceBoot()-since > forgetMost }
-	maps.DeleteFunc(n.absent, long)
-	maps.DeleteFunc(n.ends, long)
-}
-
-// ended reports whether an instance's process and all of its child processes are proven to be gone. A proof is kept:
-// looking for guards takes a while.
-func (n *Node) ended(instance string, who identity.Identity) bool {
-	n.mu.Lock()
-	_, ended := n.ends[instance]
-	n.mu.Unlock()
-	if ended {
-		return true
-	}
-	if !n.process.Ended(who) {
-		return false
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.ends[instance] = sinceBoot()
-	return true
-}
-
-// missingSince says for how long an instance has been without its lease.
-func (n *Node) missingSince(other queue.Instance) time.Duration {
-	d, _ := n.missing(other.Name, other.Lease != nil)
-	return d
-}
 
 // registry are the queues as last read from Redis. One whose entry is damaged stays what it was, so that the plan
 // need not change for it and again once it is mended; nobody handles it meanwhile.
@@ -187,9 +97,7 @@ func (n *Node) registerAnew(ctx context.Context) error {
 			n.log.Error("a queue that was registered anew is not handled", "queue", name, "err", err)
 			on.queue, on.refused = nil, &refusal{err, registry.all[name], sinceBoot()}
 		}
-		n.mu.Lock()
-		maps.DeleteFunc(n.last, func(s lowkiq.Shard, _ bool) bool { return s.Queue == name })
-		n.mu.Unlock()
+		n.absent.NotLastOwnerOf(name)
 	}
 	return nil
 }

@@ -1,0 +1,108 @@
+package claims
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// TestMissing: the time counts from the first look that found no lease, and starts anew if the lease is seen again, as after
+// a read that was wrong.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	now := time.Hour
+	a := NewAbsentInstances(func() time.Duration { return now })
+	for _, step := range []struct {
+		after  time.Duration
+		leased bool
+		want   time.Duration
+		ever   bool
+	}{{0, true, 0, false}, {0, false, 0, true}, {time.Hour, false, time.Hour, true}, {0, true, 0, false}, {time.Hour, false, 0, true}} {
+		now += step.after
+		if got, ever := a.missing("x", step.leased); got != step.want || ever != step.ever {
+			t.Errorf("%+v: missing for %s, %v", step, got, ever)
+		}
+	}
+}
+
+// index is a Redis that has instances and nothing else.
+type index struct {
+	Redis
+	list []queue.Instance
+}
+
+func (r *index) Instances(context.Context) ([]queue.Instance, error) { return r.list, nil }
+
+func (r *index) DropLease(_ context.Context, name string) error {
+	var left []queue.Instance
+	for _, i := range r.list {
+		if i.Name != name {
+			left = append(left, i)
+		}
+	}
+	r.list = left
+	return nil
+}
+
+// TestPrune: what is known of instances that have been without a lease for long is forgotten, others stay, and the index is
+// not looked at all the time.
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	now, gone := time.Hour, false
+	id := []byte(`{"host":"h","pid":7,"start":"1","ttl_ms":3000}`)
+	redis := &index{list: []queue.Instance{
+		{Name: "dead/X.1", Identity: id}, {Name: "me/B.1", Identity: id, Lease: []byte("{}")}, {Name: "lives/X.1", Identity: id, Lease: []byte("{}")},
+	}}
+	absent := NewAbsentInstances(func() time.Duration { return now })
+	c := New(Process[*worker]{
+		Instance: "me/B.1", Redis: redis, Log: slog.New(slog.DiscardHandler), Now: func() time.Duration { return now },
+		Prunes: func() bool { return true }, Gone: func(identity.Process) bool { return gone },
+	}, absent)
+	look := func(after time.Duration, want int) {
+		t.Helper()
+		now += after
+		c.prune(t.Context())
+		if got := len(redis.list); got != want {
+			t.Errorf("%d instances are listed, want %d", got, want)
+		}
+	}
+	look(0, 3)
+	look(forgetAfter, 3)
+	gone = true // proven, and not looked for again so soon
+	look(pruneEvery-1, 3)
+	look(1, 2)
+	if len(absent.since) != 0 {
+		t.Errorf("remembered as without lease: %v, want none", absent.since)
+	}
+	absent.since["no longer listed/X.1"], absent.gone["no longer listed/X.1"] = now, now
+	look(forgetMost+pruneEvery, 2)
+	if len(absent.since)+len(absent.gone) > 0 {
+		t.Errorf("remembered after %s: %v, %v", forgetMost, absent.since, absent.gone)
+	}
+}
+
+// TestForgettable: an instance of a long ttl is remembered for longer, none for ever.
+func TestForgettable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		missing, ttl time.Duration
+		proven, want bool
+	}{
+		{pruneAfter, 6 * time.Second, true, false},
+		{pruneAfter + 1, 6 * time.Second, true, true},
+		{forgetAfter, 6 * time.Second, false, false},
+		{forgetAfter + 1, 6 * time.Second, false, true},
+		{forgetAfter + 1, 2 * time.Minute, false, false},
+		{20*time.Minute + 1, 2 * time.Minute, false, true},
+		{forgetMost + 1, 1000 * time.Hour, false, true},
+		{0, 0, false, false},
+	} {
+		if got := forgettable(tt.missing, tt.ttl, tt.proven); got != tt.want {
+			t.Errorf("%+v: got %v", tt, got)
+		}
+	}
+}
