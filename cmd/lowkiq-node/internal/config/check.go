@@ -25,22 +25,25 @@ func (cfg *Config) check() error {
 			errs = append(errs, cfg.origin(key).fault(key, "%v", err))
 		}
 	}
-	if cfg.Cluster != "" {
-		add("cluster", queue.CheckName("cluster", cfg.Cluster))
+	for _, text := range []struct {
+		key, value string
+		check      func(string) error
+	}{
+		{"cluster", cfg.Cluster, func(name string) error { return queue.CheckName("cluster", name) }},
+		{"redis", cfg.Redis, checkRedis},
+		{"node.name", cfg.Node.Name, func(name string) error { return queue.CheckName("node", name) }},
+		{"node.http", cfg.Node.HTTP, checkAddress},
+		{"node.request_memory", cfg.Node.RequestMemory, checkRequestMemory},
+		{"node.bind", cfg.Node.Bind, checkBind},
+		{"node.advertise", cfg.Node.Advertise, checkHost},
+	} {
+		if text.value != "" {
+			add(text.key, text.check(text.value))
+		}
 	}
-	if cfg.Redis != "" {
-		add("redis", checkRedis(cfg.Redis))
+	for _, seed := range cfg.Node.Join {
+		add("node.join", checkSeed(seed))
 	}
-	if cfg.Node.Name != "" {
-		add("node.name", queue.CheckName("node", cfg.Node.Name))
-	}
-	if cfg.Node.HTTP != "" {
-		add("node.http", checkAddress(cfg.Node.HTTP))
-	}
-	if cfg.Node.RequestMemory != "" {
-		add("node.request_memory", checkRequestMemory(cfg.Node.RequestMemory))
-	}
-	cfg.checkCluster(add)
 	cfg.checkTLS(add)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		key := "queues." + name
@@ -52,19 +55,6 @@ func (cfg *Config) check() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// checkCluster looks at the keys of gossip.
-func (cfg *Config) checkCluster(add func(key string, err error)) {
-	if cfg.Node.Bind != "" {
-		add("node.bind", checkBind(cfg.Node.Bind))
-	}
-	for _, seed := range cfg.Node.Join {
-		add("node.join", checkSeed(seed))
-	}
-	if host := cfg.Node.Advertise; strings.Contains(host, ":") && net.ParseIP(host) == nil {
-		add("node.advertise", fmt.Errorf("%q: want a host without a port", host))
-	}
 }
 
 // checkTLS looks at the keys of certificates; the files are not read.
@@ -144,6 +134,13 @@ func checkSeed(address string) error {
 func checkAddress(address string) error {
 	if _, _, ok := splitAddress(address); !ok {
 		return fmt.Errorf("%q: want host:port, as in 127.0.0.1:7948", address)
+	}
+	return nil
+}
+
+func checkHost(host string) error {
+	if strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		return fmt.Errorf("%q: want a host without a port", host)
 	}
 	return nil
 }
