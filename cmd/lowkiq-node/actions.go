@@ -119,61 +119,61 @@ type request struct {
 }
 
 // perform does it to the ids, or step by step to all.
-func (c *someJobs) perform(with *conversation, d request) error {
-	d.action = actions[d.command]
-	d.all = d.all || c.Kind != ""
-	all, destroys := d.all, d.ask != "" && !c.Yes && !c.DryRun
+func (c *someJobs) perform(with *conversation, r request) error {
+	r.action = actions[r.command]
+	r.all = r.all || c.Kind != ""
+	all, destroys := r.all, r.ask != "" && !c.Yes && !c.DryRun
 	switch {
 	case all && len(c.IDs) > 0:
-		return fail(exitUsage, "want ids, or %s or --kind, got both", d.flag)
+		return fail(exitUsage, "want ids, or %s or --kind, got both", r.flag)
 	case !all && len(c.IDs) == 0:
-		return fail(exitUsage, "want at least one id, or %s", d.flag)
+		return fail(exitUsage, "want at least one id, or %s", r.flag)
 	case !all && c.Cursor != "":
-		return fail(exitUsage, "--cursor goes with %s", d.flag)
+		return fail(exitUsage, "--cursor goes with %s", r.flag)
 	case all && destroys && !terminal(with.in):
 		return errNoTerminal
 	}
-	path := queuePath(c.Queue, "/"+strings.ReplaceAll(d.command, " ", "/"))
+	path := queuePath(c.Queue, "/"+strings.ReplaceAll(r.command, " ", "/"))
 	if c.DryRun || destroys && terminal(with.in) {
-		found, err := with.steps(path, c.body(d, true))
+		found, err := with.steps(path, c.body(r, true))
 		switch {
 		case err != nil:
 			return err
 		case c.DryRun:
-			d.done = "would be " + d.done
-			return c.summary(with, found, d)
+			r.done = "would be " + r.done
+			return c.summary(with, found, r)
 		case found.Changed == 0:
-			return c.summary(with, found, d) // there is nothing to ask about
-		case !confirm(with.streams, fmt.Sprintf("%s %s of queue %s?", d.ask, count(found.Changed, "job"), plain(c.Queue))):
+			return c.summary(with, found, r) // there is nothing to ask about
+		case !confirm(with.streams, fmt.Sprintf("%s %s of queue %s?", r.ask, count(found.Changed, "job"), plain(c.Queue))):
 			return fail(exitFailed, "nothing was changed")
 		}
 	}
-	sum, err := with.steps(path, c.body(d, false))
+	sum, err := with.steps(path, c.body(r, false))
 	if err != nil {
-		return brokenOff(with.ctx, sum, d, err)
+		return brokenOff(with.ctx, sum, r, err)
 	}
-	return c.summary(with, sum, d)
+	return c.summary(with, sum, r)
 }
 
 // summary prints what was done. A kind that no job has is a slip of the pen more often than not.
-func (c *someJobs) summary(with *conversation, sum web.Changed, d request) error {
+func (c *someJobs) summary(with *conversation, sum web.Changed, r request) error {
 	if c.Kind == "" || c.Cursor != "" || sum.Changed+sum.Skipped > 0 {
-		return with.summary(sum, d)
+		return with.summary(sum, r)
 	}
 	if with.asJSON {
-		if err := with.summary(sum, d); err != nil {
+		if err := with.summary(sum, r); err != nil {
 			return err
 		}
 	}
-	return c.noKind(with, d)
+	return c.noKind(with, r)
 }
 
 // shownKinds is how many kinds an error names.
 const shownKinds = 5
 
 // noKind says that no job has an error of the kind, and which kinds there are.
-func (c *someJobs) noKind(with *conversation, d request) error {
-	state := d.errorState()
+func (c *someJobs) noKind(with *conversation, r request) error {
+	state := r.errorState()
 	noun := map[string]string{"failed": "failed job", "retry": "job between two attempts", "blocked": "blocked id", "morgue": "buried job"}[state]
 	answer, err := errorsOf(with, c.Queue, state)
 	if err != nil {
@@ -198,12 +198,12 @@ func (c *someJobs) noKind(with *conversation, d request) error {
 }
 
 // errorState is the state of those jobs by whose errors a request chooses, as the command errors has it.
-func (d request) errorState() string {
-	switch place, _, _ := strings.Cut(d.command, " "); {
+func (r request) errorState() string {
+	switch place, _, _ := strings.Cut(r.command, " "); {
 	case place != "jobs":
 		return place // blocked or morgue
-	case d.state == "failed":
-		return d.state
+	case r.state == "failed":
+		return r.state
 	}
 	return "retry" // what is due already is not made due
 }
@@ -212,11 +212,11 @@ func (d request) errorState() string {
 func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // body is what a node is sent.
-func (c *someJobs) body(d request, dryRun bool) map[string]any {
+func (c *someJobs) body(r request, dryRun bool) map[string]any {
 	body := map[string]any{"ids": c.IDs}
-	if d.all {
+	if r.all {
 		body = map[string]any{"all": true, "limit": stepLimit}
-		for name, value := range map[string]string{"state": d.state, "kind": c.Kind, "cursor": c.Cursor} {
+		for name, value := range map[string]string{"state": r.state, "kind": c.Kind, "cursor": c.Cursor} {
 			if value != "" {
 				body[name] = value
 			}
@@ -267,26 +267,26 @@ func withFailed(p web.Changed, err error) web.Changed {
 }
 
 // brokenOff says how far it came, and how to go on.
-func brokenOff(ctx context.Context, sum web.Changed, d request, err error) error {
+func brokenOff(ctx context.Context, sum web.Changed, r request, err error) error {
 	code := codeOf(err)
 	if ctx.Err() != nil {
 		code, err = exitInterrupted, errors.New("interrupted")
 	}
 	switch {
 	case sum.Next != "":
-		err = fmt.Errorf("%w; %d were %s before, go on with --cursor %s", err, sum.Changed, d.done, sum.Next)
+		err = fmt.Errorf("%w; %d were %s before, go on with --cursor %s", err, sum.Changed, r.done, sum.Next)
 	case sum.Changed > 0:
-		err = fmt.Errorf("%w; %d were %s before", err, sum.Changed, d.done)
+		err = fmt.Errorf("%w; %d were %s before", err, sum.Changed, r.done)
 	}
 	return &exitError{code, err}
 }
 
 // summary prints what was done, and what was not.
-func (c *conversation) summary(sum web.Changed, d request) error {
+func (c *conversation) summary(sum web.Changed, r request) error {
 	if c.asJSON {
 		return json.NewEncoder(c.out).Encode(sum)
 	}
-	text := fmt.Sprintf("%d %s", sum.Changed, d.done)
+	text := fmt.Sprintf("%d %s", sum.Changed, r.done)
 	if sum.Skipped > 0 {
 		text += fmt.Sprintf(", %d not there", sum.Skipped)
 	}
