@@ -171,7 +171,7 @@ func (b *bench) floorDrain(ctx context.Context, f *minimal, pushed Usage, note f
 	return err
 }
 
-// floorStart is push and pop one after the other: two round trips, and nobody to wake.
+// floorStart is push and pop one after the other: two round trips, and no worker to wake.
 func (b *bench) floorStart(ctx context.Context, f *minimal, note func(string, float64)) error {
 	took := make([]float64, b.cfg.samples)
 	for i := range took {

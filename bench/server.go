@@ -137,7 +137,7 @@ func startRedis(ctx context.Context) (url string, stop func(), err error) {
 	if err != nil {
 		return "", nil, ErrNoServer
 	}
-	for range 3 { // somebody may take the free port before the server does
+	for range 3 { // another process may take the free port before the server does
 		if url, stop, err = tryRedis(ctx, binary); err == nil || ctx.Err() != nil {
 			break
 		}

@@ -89,7 +89,7 @@ func portOf(address string) string {
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // free reports whether one can listen at all ports, by TCP and by UDP. It tries the second
-// while it holds the first, so that nobody's gossip is ever in the way of the gossip of a
+// while it holds the first, so that no other process's gossip is ever in the way of the gossip of a
 // node that has its Raft port already: that could not take other ports any more.
 func free(ports ...int) bool {
 	for _, port := range ports {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// ErrUnreachable: nobody answered at the node's address.
+// ErrUnreachable: nothing answered at the node's address.
 var ErrUnreachable = errors.New("node is unreachable")
 
 // Error is a node's refusal.
@@ -117,7 +117,7 @@ func (c *Client) do(ctx context.Context, method, path, contentType string, body 
 	return answer, nil
 }
 
-// problem reads a refusal; whoever answers something else is no node.
+// problem reads a refusal; what answers something else is no node.
 func problem(status int, body []byte) error {
 	e := &Error{}
 	if json.Unmarshal(body, e) != nil || e.Title == "" {
