@@ -8,6 +8,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -17,6 +18,7 @@ import (
 // (design, section 10).
 func TestClusterClockJumps(t *testing.T) {
 	t.Parallel()
+	tier.Usual(t)
 	server, clock := redistest.StartClocked(t)
 	r := rigAt(t, fleetShards, server.URL())
 	r.redis = server

@@ -21,6 +21,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -55,6 +56,7 @@ type rig struct {
 
 func newRig(t *testing.T, shards int, redisArgs ...string) *rig {
 	t.Helper()
+	tier.Usual(t)
 	server := redistest.Start(t, redisArgs...)
 	r := rigAt(t, shards, server.URL())
 	r.redis = server

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/certtest"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/node/handler"
 )
 
@@ -54,8 +55,12 @@ func TestScripts(t *testing.T) {
 	ca := certtest.New(t)
 	ca.Server("server")
 	ca.Client("client")
+	stories, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(stories) == 0 {
+		t.Fatalf("got stories %q, %v", stories, err)
+	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
+		Files: tier.Of([]string{"testdata/completion.txtar", "testdata/config.txtar", "testdata/help.txtar"}, stories, stories),
 		Setup: func(env *testscript.Env) error {
 			redis := redistest.Start(t)
 			address := redistest.Addresses(t, 1)[0]

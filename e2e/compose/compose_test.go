@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/stream"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 const (
@@ -29,6 +30,7 @@ const (
 // The sample deployment under scaling, a killed and a cut off container: every event is
 // handled, in order, and no file twice at once.
 func TestDeployment(t *testing.T) {
+	tier.Usual(t)
 	s := newStack(t)
 	s.up(2, "redis", "worker", "node", "feeder")
 	first := s.containers("node")[0]
