@@ -21,9 +21,7 @@ var mutations = []struct{ name, file, old, new string }{
 	{"a batch is taken twice", "runner.go", "	f.jobs = f.jobs[n:]\n", "	if f.jobs = f.jobs[n:]; n%3 == 2 {\n		f.jobs = batch.Jobs\n	}\n"},
 	{"the shard is released beside its handlers", "runner.go", "	if r.lanes == 0 {\n		r.change(lanesEnd)", "	if true {\n		r.change(lanesEnd)"},
 	{"a wake-up during a pop is forgotten", "state.go", "return repopping, false", "return p, false"},
-	{"the end of a flight wakes no id in quarantine", "state.go", "return resting, p == waitsForFlights", "return resting, false"},
 	{"a quarantine never ends", "complete.go", "r.change(quarantineEnds)", "_ = number"},
-	{"the quarantine slot is kept", "fetch.go", "	r.giveSlot()\n", ""},
 	{"a handler slot is kept", "lane.go", "		t.r.process.Slots.give(&t.r.queue.share)\n", ""},
 }
 
