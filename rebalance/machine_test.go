@@ -3,6 +3,7 @@ package rebalance
 import (
 	"bytes"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -85,5 +86,29 @@ func TestPlanEntry(t *testing.T) {
 	}
 	if got := planEntry(&plan.Assignment{}, next); len(got) > len(assignEntry(next)) {
 		t.Errorf("the first plan: got %d bytes, the whole has %d", len(got), len(assignEntry(next)))
+	}
+}
+
+// A server that starts from a snapshot knows the assignment of its leader, and says so at once.
+func TestRestorePublishes(t *testing.T) {
+	t.Parallel()
+	m := newMachine(func(*plan.Assignment) {})
+	owned := &plan.Assignment{Nodes: []string{"a", "b"}, Queues: []plan.Placement{{Queue: "q", Owners: []int32{0, 1, 1}}}}
+	moved := &plan.Assignment{Nodes: owned.Nodes, Queues: []plan.Placement{{Queue: "q", Owners: []int32{0, 1, 0}}}}
+	for i, data := range [][]byte{recordEntry(7, owned), assignEntry(moved)} {
+		if err := m.Apply(&raft.Log{Index: uint64(i + 3), Data: data}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var published *plan.Assignment
+	other := newMachine(func(a *plan.Assignment) { published = a })
+	if err := other.Restore(io.NopCloser(bytes.NewReader(m.state.Load().encode()))); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := other.state.Load(), m.state.Load(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if want := (plan.Generation{Record: 7, Index: 4}); published == nil || published.Generation != want {
+		t.Errorf("published %+v, want generation %s", published, want)
 	}
 }
