@@ -63,7 +63,7 @@ func (n *Node) agreed() *plan.Assignment {
 	if n.cluster == nil {
 		return nil
 	}
-	a := n.cluster.agent.Assignment()
+	a := n.cluster.Assignment()
 	if a.Generation == (plan.Generation{}) {
 		return nil
 	}
@@ -134,7 +134,7 @@ func (n *Node) Members() ([]status.Member, error) {
 		return nil, status.ErrNoCluster
 	}
 	var list []status.Member
-	for _, m := range n.cluster.gossip.Members() {
+	for _, m := range n.cluster.Members() {
 		list = append(list, status.Member{
 			Node: m.Instance.Node, Instance: m.Instance.String(), Boot: m.Instance.Boot, State: m.State.String(),
 			Address: m.Address, Since: float64(m.Since.UnixMilli()) / 1000, Draining: m.Meta.Draining,
@@ -149,7 +149,7 @@ func (n *Node) Plan(ctx context.Context, add, remove []string) ([]status.Move, e
 	if n.cluster == nil {
 		return nil, status.ErrNoCluster
 	}
-	view, err := n.cluster.look(ctx)
+	view, err := n.cluster.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (n *Node) Plan(ctx context.Context, add, remove []string) ([]status.Move, e
 		return nil, err
 	}
 	var moves []status.Move
-	for _, m := range plan.Compute(n.cluster.agent.Assignment(), nodes, view.Queues).Moves {
+	for _, m := range plan.Compute(n.cluster.Assignment(), nodes, view.Queues).Moves {
 		moves = append(moves, status.Move{Queue: m.Shard.Queue, Index: m.Shard.Index, From: m.From, To: m.To, Reason: m.Reason.String()})
 	}
 	return moves, nil

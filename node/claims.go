@@ -55,14 +55,14 @@ func (in *instance) newClaims() *claims.Claims[*runner.Runner] {
 		Instance: in.name, TTL: n.cfg.TTL, Redis: claimsRedis{n.client, in.wakes}, Log: in.log, Now: n.cfg.now,
 		Stop: in.stop, IO: in.io, Lost: in.keeper.Lost(),
 		MayWork: in.mayWork, LeaseMissing: in.keeper.Missing, Desired: in.desires, Placed: in.placed,
-		Prunes: func() bool { return n.cluster == nil || !n.cluster.sight.away.Load() },
+		Prunes: func() bool { return n.cluster == nil || !n.cluster.LooksAway() },
 		Shards: n.handledShards, Shard: n.handledShard,
 		Gone: n.process.Gone, Ended: n.process.Ended,
 		Gossip: func(instance string) (succeeded, departed bool) {
 			if n.cluster == nil {
 				return false, false
 			}
-			return n.cluster.dead(instance)
+			return n.cluster.Dead(instance)
 		},
 		Start: func(claim *queue.Claim) *runner.Runner {
 			s := claim.Shard.Shard
@@ -119,8 +119,8 @@ func (in *instance) desires(was *claims.Desired) *claims.Desired {
 	n := in.node
 	s := claims.Situation{Drained: n.drained.Load(), MayStart: in.keeper.Holds() && !in.draining.Load()}
 	if c := n.cluster; c != nil {
-		s.Clustered, s.Superseded, s.Plan = true, c.taken.Load() != nil, n.agreed()
-		s.Alone = s.Plan == nil && c.alone()
+		s.Clustered, s.Superseded, s.Plan = true, c.Superseded(), n.agreed()
+		s.Alone = s.Plan == nil && c.Alone()
 	}
 	return s.Decide(n.cfg.Name, was, in.claims.Held)
 }
@@ -146,7 +146,7 @@ func (in *instance) handOver() {
 	in.announce()
 	ctx, cancel := context.WithTimeout(in.io, drainPatience)
 	defer cancel()
-	if view, err := c.look(ctx); err == nil && !in.replaceable(view) {
+	if view, err := c.Look(ctx); err == nil && !in.replaceable(view) {
 		return
 	}
 	for len(in.claims.All()) > 0 {
@@ -210,11 +210,8 @@ func (in *instance) orphans() claims.Orphans {
 // leads returns the leases of now, and whether this process is the one that scans for orphaned shards.
 func (in *instance) leads(ctx context.Context) (live []identity.Lease, leads bool) {
 	if c := in.node.cluster; c != nil {
-		recent := c.sight.recent.Load()
-		if recent == nil || !c.agent.Status().Leading {
-			return nil, false
-		}
-		return recent.live, true
+		live, _, known := c.Live()
+		return live, known && c.Status().Leading
 	}
 	instances, err := in.node.leases.Instances(ctx)
 	if err != nil {

@@ -2,20 +2,14 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/membership"
-	"github.com/lowkiq/lowkiq/rebalance"
-	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -150,66 +144,4 @@ func TestClusterNameTaken(t *testing.T) {
 	newer := startMember(t, url, "n1", 4)
 	await(t, "the newer works", func() bool { return newer.owns() == 4 && older.owns() == 0 })
 	await(t, "the older process is not ready", func() bool { return older.Ready() != nil })
-}
-
-func TestViewOf(t *testing.T) {
-	start := time.Unix(1000, 0)
-	lease := func(node, boot string, at time.Duration) LeaseInfo {
-		return LeaseInfo{Node: node, Boot: boot, Start: start.Add(at), Queues: map[string]int{"b": 1, "a": 0}, Weight: 2}
-	}
-	gossip := func(boot string, state membership.State, draining bool) membership.Member {
-		return membership.Member{Instance: membership.Instance{Node: "g", Boot: boot, N: 1}, State: state, Address: "10.0.0.1:7946",
-			Meta: membership.Meta{Raft: 7947, Draining: draining, RaftInfo: "{}"}}
-	}
-	view := viewOf([]LeaseInfo{lease("n1", "A", 0), lease("n1", "B", time.Second), lease("n2", "C", 0)},
-		[]membership.Member{gossip("C", membership.Alive, true), gossip("D", membership.Alive, false), gossip("E", membership.Dead, false)})
-	want := []rebalance.Peer{
-		{Node: plan.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "A", Leased: true, Superseded: true},
-		{Node: plan.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "B", Leased: true},
-		{Node: plan.Node{Name: "n2", Weight: 2, Queues: []string{"a", "b"}, Draining: true}, Boot: "C", Leased: true},
-		{Node: plan.Node{Name: "g"}, Boot: "D", Address: "10.0.0.1:7947"},
-	}
-	if got, want := fmt.Sprint(view.Peers), fmt.Sprint(want); got != want {
-		t.Errorf("peers: got %s, want %s", got, want)
-	}
-}
-
-// What a process tells by gossip fits, however far its numbers grow: no setting is in it.
-func TestGossipMetaFits(t *testing.T) {
-	t.Parallel()
-	server := fmt.Sprintf("%s#%d.%d", identity.NewBoot(), uint64(math.MaxUint64), math.MaxInt)
-	seat, err := json.Marshal(rebalance.RaftInfo{Server: server, Leader: server, Applied: plan.Generation{Record: math.MaxUint64, Index: math.MaxUint64}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = membership.New(membership.Config{
-		Cluster: "c", Node: strings.Repeat("n", lowkiq.MaxQueueName), Boot: identity.NewBoot(), Bind: "127.0.0.1:0",
-		Meta: membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, RaftInfo: string(seat)},
-	})
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-func TestAssignmentOf(t *testing.T) {
-	a := assignmentOf(map[string][]string{"q": {"n2", "", "n1", "n2"}})
-	for i, want := range []string{"n2", "", "n1", "n2"} {
-		if got := a.Owner(lowkiq.Shard{Queue: "q", Index: i}); got != want {
-			t.Errorf("owner of q/%d: got %q, want %q", i, got, want)
-		}
-	}
-}
-
-// Two leases of one process, the older one about to run out: the process is what the newer
-// one says, in whatever order they are read.
-func TestLatest(t *testing.T) {
-	t.Parallel()
-	at := time.Unix(1e9, 0)
-	older := LeaseInfo{Node: "n1", Boot: "B", Instance: "n1/B.9", Start: at, Draining: true}
-	newer := LeaseInfo{Node: "n1", Boot: "B", Instance: "n1/B.10", Start: at.Add(time.Second)}
-	for _, leases := range [][]LeaseInfo{{older, newer}, {newer, older}} {
-		if got := latest(leases); len(got) != 1 || got[0].Instance != newer.Instance {
-			t.Errorf("got %+v, want the newer one alone", got)
-		}
-	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/hosts"
+	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
@@ -149,7 +150,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Cluster == "" {
 		cfg.Cluster = "default"
 	}
-	orInt(&cfg.fewNodes, fewNodes)
+	orInt(&cfg.fewNodes, cluster.DefaultFewNodes)
 	orInt(&cfg.Concurrency, runtime.GOMAXPROCS(0)*4)
 	orTime(&cfg.TTL, 6*time.Second)
 	orTime(&cfg.PollInterval, time.Second)
@@ -217,7 +218,7 @@ func (cfg Config) validateCluster() (errs []error) {
 	if cfg.Bind == "" {
 		return errs
 	}
-	if _, _, err := bindAddress(cfg.Bind); err != nil {
+	if _, _, err := cluster.BindAddress(cfg.Bind); err != nil {
 		errs = append(errs, err)
 	}
 	for _, seed := range cfg.Join {

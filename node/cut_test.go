@@ -48,11 +48,11 @@ func TestLeaderWithFlappingRedis(t *testing.T) {
 		members, proxies[m] = append(members, m), proxy
 	}
 	awaitSpread(t, []int{4, 4, 4}, members...)
-	leads := func(m *member) bool { return m.cluster.agent.Status().Leading }
-	await(t, "three voters", func() bool { return len(members[0].cluster.agent.Status().Voters) == 3 })
+	leads := func(m *member) bool { return m.cluster.Status().Leading }
+	await(t, "three voters", func() bool { return len(members[0].cluster.Status().Voters) == 3 })
 	leader := members[slices.IndexFunc(members, leads)]
 	followers := slices.DeleteFunc(slices.Clone(members), func(m *member) bool { return m == leader })
-	record := leader.cluster.agent.Status().Record
+	record := leader.cluster.Status().Record
 	flap(t, proxies[leader], ttl/3, ttl/4)
 	proxies[followers[0]].Refuse(true)
 	proxies[followers[0]].DropAll()
@@ -62,7 +62,7 @@ func TestLeaderWithFlappingRedis(t *testing.T) {
 		return leader.owns()+followers[1].owns() == 12
 	})
 	t.Logf("owned elsewhere after %s", time.Since(cut))
-	if got := followers[1].cluster.agent.Status().Record; got != record {
+	if got := followers[1].cluster.Status().Record; got != record {
 		t.Errorf("got record %d, want still %d: leadership is handed over, no new group founded", got, record)
 	}
 	if !leads(followers[1]) {

@@ -87,7 +87,7 @@ func (n *Node) Ready() error {
 		return errors.New("no lease yet")
 	case in.leaves():
 		return errors.New("draining")
-	case n.cluster != nil && n.cluster.taken.Load() != nil:
+	case n.cluster != nil && n.cluster.Superseded():
 		return fmt.Errorf("name %s is taken by a newer process", n.cfg.Name)
 	case !in.mayWork():
 		return errors.New("lease lost, taking a new one")
@@ -110,7 +110,7 @@ func (n *Node) nodeStatus(other queue.Instance, left time.Duration) status.Node 
 	s := status.Node{Name: info.Node, Instance: info.Instance, State: status.Live, HTTP: info.HTTP}
 	s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()
 	if n.cluster != nil {
-		s.Voter = slices.Contains(n.cluster.agent.Status().Voters, info.RaftInfo.Server)
+		s.Voter = slices.Contains(n.cluster.Status().Voters, info.RaftInfo.Server)
 	}
 	if info.Draining {
 		s.State = status.Draining

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
@@ -113,7 +112,7 @@ func (in *instance) info() []byte {
 		Refused: in.refusals.list(), Unready: in.node.unready.told(), Features: queue.Features(),
 	}
 	if c := in.node.cluster; c != nil {
-		info.Gossip, info.Raft, info.RaftInfo = c.gossip.Address(), c.listener.Address(), c.agent.RaftInfo()
+		info.Gossip, info.Raft, info.RaftInfo = c.Address(), c.RaftAddress(), c.RaftInfo()
 	}
 	value, err := json.Marshal(info)
 	if err != nil {
@@ -221,9 +220,7 @@ func (in *instance) awaitCalls() {
 func (in *instance) announce() {
 	in.keeper.Poke()
 	if c := in.node.cluster; c != nil {
-		draining := in.leaves()
-		c.sight.stale.Store(true)
-		c.publish(func(m *membership.Meta) { m.N, m.Draining = in.number, draining })
+		c.Announce(in.number, in.leaves())
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
+	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -43,13 +44,13 @@ type Node struct {
 	unowned  unowned                  // while this node leads
 	stopped  chan struct{}            // closed when the last instance has ended
 	started  atomic.Bool
-	reserved atomic.Bool             // the name, until the lease shows it
-	drained  atomic.Bool             // an operator asked the node to give its shards away
-	outages  failureLog              // of Redis; all instances and the cluster share it
-	unready  unready                 // handlers that cannot work
-	cluster  *cluster                // nil: no cluster; set by Run before its actors
-	joined   atomic.Pointer[cluster] // the same, for callers of the node
-	dialRaft rebalance.DialFunc      // for tests: a network with walls
+	reserved atomic.Bool                     // the name, until the lease shows it
+	drained  atomic.Bool                     // an operator asked the node to give its shards away
+	outages  failureLog                      // of Redis; all instances and the cluster share it
+	unready  unready                         // handlers that cannot work
+	cluster  *cluster.Cluster                // nil: no cluster; set by Run before its actors
+	joined   atomic.Pointer[cluster.Cluster] // the same, for callers of the node
+	dialRaft rebalance.DialFunc              // for tests: a network with walls
 
 	absent *claims.AbsentInstances
 
@@ -262,15 +263,55 @@ func (n *Node) runGroup(ctx context.Context) error {
 	}
 	if n.cfg.Bind != "" {
 		var err error
-		if n.cluster, err = newCluster(n); err != nil {
+		if n.cluster, err = cluster.New(n.clusterConfig()); err != nil {
 			return errors.Join(fmt.Errorf("node: %w", err), n.closeServer())
 		}
-		n.cluster.add(&group)
+		n.cluster.Add(&group, n.stopped)
 		n.joined.Store(n.cluster)
 	}
 	left, leave := context.WithCancel(ctx)
 	group.Add(func() error { <-left.Done(); return nil }, func(error) { leave() })
 	return group.Run()
+}
+
+// clusterConfig is what the cluster needs to know of this process.
+func (n *Node) clusterConfig() cluster.Config {
+	return cluster.Config{
+		Cluster: n.cfg.Cluster, Node: n.cfg.Name, Boot: n.boot, Process: n.process, TTL: n.cfg.TTL,
+		Bind: n.cfg.Bind, Advertise: n.cfg.Advertise, Join: n.cfg.Join, GossipKeys: n.cfg.GossipKeys, Insecure: n.cfg.Insecure,
+		FewNodes: n.cfg.fewNodes, Redis: n.leases, Log: n.log, Now: n.cfg.now, Network: n.raftNetwork, Dial: n.dialRaft,
+		Registry: func(ctx context.Context, within time.Duration) (map[string]queue.Entry, error) {
+			registry := n.registry.Load()
+			if registry == nil || sinceBoot()-registry.at > within {
+				var err error
+				if registry, err = n.readRegistry(ctx); err != nil {
+					return nil, err
+				}
+			}
+			return registry.all, nil
+		},
+		Instance: func() (name string, leased bool) {
+			if in := n.current.Load(); in != nil {
+				return in.name, in.keeper.Holds()
+			}
+			return "", false
+		},
+		Changed: func(lease bool) {
+			in := n.current.Load()
+			if in == nil {
+				return
+			}
+			in.claims.Kick()
+			if lease {
+				in.keeper.Poke()
+			}
+		},
+		Applied: func(leads bool, generation uint64) {
+			n.metrics.RaftLeader.Set(map[bool]float64{true: 1}[leads])
+			n.metrics.Generation.Set(float64(generation))
+		},
+		OutOfReach: n.outOfReach,
+	}
 }
 
 // instances lives one instance after the other. An attempt to take a lease whose answer
@@ -318,7 +359,7 @@ func (n *Node) addServices(group *run.Group) {
 // Gossip is the host:port at which other nodes may join this one, "" while there is none.
 func (n *Node) Gossip() string {
 	if c := n.joined.Load(); c != nil {
-		return c.gossip.Address()
+		return c.Address()
 	}
 	return ""
 }

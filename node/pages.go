@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/status"
@@ -14,7 +15,7 @@ import (
 func (n *Node) Status(ctx context.Context) (status.Status, error) {
 	known := status.Status{Cluster: n.cfg.Cluster}
 	if n.cluster != nil {
-		n.cluster.describe(&known)
+		n.describe(&known)
 	}
 	instances, err := n.client.Instances(ctx)
 	if err != nil {
@@ -41,6 +42,14 @@ func (n *Node) Status(ctx context.Context) (status.Status, error) {
 		known.Warnings = append(known.Warnings, damaged[name].Error())
 	}
 	return known, nil
+}
+
+// describe adds what Raft says, and what is wrong with the cluster.
+func (n *Node) describe(known *status.Status) {
+	record := n.cluster.Status().Record
+	known.Generation = status.Generation{Record: strconv.FormatUint(record, 10), Index: n.cluster.Assignment().Generation.Index}
+	known.Leader = n.cluster.Leader()
+	known.Warnings = append(known.Warnings, n.cluster.Warnings()...)
 }
 
 // Owners judges shards by the assignment and the leases of now.

@@ -14,37 +14,10 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/membership"
-	"github.com/lowkiq/lowkiq/rebalance"
-	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // What a node costs others in a cluster of a thousand, counted where it leaves the node: a thousand processes are more than a
 // machine that tests has room for.
-
-// TestGossipOfANodeIsBounded: what a node gossips of itself fits into memberlist's limit, whatever it has to say, holds nothing of
-// other nodes, and is the same after each change of the plan: a plan is no news for gossip.
-func TestGossipOfANodeIsBounded(t *testing.T) {
-	t.Parallel()
-	boot := identity.NewBoot()
-	server := fmt.Sprintf("%s#%d.%d", boot, uint64(math.MaxUint64), math.MaxInt)
-	encoded := func(index uint64) string {
-		seat := rebalance.RaftInfo{Server: server, Leader: server, Applied: plan.Generation{Record: math.MaxUint64, Index: index}, CanPlan: true}
-		text, err := json.Marshal(membership.Meta{N: math.MaxInt, Raft: 65535, Draining: true, Leaving: true, RaftInfo: gossipedInfo(seat)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	first := encoded(1)
-	t.Logf("%d bytes at most: %s", len(first), first)
-	if len(first) >= membership.MaxMeta {
-		t.Errorf("%d bytes, want fewer than %d", len(first), membership.MaxMeta)
-	}
-	if next := encoded(2); next != first {
-		t.Errorf("after a change of the plan: got %s, want the same as before, %s", next, first)
-	}
-}
 
 // meter stands between a node and its Redis and counts what the node asks.
 type meter struct {
@@ -156,9 +129,9 @@ func TestIdleSecondAmongAThousand(t *testing.T) {
 		return start(t, Config{Name: name, Redis: "redis://" + m.address + "/0", Bind: "127.0.0.1:0", TTL: shortTTL, fewNodes: -1}, QueueConfig{Shards: 8}, nothing), m
 	}
 	first, leader := join("n1")
-	await(t, "the first node leads", func() bool { return first.serving().joined.Load().agent.Status().Leading })
+	await(t, "the first node leads", func() bool { return first.serving().joined.Load().Status().Leading })
 	second, follower := join("n2")
-	await(t, "the second looks away", func() bool { return second.serving().joined.Load().sight.away.Load() })
+	await(t, "the second looks away", func() bool { return second.serving().joined.Load().LooksAway() })
 	p := open(t, srv.URL(), 8)
 	lease := 0
 	grow := func(to, n int) {
@@ -180,17 +153,18 @@ func TestIdleSecondAmongAThousand(t *testing.T) {
 	measure := func(leases, have int, most float64) (lead, follow cost) {
 		grow(leases, have)
 		await(t, "the leader sees them", func() bool {
-			recent := first.joined.Load().sight.recent.Load()
-			return recent != nil && len(recent.live) >= leases
+			live, _, _ := first.joined.Load().Live()
+			return len(live) >= leases
 		})
 		// An election, as on a busy machine, or the end of one, has the follower look at all leases once: what counts are windows
 		// without one. Where it always reads more there is none.
 		for quiet := false; !quiet; {
-			await(t, "the second looks away", second.joined.Load().sight.away.Load)
-			looked := second.joined.Load().sight.recent.Load()
+			await(t, "the second looks away", second.joined.Load().LooksAway)
+			_, looked, _ := second.joined.Load().Live()
 			of, ol := follower.over(t, renewals), leader.over(t, renewals)
 			follow, lead = of(), ol()
-			quiet = second.joined.Load().sight.recent.Load() == looked && follow.bytes <= most || time.Since(begun) > 2*patience
+			_, now, _ := second.joined.Load().Live()
+			quiet = now == looked && follow.bytes <= most || time.Since(begun) > 2*patience
 		}
 		t.Logf("%d leases of %d bytes: per renewal the leader asks %.1f commands, %.0f bytes; the follower %.1f, %.0f", leases, lease, lead.commands, lead.bytes, follow.commands, follow.bytes)
 		return lead, follow

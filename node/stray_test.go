@@ -12,33 +12,6 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
-func TestStrays(t *testing.T) {
-	t.Parallel()
-	lease := func(name, host, gossip string) LeaseInfo {
-		return LeaseInfo{Node: name, Gossip: gossip, Process: identity.Process{Host: host}}
-	}
-	for _, c := range []struct {
-		name string
-		own  LeaseInfo
-		live []LeaseInfo
-		want string // "" = none
-	}{
-		{"alone", lease("n1", "h1", "127.0.0.1:7946"), []LeaseInfo{lease("n1", "h1", "127.0.0.1:7946")}, ""},
-		{"one host", lease("n1", "h1", "127.0.0.1:7946"), []LeaseInfo{lease("n2", "h1", "127.0.0.1:7956")}, ""},
-		{"two hosts", lease("n1", "h1", "10.0.0.1:7946"), []LeaseInfo{lease("n2", "h2", "10.0.0.2:7946")}, ""},
-		{"unknown host", lease("n1", "", "127.0.0.1:7946"), []LeaseInfo{lease("n2", "h2", "127.0.0.1:7946")}, ""},
-		{"no gossip", lease("n1", "h1", "10.0.0.1:7946"), []LeaseInfo{lease("n2", "h2", "")}, ""},
-		{"this one", lease("n1", "h1", "127.0.0.1:7946"), []LeaseInfo{lease("n2", "h2", "10.0.0.2:7946")}, "gossip at 127.0.0.1:7946"},
-		{"the other", lease("n1", "h1", "10.0.0.1:7946"), []LeaseInfo{lease("n2", "h2", "[::1]:7946")}, "gossip at [::1]:7946"},
-		{"both", lease("n1", "h1", "127.0.0.1:7946"), []LeaseInfo{lease("n1", "h1", "127.0.0.1:7946"), lease("n2", "h2", "127.0.0.1:7946")}, "node n2 of another host"},
-	} {
-		got := strays(c.own, c.live)
-		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
-	}
-}
-
 // What is found is in the status for as long as it is so.
 func TestStraysAreInTheStatus(t *testing.T) {
 	t.Parallel()

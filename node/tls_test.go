@@ -90,7 +90,7 @@ func TestClusterWithTLS(t *testing.T) {
 		}, 40))
 	}
 	awaitSpread(t, []int{13, 13, 14}, members...)
-	raftPort := members[0].cluster.listener.Address()
+	raftPort := members[0].cluster.RaftAddress()
 	cert, key := ca.Client("client")
 	for name, config := range map[string]*tls.Config{
 		"no certificate": {InsecureSkipVerify: true},
@@ -158,7 +158,7 @@ func TestStrangerInATLSCluster(t *testing.T) {
 			if got := stranger.owns(); got != 0 || stranger.Ready() == nil {
 				t.Errorf("the stranger has %d shards, ready: %v; want none", got, stranger.Ready())
 			}
-			if a := stranger.cluster.agent.Assignment(); len(a.Queues) > 0 {
+			if a := stranger.cluster.Assignment(); len(a.Queues) > 0 {
 				t.Errorf("the stranger has heard of assignment %s", a.Generation)
 			}
 		})
@@ -167,7 +167,7 @@ func TestStrangerInATLSCluster(t *testing.T) {
 
 // seats reports whether a leader has another node's lease, and where its Raft is, in view.
 func seats(leader, other *member) bool {
-	view, err := leader.cluster.look(context.Background())
+	view, err := leader.cluster.Look(context.Background())
 	return err == nil && slices.ContainsFunc(view.Peers, func(p rebalance.Peer) bool {
 		return p.Boot == other.boot && p.Leased && p.RaftInfo.Server != ""
 	})

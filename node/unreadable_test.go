@@ -240,7 +240,7 @@ func TestLaterQueueStopsNoPlan(t *testing.T) {
 	run := start(t, Config{Redis: srv.URL(), Bind: "127.0.0.1:0", TTL: 3 * time.Second}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error { return nil })
 	await(t, "a plan", func() bool {
 		c := run.joined.Load()
-		return c != nil && len(c.agent.Assignment().Owned("n1")) == 2
+		return c != nil && len(c.Assignment().Owned("n1")) == 2
 	})
 	list, err := run.Shards(t.Context())
 	if err != nil {

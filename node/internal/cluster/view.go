@@ -1,4 +1,4 @@
-package node
+package cluster
 
 import (
 	"context"
@@ -19,89 +19,80 @@ import (
 
 // What the leader plans from: leases in Redis, processes in gossip.
 
-// View implements rebalance.Source. It is the agent's; others call look.
-func (c *cluster) View(ctx context.Context) (rebalance.View, error) {
-	instances, whole, err := c.glance(ctx)
+// View implements rebalance.Source. It is the agent's; others call Look.
+func (c *Cluster) View(ctx context.Context) (rebalance.View, error) {
+	instances, whole, err := c.readView(ctx)
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	entries := c.node.registry.Load()
-	if entries == nil || sinceBoot()-entries.at > c.node.cfg.TTL/3 { // the lease keeper reads it too
-		if entries, err = c.node.readRegistry(ctx); err != nil {
-			return rebalance.View{}, err
-		}
+	entries, err := c.cfg.Registry(ctx, c.cfg.TTL/3) // the lease's renewal reads it too
+	if err != nil {
+		return rebalance.View{}, err
 	}
-	c.sight.away.Store(!whole)
+	c.cache.away.Store(!whole)
 	live := c.leased(instances)
 	if !whole {
-		return c.view(live, entries.all), nil
+		return c.view(live, entries), nil
 	}
-	c.warnOfStrays(live)
-	for _, text := range c.disputes.observe(sinceBoot(), c.node.cfg.TTL, live, c.gossip.Members()) {
-		c.node.log.Warn("gossip and lease differ", "detail", text)
+	c.warnOfHostsApart(live)
+	for _, text := range c.disputes.observe(c.cfg.Now(), c.cfg.TTL, live, c.gossip.Members()) {
+		c.cfg.Log.Warn("gossip and lease differ", "detail", text)
 	}
-	was := c.sight.recent.Swap(&recentView{live, sinceBoot()})
-	if in := c.node.current.Load(); in != nil && (was == nil || len(was.live) != len(live)) {
-		in.claims.Kick() // it may be alone, or not any more
+	was := c.cache.recent.Swap(&recentView{live, c.cfg.Now()})
+	if was == nil || len(was.live) != len(live) {
+		c.cfg.Changed(false) // it may be alone, or not any more
 	}
-	return c.view(live, entries.all), nil
+	return c.view(live, entries), nil
 }
 
 // Gossiped implements rebalance.Source.
-func (c *cluster) Gossiped() []rebalance.Peer { return viewOf(nil, c.gossip.Members()).Peers }
+func (c *Cluster) Gossiped() []rebalance.Peer { return viewOf(nil, c.gossip.Members()).Peers }
 
-// look reads everything anew.
-func (c *cluster) look(ctx context.Context) (rebalance.View, error) {
-	instances, err := c.node.leases.Instances(ctx)
+// Look reads everything anew.
+func (c *Cluster) Look(ctx context.Context) (rebalance.View, error) {
+	instances, err := c.cfg.Redis.Instances(ctx)
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	entries, err := c.node.readRegistry(ctx)
+	entries, err := c.cfg.Registry(ctx, 0)
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	return c.view(c.leased(instances), entries.all), nil
+	return c.view(c.leased(instances), entries), nil
 }
 
-func (c *cluster) view(live []LeaseInfo, entries map[string]queue.Entry) rebalance.View {
+func (c *Cluster) view(live []identity.Lease, entries map[string]queue.Entry) rebalance.View {
 	view := viewOf(live, c.disputes.believed(c.gossip.Members()))
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		view.Queues = append(view.Queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
 	}
-	in := c.node.current.Load()
-	view.Leased = in != nil && in.keeper.Holds()
+	_, view.Leased = c.cfg.Instance()
 	c.recognise(&view)
 	return view
 }
 
-// recognise finds this process in a view: its seat is fresher here than in any lease,
-// and a newer process under its name ends its work.
-func (c *cluster) recognise(view *rebalance.View) {
-	var taken *string
+// recognise finds this process in a view: its seat is fresher here than in any lease, and a newer
+// process under its name ends its work.
+func (c *Cluster) recognise(view *rebalance.View) {
+	superseded := false
 	for i := range view.Peers {
 		peer := &view.Peers[i]
-		if peer.Boot != c.node.boot {
-			continue
-		}
-		peer.RaftInfo = c.agent.RaftInfo()
-		if peer.Superseded {
-			name := peer.Name
-			taken = &name
+		if peer.Boot == c.cfg.Boot {
+			peer.RaftInfo = c.agent.RaftInfo()
+			superseded = superseded || peer.Superseded
 		}
 	}
-	if was := c.taken.Swap(taken); (was == nil) != (taken == nil) {
-		c.node.log.Warn("another process with this node's name", "newer", taken != nil)
-		if in := c.node.current.Load(); in != nil {
-			in.claims.Kick()
-		}
+	if c.superseded.Swap(superseded) != superseded {
+		c.cfg.Log.Warn("another process with this node's name", "newer", superseded)
+		c.cfg.Changed(false)
 	}
 }
 
 // leased are the processes that have a lease and are not proven dead.
-func (c *cluster) leased(instances []queue.Instance) []LeaseInfo {
-	var live []LeaseInfo
-	for _, info := range c.sight.leases.read(instances) {
-		if !c.node.process.Gone(info.Process) {
+func (c *Cluster) leased(instances []queue.Instance) []identity.Lease {
+	var live []identity.Lease
+	for _, info := range c.cache.leases.read(instances) {
+		if !c.cfg.Process.Gone(info.Process) {
 			live = append(live, info)
 		}
 	}
@@ -110,7 +101,7 @@ func (c *cluster) leased(instances []queue.Instance) []LeaseInfo {
 
 // latest keeps the newest lease of each process: one that has lost its lease and goes on
 // under another has two until the first runs out.
-func latest(leases []LeaseInfo) (kept []LeaseInfo) {
+func latest(leases []identity.Lease) (kept []identity.Lease) {
 	at := map[string]int{} // by boot: its place in kept
 	for _, info := range leases {
 		i, seen := at[info.Boot]
@@ -126,9 +117,9 @@ func latest(leases []LeaseInfo) (kept []LeaseInfo) {
 }
 
 // viewOf joins leases and gossip to one set of processes.
-func viewOf(leases []LeaseInfo, members []membership.Member) rebalance.View {
-	peers := map[string]rebalance.Peer{} // by boot
-	newest := map[string]LeaseInfo{}     // by name
+func viewOf(leases []identity.Lease, members []membership.Member) rebalance.View {
+	peers := map[string]rebalance.Peer{}  // by boot
+	newest := map[string]identity.Lease{} // by name
 	for _, info := range leases {
 		peers[info.Boot] = peerOf(info)
 		if best, ok := newest[info.Node]; !ok || info.Start.After(best.Start) {
@@ -159,7 +150,7 @@ func viewOf(leases []LeaseInfo, members []membership.Member) rebalance.View {
 	return view
 }
 
-func peerOf(info LeaseInfo) rebalance.Peer {
+func peerOf(info identity.Lease) rebalance.Peer {
 	return rebalance.Peer{
 		Node: plan.Node{
 			Name: info.Node, Weight: info.Weight, Draining: info.Draining,
@@ -184,10 +175,10 @@ func gossiped(m membership.Member) (rebalance.Peer, bool) {
 
 // addresses lists where other processes gossip, by their leases: gossip alone never
 // heals a partition, and a node without --join finds its peers this way.
-func (c *cluster) addresses(ctx context.Context) ([]string, error) {
-	recent := c.sight.recent.Load()
-	if recent == nil || sinceBoot()-recent.at > c.node.cfg.TTL && !c.sight.away.Load() { // those who look at all find the missing
-		instances, err := c.node.leases.Instances(ctx)
+func (c *Cluster) addresses(ctx context.Context) ([]string, error) {
+	recent := c.cache.recent.Load()
+	if recent == nil || c.cfg.Now()-recent.at > c.cfg.TTL && !c.cache.away.Load() { // those who look at all find the missing
+		instances, err := c.cfg.Redis.Instances(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -195,7 +186,7 @@ func (c *cluster) addresses(ctx context.Context) ([]string, error) {
 	}
 	var list []string
 	for _, info := range recent.live {
-		if info.Boot != c.node.boot && info.Gossip != "" {
+		if info.Boot != c.cfg.Boot && info.Gossip != "" {
 			list = append(list, info.Gossip)
 		}
 	}
@@ -213,21 +204,21 @@ const (
 // readClaims are the node names behind claims, read so far. They belong to the agent's goroutine.
 type readClaims struct {
 	of map[*queue.Queue][]string // by shard index
-	at time.Duration             // sinceBoot of the last ones
+	at time.Duration             // Now() of the last ones
 }
 
 // Claims implements rebalance.Source.
-func (c *cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
-	entries, err := c.node.leases.Registry(ctx)
+func (c *Cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
+	entries, err := c.cfg.Redis.Registry(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if c.read.of == nil || sinceBoot()-c.read.at > keptClaimsTTLs*c.node.cfg.TTL {
+	if c.read.of == nil || c.cfg.Now()-c.read.at > keptClaimsTTLs*c.cfg.TTL {
 		c.read.of = map[*queue.Queue][]string{}
 	}
 	owners := map[string][]string{} // node names by queue and shard index
 	for name := range entries {
-		q, err := c.node.leases.Queue(ctx, name)
+		q, err := c.cfg.Redis.Queue(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -241,16 +232,16 @@ func (c *cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
 }
 
 // readClaimsOf reads those of a queue that were not read yet.
-func (c *cluster) readClaimsOf(ctx context.Context, q *queue.Queue) error {
+func (c *Cluster) readClaimsOf(ctx context.Context, q *queue.Queue) error {
 	for page := range slices.Chunk(q.All()[len(c.read.of[q]):], claimsOfSeed) {
-		held, err := c.node.leases.Owners(ctx, page)
+		held, err := c.cfg.Redis.Owners(ctx, page)
 		if err != nil {
 			return err
 		}
 		for _, owner := range held {
 			c.read.of[q] = append(c.read.of[q], identity.NodeOf(owner.Instance))
 		}
-		c.read.at = sinceBoot()
+		c.read.at = c.cfg.Now()
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package node
+package cluster
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 )
 
@@ -24,7 +25,7 @@ type disputes struct {
 }
 
 // disputed is what gossip says against a living lease, "" if nothing.
-func disputed(info LeaseInfo, m membership.Member) string {
+func disputed(info identity.Lease, m membership.Member) string {
 	switch {
 	case m.State == membership.Dead, m.State == membership.Left:
 		return m.State.String()
@@ -35,7 +36,7 @@ func disputed(info LeaseInfo, m membership.Member) string {
 }
 
 // observe compares leases and gossip and returns what is new of what lasts, in words.
-func (d *disputes) observe(now, ttl time.Duration, live []LeaseInfo, members []membership.Member) (news []string) {
+func (d *disputes) observe(now, ttl time.Duration, live []identity.Lease, members []membership.Member) (news []string) {
 	said := make(map[string]membership.Member, len(members))
 	for _, m := range members {
 		said[m.Instance.Boot] = m

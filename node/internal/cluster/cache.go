@@ -1,4 +1,4 @@
-package node
+package cluster
 
 import (
 	"bytes"
@@ -14,29 +14,29 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// What the agent sees of Redis, and how it costs little: an idle node must not load Redis
-// (design, section 8), and the agent looks once per renewal.
+// The agent reads Redis once per renewal. An idle node must not load Redis, so what one look has read is
+// kept for the other questions of the same turn; see "Who should own a shard" in docs/design.md.
 
-// sight keeps what one look of the agent has read for the questions of the same turn.
-// But for stale, recent, strays and away it belongs to the agent's goroutine.
-type sight struct {
-	stale  atomic.Bool                // somebody may have come: read the index of instances
-	recent atomic.Pointer[recentView] // for others than the agent
-	strays atomic.Pointer[[]string]   // of the last look; see warnOfStrays
+// viewCache keeps what one look of the agent has read. But for its atomic fields it belongs to the
+// agent's goroutine.
+type viewCache struct {
+	stale  atomic.Bool                // a process may have come: read the index of instances
+	recent atomic.Pointer[recentView] // of the last look at all leases, for others than the agent
+	apart  atomic.Pointer[[]string]   // of that look; see warnOfHostsApart
 	away   atomic.Bool                // the last look was at this process's lease alone
 	leases leaseReader
 
 	index     []queue.Instance
-	indexRead time.Duration            // sinceBoot
-	lost      map[string]time.Duration // of the index: when an instance was last found without its lease, sinceBoot
+	indexRead time.Duration            // Now()
+	lost      map[string]time.Duration // of the index: when an instance was last found without its lease
 	// Of the last look; each is given away once, so that nothing older than the agent's
 	// turn is ever taken for the truth.
 	record, mark       []byte
 	hasRecord, hasMark bool
 
-	// What was true when the mark was last renewed or found; see sightedMark.Renew.
+	// What was true when the mark was last renewed or found; see cachedMark.Renew.
 	seenRecord, seenMark []byte
-	renewed              time.Duration // sinceBoot before the last renewal; 0 = none
+	renewed              time.Duration // Now() before the last renewal; 0 = none
 }
 
 // leaseReader parses leases that have changed since it saw them last: of a hundred nodes
@@ -48,12 +48,12 @@ type leaseReader struct {
 
 type readLease struct {
 	value []byte
-	info  LeaseInfo
+	info  identity.Lease
 }
 
 // read returns what the leases of instances say, without those that are gone or make no
 // sense.
-func (r *leaseReader) read(instances []queue.Instance) (infos []LeaseInfo) {
+func (r *leaseReader) read(instances []queue.Instance) (infos []identity.Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	seen := make(map[string]readLease, len(instances))
@@ -78,36 +78,36 @@ func (r *leaseReader) read(instances []queue.Instance) (infos []LeaseInfo) {
 
 // recentView are the leases as the agent saw them.
 type recentView struct {
-	live []LeaseInfo
-	at   time.Duration // sinceBoot
+	live []identity.Lease
+	at   time.Duration // Now()
 }
 
 // indexEvery is how often the index is read when gossip has no news: three renewals.
-func (c *cluster) indexEvery() time.Duration { return c.node.cfg.TTL * 5 / 12 }
+func (c *Cluster) indexEvery() time.Duration { return c.cfg.TTL * 5 / 12 }
 
-// fewNodes is how many processes may look at all leases each: beyond, what Redis sends
-// for that would grow with the square of their number.
-const fewNodes = 16
+// DefaultFewNodes is how many processes may look at all leases each: beyond, what Redis sends for that
+// would grow with the square of their number.
+const DefaultFewNodes = 16
 
-// glance looks at Redis for the agent. In a large cluster a process that neither leads nor
+// readView looks at Redis for the agent. In a large cluster a process that neither leads nor
 // votes looks at the record, the mark and its own lease, while these say that all is well;
 // then whole is false.
-func (c *cluster) glance(ctx context.Context) (seen []queue.Instance, whole bool, err error) {
-	c.sight.forget()
-	if in := c.node.current.Load(); in != nil && c.mayLookAway() {
-		g, err := c.node.leases.Glance(ctx, []queue.Instance{{Name: in.name}})
+func (c *Cluster) readView(ctx context.Context) (seen []queue.Instance, whole bool, err error) {
+	c.cache.forget()
+	if name, _ := c.cfg.Instance(); name != "" && c.mayLookAway() {
+		g, err := c.cfg.Redis.Glance(ctx, []queue.Instance{{Name: name}})
 		if err != nil || g.Record != nil && g.Mark != nil {
-			c.sight.saw(g, err)
+			c.cache.saw(g, err)
 			return g.Instances, false, err
 		}
 	}
-	seen, err = c.glanceAtAll(ctx)
+	seen, err = c.readAll(ctx)
 	return seen, true, err
 }
 
 // mayLookAway reports whether others look for this process: it knows a plan, follows a
-// leader that it can hear and has no vote, gossip shows many, and none of its own name.
-func (c *cluster) mayLookAway() bool {
+// leader and has no vote, gossip shows many, and none of its own name.
+func (c *Cluster) mayLookAway() bool {
 	status := c.agent.Status()
 	if c.agent.Assignment().Generation == (plan.Generation{}) || status.Leader == "" || status.Leading || slices.Contains(status.Voters, status.Server) {
 		return false
@@ -118,34 +118,34 @@ func (c *cluster) mayLookAway() bool {
 			continue
 		}
 		alive++
-		if m.Instance.Node == c.node.cfg.Name && m.Instance.Boot != c.node.boot {
+		if m.Instance.Node == c.cfg.Node && m.Instance.Boot != c.cfg.Boot {
 			return false
 		}
 	}
-	return alive > c.node.cfg.fewNodes
+	return alive > c.cfg.FewNodes
 }
 
 // saw keeps what a look has read for the questions of the same turn.
-func (s *sight) saw(g queue.Glance, err error) {
+func (s *viewCache) saw(g queue.Glance, err error) {
 	if err == nil {
 		s.record, s.mark, s.hasRecord, s.hasMark = g.Record, g.Mark, true, true
 		s.seenRecord, s.seenMark = g.Record, g.Mark
 	}
 }
 
-// glanceAtAll looks at record, mark and all leases.
-func (c *cluster) glanceAtAll(ctx context.Context) ([]queue.Instance, error) {
-	s := &c.sight
-	begun := sinceBoot()
+// readAll looks at record, mark and all leases.
+func (c *Cluster) readAll(ctx context.Context) ([]queue.Instance, error) {
+	s := &c.cache
+	begun := c.cfg.Now()
 	if s.stale.Swap(false) || s.index == nil || begun-s.indexRead >= c.indexEvery() {
-		index, err := c.node.leases.Index(ctx)
+		index, err := c.cfg.Redis.Index(ctx)
 		if err != nil {
 			s.stale.Store(true)
 			return nil, err
 		}
 		s.index, s.indexRead = index, begun
 	}
-	g, err := c.node.leases.Glance(ctx, s.asked(begun, lostTTLs*c.node.cfg.TTL))
+	g, err := c.cfg.Redis.Glance(ctx, s.asked(begun, lostTTLs*c.cfg.TTL))
 	s.saw(g, err)
 	if err == nil {
 		s.found(begun, g.Instances)
@@ -158,15 +158,15 @@ func (c *cluster) glanceAtAll(ctx context.Context) ([]queue.Instance, error) {
 const lostTTLs = 10
 
 // asked are the instances of the index that a look asks for: the dead are many after a crash loop, and stay for long.
-func (s *sight) asked(now, again time.Duration) []queue.Instance {
+func (s *viewCache) asked(now, again time.Duration) []queue.Instance {
 	return slices.DeleteFunc(slices.Clone(s.index), func(i queue.Instance) bool {
 		at, lost := s.lost[i.Name]
 		return lost && now-at < again
 	})
 }
 
-// found notes who has no lease.
-func (s *sight) found(now time.Duration, seen []queue.Instance) {
+// found notes which instances have no lease.
+func (s *viewCache) found(now time.Duration, seen []queue.Instance) {
 	lost := map[string]time.Duration{}
 	for _, i := range s.index {
 		if at, was := s.lost[i.Name]; was {
@@ -182,51 +182,52 @@ func (s *sight) found(now time.Duration, seen []queue.Instance) {
 }
 
 // forget drops what was read: it is about to change, or of an earlier turn.
-func (s *sight) forget() {
+func (s *viewCache) forget() {
 	s.hasRecord, s.hasMark, s.seenRecord, s.seenMark = false, false, nil, nil
 }
 
-// sightedRecord is the cluster record as the agent's look has read it.
-type sightedRecord struct {
+// cachedRecord is the cluster record as the agent's look has read it.
+type cachedRecord struct {
 	queue.ClusterRecord
-	sight *sight
+	cache *viewCache
 }
 
 // Load returns what the look of this turn read, else reads.
-func (r sightedRecord) Load(ctx context.Context) ([]byte, error) {
-	if r.sight.hasRecord {
-		r.sight.hasRecord = false
-		return r.sight.record, nil
+func (r cachedRecord) Load(ctx context.Context) ([]byte, error) {
+	if r.cache.hasRecord {
+		r.cache.hasRecord = false
+		return r.cache.record, nil
 	}
 	return r.ClusterRecord.Load(ctx)
 }
 
-// CompareAndSet makes all that was read doubtful.
-func (r sightedRecord) CompareAndSet(ctx context.Context, old, next []byte) (bool, error) {
-	r.sight.forget()
+// CompareAndSet drops what was read: it may have changed.
+func (r cachedRecord) CompareAndSet(ctx context.Context, old, next []byte) (bool, error) {
+	r.cache.forget()
 	return r.ClusterRecord.CompareAndSet(ctx, old, next)
 }
 
-// sightedMark is the leader's mark likewise.
-type sightedMark struct {
+// cachedMark is the leader's mark likewise.
+type cachedMark struct {
 	queue.LeaderMark
-	sight *sight
+	cache *viewCache
 	ttl   time.Duration
+	now   func() time.Duration
 }
 
 // Load returns what the look of this turn read, else reads.
-func (m sightedMark) Load(ctx context.Context) ([]byte, error) {
-	if m.sight.hasMark {
-		m.sight.hasMark = false
-		return m.sight.mark, nil
+func (m cachedMark) Load(ctx context.Context) ([]byte, error) {
+	if m.cache.hasMark {
+		m.cache.hasMark = false
+		return m.cache.mark, nil
 	}
 	return m.LeaderMark.Load(ctx)
 }
 
 // Renew does nothing while the look of this turn found record and mark as they should be
 // and the mark still has more than half of its life: every third renewal is enough.
-func (m sightedMark) Renew(ctx context.Context, record, mark []byte) (bool, error) {
-	s, begun := m.sight, sinceBoot()
+func (m cachedMark) Renew(ctx context.Context, record, mark []byte) (bool, error) {
+	s, begun := m.cache, m.now()
 	if s.renewed != 0 && begun-s.renewed < m.ttl*5/12 && mark != nil && record != nil &&
 		bytes.Equal(s.seenRecord, record) && bytes.Equal(s.seenMark, mark) {
 		return true, nil
@@ -238,4 +239,17 @@ func (m sightedMark) Renew(ctx context.Context, record, mark []byte) (bool, erro
 		s.renewed = 0
 	}
 	return done, err
+}
+
+// LooksAway reports whether the last look was at this process's lease alone.
+func (c *Cluster) LooksAway() bool { return c.cache.away.Load() }
+
+// Live returns the leases that the last look at all of them saw, and when that was; false if there was
+// none yet.
+func (c *Cluster) Live() (live []identity.Lease, at time.Duration, known bool) {
+	recent := c.cache.recent.Load()
+	if recent == nil {
+		return nil, 0, false
+	}
+	return recent.live, recent.at, true
 }

@@ -1,10 +1,11 @@
-package node
+package cluster
 
 import (
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestDisputes(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
-	lease := LeaseInfo{Node: "n1", Boot: "A", Queues: map[string]int{"orders": 1}}
+	lease := identity.Lease{Node: "n1", Boot: "A", Queues: map[string]int{"orders": 1}}
 	leaves := lease
 	leaves.Draining = true
 	says := func(state membership.State, draining bool) []membership.Member {
@@ -22,7 +23,7 @@ func TestDisputes(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		at       time.Duration
-		lease    LeaseInfo
+		lease    identity.Lease
 		members  []membership.Member
 		draining bool   // what the leader plans by
 		news     string // "" = none
@@ -42,11 +43,11 @@ func TestDisputes(t *testing.T) {
 		{"it has left", 25 * ttl, lease, says(membership.Left, false), false, "n1 is left by gossip", 1},
 		{"all is well", 26 * ttl, lease, says(membership.Alive, false), false, "", 0},
 	} {
-		news := strings.Join(d.observe(tt.at, ttl, []LeaseInfo{tt.lease}, tt.members), "; ")
+		news := strings.Join(d.observe(tt.at, ttl, []identity.Lease{tt.lease}, tt.members), "; ")
 		if (news == "") != (tt.news == "") || !strings.Contains(news, tt.news) {
 			t.Errorf("%s: got news %q, want %q", tt.name, news, tt.news)
 		}
-		view := viewOf([]LeaseInfo{tt.lease}, d.believed(tt.members))
+		view := viewOf([]identity.Lease{tt.lease}, d.believed(tt.members))
 		if len(view.Peers) != 1 || view.Peers[0].Draining != tt.draining || !view.Peers[0].Leased {
 			t.Errorf("%s: got peers %+v, want one that is leased, draining %v", tt.name, view.Peers, tt.draining)
 		}

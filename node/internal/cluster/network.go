@@ -1,6 +1,7 @@
-package node
+package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/hosts"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
 )
@@ -100,9 +103,9 @@ func (l *loneliness) observe(now time.Time, ttl time.Duration, status rebalance.
 	return try, lonely >= ttl*5/6
 }
 
-// watchReach looks at Raft's connections until ctx is done.
-func (c *cluster) watchReach(ctx context.Context) error {
-	tick := time.NewTicker(c.node.cfg.TTL / 6)
+// watchRaft looks at Raft's connections until ctx is done.
+func (c *Cluster) watchRaft(ctx context.Context) error {
+	tick := time.NewTicker(c.cfg.TTL / 6)
 	defer tick.Stop()
 	var lonely loneliness
 	for {
@@ -110,13 +113,13 @@ func (c *cluster) watchReach(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			c.lookAtReach(ctx, now, &lonely)
+			c.lookAtRaft(ctx, now, &lonely)
 		}
 	}
 }
 
-func (c *cluster) lookAtReach(ctx context.Context, now time.Time, lonely *loneliness) {
-	ttl, failing := c.node.cfg.TTL, c.listener.Failing()
+func (c *Cluster) lookAtRaft(ctx context.Context, now time.Time, lonely *loneliness) {
+	ttl, failing := c.cfg.TTL, c.listener.Failing()
 	try, tell := lonely.observe(now, ttl, c.agent.Status())
 	if len(failing) == 0 && !try && !tell && len(c.unreached.warnings()) == 0 {
 		return
@@ -125,17 +128,17 @@ func (c *cluster) lookAtReach(ctx context.Context, now time.Time, lonely *loneli
 	news, over := c.unreached.observe(now, ttl, failing, alive)
 	leader, found := leaderOf(alive, c.agent.Status())
 	text := ""
-	if in := c.node.current.Load(); tell && found && !c.listener.Called() && in != nil && in.keeper.Holds() {
+	if _, leased := c.cfg.Instance(); tell && found && !c.listener.Called() && leased {
 		text = uncalled(c.listener.Address(), leader.Name)
 	}
 	if c.unreached.tell(text) {
 		news = append(news, text)
 	}
 	for _, text := range news {
-		c.node.log.Warn("raft address out of reach", "detail", text)
+		c.cfg.Log.Warn("raft address out of reach", "detail", text)
 	}
 	for _, address := range over {
-		c.node.log.Info("raft address not out of reach any more", "address", address)
+		c.cfg.Log.Info("raft address not out of reach any more", "address", address)
 	}
 	if try && found {
 		c.listener.Probe(ctx, leader.Address)
@@ -158,17 +161,48 @@ func leaderOf(alive []rebalance.Peer, status rebalance.Status) (rebalance.Peer, 
 }
 
 // alive are the processes that are alive by gossip, with the addresses of their leases where those are known.
-func (c *cluster) alive() []rebalance.Peer {
+func (c *Cluster) alive() []rebalance.Peer {
 	members := c.gossip.Members()
 	lives := make(map[string]bool, len(members)) // by boot
 	for _, m := range members {
 		lives[m.Instance.Boot] = m.State == membership.Alive
 	}
-	var leases []LeaseInfo
-	if recent := c.sight.recent.Load(); recent != nil {
+	var leases []identity.Lease
+	if recent := c.cache.recent.Load(); recent != nil {
 		leases = recent.live
 	}
 	return slices.DeleteFunc(viewOf(leases, members).Peers, func(p rebalance.Peer) bool {
-		return p.Boot == c.node.boot || !lives[p.Boot]
+		return p.Boot == c.cfg.Boot || !lives[p.Boot]
 	})
+}
+
+// hostsApart says which nodes cannot reach each other although they want to be one cluster:
+// those of other hosts than this node's, if the gossip of one end is on a loopback
+// address. They share their Redis and nothing else: each host's nodes would elect and
+// plan for themselves.
+func hostsApart(own identity.Lease, live []identity.Lease) (found []string) {
+	for _, other := range live {
+		if own.Process.Host == "" || other.Process.Host == "" || other.Process.Host == own.Process.Host {
+			continue
+		}
+		if mine, theirs := hosts.Loopback(own.Gossip), hosts.Loopback(other.Gossip); mine || theirs {
+			address := other.Gossip
+			if mine {
+				address = own.Gossip
+			}
+			found = append(found, fmt.Sprintf("node %s of another host cannot be reached, or cannot reach this one: gossip at %s; set node.bind or node.advertise", other.Node, address))
+		}
+	}
+	return found
+}
+
+// warnOfHostsApart shows in the status what it finds, and logs it once; again only when all was well
+// meanwhile.
+func (c *Cluster) warnOfHostsApart(live []identity.Lease) {
+	own := identity.Lease{Process: c.cfg.Process, Gossip: cmp.Or(c.gossip.Address(), c.cfg.Bind)}
+	found := hostsApart(own, live)
+	was := c.cache.apart.Swap(&found)
+	if len(found) > 0 && (was == nil || len(*was) == 0) {
+		c.cfg.Log.Warn("nodes of several hosts on loopback addresses", "detail", found[0], "nodes", len(found))
+	}
 }

@@ -1,0 +1,284 @@
+// Package cluster is a process's part in the cluster: gossip says which processes seem alive, Raft says
+// which node should own which shard. Neither is trusted with safety: claims are for that (I1).
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/run"
+
+	"github.com/lowkiq/lowkiq/internal/connlimit"
+	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/membership"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/rebalance/plan"
+)
+
+// Redis is what the cluster reads and writes there. A *queue.Client is one.
+type Redis interface {
+	Index(context.Context) ([]queue.Instance, error)
+	Glance(context.Context, []queue.Instance) (queue.Glance, error)
+	Instances(context.Context) ([]queue.Instance, error)
+	Registry(context.Context) (map[string]queue.Entry, error)
+	Queue(ctx context.Context, name string) (*queue.Queue, error)
+	Owners(context.Context, []*queue.Shard) ([]queue.Owner, error)
+	Record() queue.ClusterRecord
+	Mark(ttl time.Duration) queue.LeaderMark
+}
+
+// Config says who this process is, and what the cluster needs to know of it.
+type Config struct {
+	Cluster, Node, Boot string
+	Process             identity.Process
+	TTL                 time.Duration // of leases
+	Bind                string        // host:port of gossip; Raft listens one port above
+	Advertise           string        // host at which others reach this process, "": Bind's
+	Join                []string      // host:port of gossip of others
+	GossipKeys          [][]byte
+	Insecure            bool
+	FewNodes            int // with no more processes, each looks at all leases
+
+	Redis Redis
+	Log   *slog.Logger
+	Now   func() time.Duration // a clock that never jumps and counts suspend
+	// Network makes the Raft port, and what connects to others', speak TLS if the nodes are to.
+	Network func(net.Listener) (net.Listener, rebalance.DialFunc)
+	Dial    rebalance.DialFunc // nil but in tests: a network with walls
+
+	// Registry returns the queues, as read within this time or anew.
+	Registry func(ctx context.Context, within time.Duration) (map[string]queue.Entry, error)
+	// Instance is the current one, "" between two; leased says whether its lease holds.
+	Instance func() (name string, leased bool)
+	// Changed is told that the desired shards may have changed, and whether what the lease says has.
+	Changed func(lease bool)
+	Applied func(leads bool, generation uint64) // for metrics
+	// OutOfReach logs an error that says that Redis is out of reach, and reports whether it does.
+	OutOfReach func(op string, err error) bool
+}
+
+// Cluster belongs to the process and outlives its instances.
+type Cluster struct {
+	cfg       Config
+	gossip    *membership.Gossip
+	listener  *rebalance.Listener
+	agent     *rebalance.Agent
+	done      chan struct{} // closed when the agent has left the Raft group
+	cache     viewCache
+	read      readClaims
+	disputes  disputes
+	unreached unreached
+	// superseded: a newer process works under this node's name.
+	superseded atomic.Bool
+}
+
+// New opens the Raft port and builds gossip and agent; they are silent until their actors run.
+func New(cfg Config) (*Cluster, error) {
+	host, port, err := BindAddress(cfg.Bind)
+	if err != nil {
+		return nil, err
+	}
+	raftPort := 0
+	if port > 0 {
+		raftPort = port + 1
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(raftPort)))
+	if err != nil {
+		return nil, fmt.Errorf("raft listens one port above gossip: %w", err)
+	}
+	listener = connlimit.Listener{Listener: listener, Set: connlimit.New(connlimit.Limit{Total: 128, PerAddress: 64})}
+	c := &Cluster{cfg: cfg, done: make(chan struct{})}
+	raftPort = listener.Addr().(*net.TCPAddr).Port
+	raftListener, dial := cfg.Network(listener)
+	if cfg.Dial != nil {
+		dial = cfg.Dial
+	}
+	c.listener = rebalance.NewListener(rebalance.ListenerConfig{
+		Cluster: cfg.Cluster, Listener: raftListener, Dial: dial, Advertise: cfg.advertise(raftPort), Log: cfg.Log,
+	})
+	c.gossip, err = membership.New(membership.Config{
+		Cluster: cfg.Cluster, Node: cfg.Node, Boot: cfg.Boot, Bind: cfg.Bind, Advertise: cfg.advertise(port), Join: cfg.Join,
+		TTL: cfg.TTL, Peers: c.addresses, Keys: cfg.GossipKeys, Insecure: cfg.Insecure,
+		Meta: membership.Meta{N: 1, Raft: raftPort}, Log: cfg.Log,
+	})
+	if err == nil {
+		c.agent, err = rebalance.New(rebalance.Config{
+			Boot: cfg.Boot, TTL: cfg.TTL, Record: cachedRecord{cfg.Redis.Record(), &c.cache},
+			Mark: cachedMark{cfg.Redis.Mark(cfg.TTL), &c.cache, cfg.TTL, cfg.Now}, Source: c, Transport: c.listener.Transport, Log: cfg.Log,
+			Logged: cfg.OutOfReach,
+		})
+	}
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return c, nil
+}
+
+// BindAddress splits the host:port of gossip.
+func BindAddress(bind string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(bind)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if err != nil || port < 0 || port > 65534 {
+		return "", 0, fmt.Errorf("bind %q: want host:port, the port below 65535 as Raft listens one above", bind)
+	}
+	return host, port, nil
+}
+
+// advertise is the host:port at which others reach a port of this process, "" for the address it
+// listens at.
+func (cfg Config) advertise(port int) string {
+	if cfg.Advertise == "" || port == 0 {
+		return ""
+	}
+	return net.JoinHostPort(cfg.Advertise, strconv.Itoa(port))
+}
+
+// Add adds the cluster's actors. They end after stopped is closed, because a drain needs the plan; the
+// agent first, because leaving the group needs the network.
+func (c *Cluster) Add(group *run.Group, stopped <-chan struct{}) {
+	actor := func(run func(context.Context) error, after <-chan struct{}) {
+		ctx, cancel := context.WithCancel(context.Background())
+		group.Add(func() error {
+			if err := run(ctx); err != nil {
+				return fmt.Errorf("node: %w", err)
+			}
+			<-ctx.Done()
+			return nil
+		}, func(error) { <-after; cancel() })
+	}
+	actor(func(ctx context.Context) error { defer close(c.done); return c.agent.Run(ctx) }, stopped)
+	actor(c.listener.Run, c.done)
+	actor(c.gossip.Run, c.done)
+	actor(c.follow, c.done)
+	actor(c.watchRaft, c.done)
+}
+
+// follow passes news on: of gossip to the agent, of either to the process.
+func (c *Cluster) follow(ctx context.Context) error {
+	address := ""
+	for {
+		changed := false // what the lease says of the process
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.gossip.Changed():
+			changed, address = address != c.gossip.Address(), c.gossip.Address()
+			c.Stale()
+			c.agent.Wake()
+		case <-c.agent.Changed():
+			c.cfg.Applied(c.agent.Status().Leading, c.agent.Assignment().Generation.Index)
+			c.publish(func(m *membership.Meta) { m.RaftInfo = gossipedInfo(c.agent.RaftInfo()) })
+			changed = true // the leader waits for the seat
+		}
+		c.cfg.Changed(changed)
+	}
+}
+
+// Announce tells the other processes what changed of this one: n is the number of its instance.
+func (c *Cluster) Announce(n int, draining bool) {
+	c.Stale()
+	c.publish(func(m *membership.Meta) { m.N, m.Draining = n, draining })
+}
+
+// publish changes what the process says of itself by gossip.
+func (c *Cluster) publish(change func(*membership.Meta)) {
+	if err := c.gossip.Update(change); err != nil {
+		c.cfg.Log.Warn("gossip not updated", "err", err)
+	}
+}
+
+// gossipedInfo is what gossip says of the seat. It must not change with each plan: gossip tells all
+// processes of every change. What the process has applied is in its lease.
+func gossipedInfo(seat rebalance.RaftInfo) string {
+	seat.Applied = plan.Generation{}
+	text, err := json.Marshal(seat)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// Stale has the next look read the index of instances: a process may have come.
+func (c *Cluster) Stale() { c.cache.stale.Store(true) }
+
+// Address is the host:port of gossip, RaftAddress that of Raft.
+func (c *Cluster) Address() string     { return c.gossip.Address() }
+func (c *Cluster) RaftAddress() string { return c.listener.Address() }
+
+// Members are the processes that gossip knows.
+func (c *Cluster) Members() []membership.Member { return c.gossip.Members() }
+
+// RaftInfo, Status and Assignment are what this process says of its part in Raft, what it knows of Raft, and
+// the plan that it has applied last.
+func (c *Cluster) RaftInfo() rebalance.RaftInfo { return c.agent.RaftInfo() }
+func (c *Cluster) Status() rebalance.Status     { return c.agent.Status() }
+func (c *Cluster) Assignment() *plan.Assignment { return c.agent.Assignment() }
+
+// Leader is the name of the node that leads, "" if none is known.
+func (c *Cluster) Leader() string {
+	raft := c.agent.Status()
+	if raft.Leading {
+		return c.cfg.Node
+	}
+	leader := ""
+	for _, m := range c.gossip.Members() {
+		var seat rebalance.RaftInfo
+		if json.Unmarshal([]byte(m.Meta.RaftInfo), &seat) == nil && seat.Server != "" && seat.Server == raft.Leader {
+			leader = m.Instance.Node
+		}
+	}
+	return leader
+}
+
+// Superseded reports whether a newer process works under this node's name.
+func (c *Cluster) Superseded() bool { return c.superseded.Load() }
+
+// Dead reports what gossip knows of the instance that holds a claim: that its own process goes on as a
+// later one, or that it is dead or has left. "unknown" is neither.
+func (c *Cluster) Dead(instance string) (succeeded, departed bool) {
+	i, err := membership.ParseInstance(instance)
+	if err != nil {
+		return false, false
+	}
+	state := c.gossip.State(i)
+	return c.gossip.Succeeded(i), state == membership.Dead || state == membership.Left
+}
+
+// Alone reports whether the last look saw this process's lease and no other, and gossip sees no other
+// process alive.
+func (c *Cluster) Alone() bool {
+	recent := c.cache.recent.Load()
+	if recent == nil || len(recent.live) == 0 { // not even this one: its lease is new
+		c.Stale()
+		c.agent.Wake()
+	}
+	if recent == nil || len(recent.live) != 1 || recent.live[0].Boot != c.cfg.Boot || c.cfg.Now()-recent.at > c.cfg.TTL/2 {
+		return false
+	}
+	return !slices.ContainsFunc(c.gossip.Members(), func(m membership.Member) bool {
+		return m.State == membership.Alive && m.Instance.Boot != c.cfg.Boot
+	})
+}
+
+// Warnings are what people should know of the cluster, in words.
+func (c *Cluster) Warnings() (list []string) {
+	if raft := c.agent.Status(); raft.Unread != "" {
+		list = append(list, fmt.Sprintf("node %s cannot read what the cluster's leader writes, and follows no plan: %s; run the release of the other nodes", c.cfg.Node, raft.Unread))
+	}
+	if apart := c.cache.apart.Load(); apart != nil {
+		list = append(list, *apart...)
+	}
+	list = append(list, c.disputes.warnings()...)
+	return append(list, c.unreached.warnings()...)
+}
