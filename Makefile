@@ -6,7 +6,7 @@ BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -o bin/
 MODULES := . $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod))
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all redis compose release chromium browser cgo lint vuln fuzz demo bench bench-cluster soak clean
+.PHONY: help build test test-all redis compose release chromium browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,10 @@ bench: redis ## measure speed on a private redis-server, and look for the script
 bench-cluster: redis ## measure how fast a cluster follows kills, drains, joins and restarts
 	$(GO) test ./e2e -run '^$$' -bench Cluster -benchtime 1x -timeout 20m
 	$(GO) test ./node -run '^$$' -bench Crowd -benchtime 1x
+
+MUTATIONS ?= .
+mutations: redis ## break each promise in a copy and see which test notices; MUTATIONS=fence for those with that name
+	$(GO) run ./scripts/mutations -run '$(MUTATIONS)'
 
 SOAK ?= 30m
 SOAK_CLUSTERS ?= 2

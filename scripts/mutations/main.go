@@ -1,0 +1,193 @@
+// The mutations command breaks one promise after the other on purpose, in a copy of the checkout, and runs the tests
+// of the packages concerned: each must fail. A mutation that no test finds is a promise that no test keeps.
+//
+//	go run ./scripts/mutations             all of them
+//	go run ./scripts/mutations -run fence  those whose name has "fence"
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// mutation is one promise broken.
+type mutation struct {
+	name string
+	// promise is what it breaks: one of I1-I8 of docs/design.md, or a sentence of the documents.
+	promise string
+	// file is where, old what stands there once, and new what is put in its place.
+	file, old, new string
+	// test are arguments of "go test": the packages that must notice, and which of their tests if not all.
+	test []string
+}
+
+func main() {
+	only := flag.String("run", "", "a regular expression that names of mutations must match")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *only); err != nil {
+		fmt.Fprintln(os.Stderr, "mutations:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, only string) error {
+	wanted, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "lowkiq-mutations-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := copyCheckout(ctx, dir); err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MUTATION\tPROMISE\tFOUND BY\tSECONDS")
+	missed := 0
+	for _, m := range mutations {
+		if !wanted.MatchString(m.name) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "%s ... ", m.name)
+		began := time.Now()
+		by, err := m.try(ctx, dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		if by == "" {
+			missed++
+			by = "NONE"
+		}
+		fmt.Fprintln(os.Stderr, by)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%.0f\n", m.name, m.promise, by, time.Since(began).Seconds())
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d found by no test", missed)
+	}
+	return nil
+}
+
+// copyCheckout copies the files that git knows, as they are in the working directory.
+func copyCheckout(ctx context.Context, dir string) error {
+	list, err := exec.CommandContext(ctx, "git", "ls-files", "-z").Output()
+	if err != nil {
+		return fmt.Errorf("git ls-files: %w", err)
+	}
+	for file := range strings.SplitSeq(strings.Trim(string(list), "\x00"), "\x00") {
+		info, err := os.Stat(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted, and not yet committed
+		}
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, file)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(to, content, info.Mode()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// try breaks the promise in dir, and returns the first test that fails, none if all pass.
+func (m mutation) try(ctx context.Context, dir string) (string, error) {
+	file := filepath.Join(dir, m.file)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	broken, err := m.apply(string(text))
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(file, []byte(broken), 0o644); err != nil {
+		return "", err
+	}
+	defer os.WriteFile(file, text, 0o644)
+	if err := goRun(ctx, dir, "vet", m.packages()...); err != nil {
+		return "", fmt.Errorf("broken, it does not build: %w", err)
+	}
+	err = goRun(ctx, dir, "test", append([]string{"-count=1", "-failfast", "-timeout=15m"}, m.test...)...)
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err == nil {
+		return "", nil
+	}
+	return firstFailure(err.Error()), nil
+}
+
+// apply puts new in the place of old, which must stand in the text once.
+func (m mutation) apply(text string) (string, error) {
+	if n := strings.Count(text, m.old); n != 1 {
+		return "", fmt.Errorf("%s has %q %d times, want once: the mutation must follow the code", m.file, m.old, n)
+	}
+	return strings.Replace(text, m.old, m.new, 1), nil
+}
+
+// packages are those of the arguments of "go test".
+func (m mutation) packages() (list []string) {
+	for _, arg := range m.test {
+		if strings.HasPrefix(arg, "./") {
+			list = append(list, arg)
+		}
+	}
+	return list
+}
+
+// goRun runs the go command; its error has what the command printed.
+func goRun(ctx context.Context, dir, verb string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{verb}, args...)...)
+	cmd.Dir = dir
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", verb, err, out.String())
+	}
+	return nil
+}
+
+var failure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// firstFailure names the innermost test of the first failure in what "go test" printed.
+func firstFailure(output string) string {
+	found := failure.FindAllStringSubmatch(output, -1)
+	if found == nil {
+		if strings.Contains(output, "panic: ") {
+			return "a panic"
+		}
+		return "go test"
+	}
+	name := found[0][1]
+	for _, f := range found[1:] {
+		if strings.HasPrefix(f[1], name+"/") {
+			name = f[1]
+		}
+	}
+	return name
+}

@@ -1,0 +1,154 @@
+package main
+
+// What the tests are run with. Redis's part of the promises is seen on one server.
+var (
+	single  = []string{"./queue", "-run", "TestSingle|TestPushInParts|TestLostReplies"}
+	keeper  = []string{"./node/internal/lease"}
+	runner  = []string{"./node/internal/runner"}
+	owner   = []string{"./node/internal/claims"}
+	planner = []string{"./rebalance/plan"}
+	child   = []string{"./node/handler", "-run", "Exec"}
+	api     = []string{"./web"}
+)
+
+// mutations are the promises broken, in the order of I1 to I8 and of the documents.
+var mutations = []mutation{
+	{
+		name: "fence is not compared", promise: "I1",
+		file: "lua/lib/claimed.lua", test: single,
+		old: "if claim.instance ~= ARGV[1] or claim.fence ~= ARGV[2] then",
+		new: "if claim.instance ~= ARGV[1] then",
+	},
+	{
+		name: "fence does not grow", promise: "I1",
+		file: "lua/claim.lua", test: single,
+		old: "math.max(tonumber(fence) + 1, math.floor(now / 1000))",
+		new: "math.max(tonumber(fence), 1)",
+	},
+	{
+		name: "push to an id in flight makes it ready", promise: "I1",
+		file: "lua/push.lua", test: single,
+		old: "  local busy = in_flight[ids[i]]\n",
+		new: "  local busy = false\n",
+	},
+	{
+		name: "repeated pop takes another flight", promise: "I1, I2",
+		file: "lua/pop.lua", test: single,
+		old: "if number <= last then\n",
+		new: "if number < last then\n",
+	},
+	{
+		name: "lease is not looked at before a call", promise: "I1",
+		file: "node/internal/runner/watchdog.go", test: runner,
+		old: "if !r.process.MayWork() {",
+		new: "if false {",
+	},
+	{
+		name: "lease is trusted for longer than it lasts", promise: "I1",
+		file: "node/internal/lease/keeper.go", test: keeper,
+		old: "return time.Duration(k.sent.Load()) + k.ttl*7/10 }",
+		new: "return time.Duration(k.sent.Load()) + k.ttl*13/10 }",
+	},
+	{
+		name: "lease counts from the reply", promise: "I1",
+		file: "node/internal/lease/keeper.go", test: keeper,
+		old: "		k.sent.Store(int64(sent))\n",
+		new: "		_ = sent\n		k.sent.Store(int64(k.now()))\n",
+	},
+	{
+		name: "gossip alone proves a death", promise: "I1",
+		file: "node/internal/claims/decide.go", test: owner,
+		old: "case !holder.leased && holder.departed:",
+		new: "case holder.departed:",
+	},
+	{
+		name: "ack deletes what was pushed meanwhile", promise: "I2",
+		file: "lua/lib/finish.lua", test: single,
+		old: "          if later[i] then\n",
+		new: "          if false then\n",
+	},
+	{
+		name: "what failed is acknowledged", promise: "I2",
+		file: "node/internal/runner/complete.go", test: runner,
+		old: "r.done(batch.Flight, all.done)",
+		new: "r.done(batch.Flight, batch.Jobs)",
+	},
+	{
+		name: "batch that was not started is not put back", promise: "I2",
+		file: "node/internal/runner/runner.go", test: runner,
+		old: "	r.buffer = append([]flight{{batch.Flight, batch.Jobs}}, r.buffer...)\n",
+		new: "",
+	},
+	{
+		name: "answer counts for a batch that was not read", promise: "I2",
+		file: "node/handler/child_unix.go", test: child,
+		old: "if left, err := unread(c.in); err != nil || writeErr != nil || left > 0 {",
+		new: "if left, err := unread(c.in); err != nil || writeErr != nil || left < 0 {",
+	},
+	{
+		name: "recovered jobs go behind later ones", promise: "I3",
+		file: "lua/lib/recover.lua", test: single,
+		old: "redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], id)",
+		new: "redis.call('RPUSH', suspect and KEYS[7] or KEYS[3], id)",
+	},
+	{
+		name: "recovered job forgets what was parked", promise: "I2, I3",
+		file: "lua/lib/recover.lua", test: single,
+		old: "  if parked then redis.call('HDEL', KEYS[5], id) end\n  return record\n",
+		new: "  if parked then redis.call('HDEL', KEYS[5], id) end\n  return pack(job)\n",
+	},
+	{
+		name: "default scores do not rise", promise: "I3",
+		file: "lua/push.lua", test: single,
+		old: "    base = base + 1\n  end\n  local busy",
+		new: "  end\n  local busy",
+	},
+	{
+		name: "payload overtakes a refused one", promise: "I3",
+		file: "lua/push.lua", test: single,
+		old: "full[id] and 0 or most, most_bytes",
+		new: "most, most_bytes",
+	},
+	{
+		name: "scheduled job runs before its time", promise: "due times",
+		file: "lua/pop.lua", test: single,
+		old: "'-inf', string.format('%.0f', now), 'WITHSCORES'",
+		new: "'-inf', '+inf', 'WITHSCORES'",
+	},
+	{
+		name: "retry is not counted", promise: "retries end in the morgue",
+		file: "lua/nack.lua", test: single,
+		old: "job.retry, job.err, failed = retry, err, failed + 1",
+		new: "job.err, failed = err, failed + 1",
+	},
+	{
+		name: "crash beside others counts", promise: "quarantine blames none but the last",
+		file: "lua/lib/judge.lua", test: single,
+		old: "  if crashes and alone then\n",
+		new: "  if crashes then\n",
+	},
+	{
+		name: "expired lease is revived", promise: "I1",
+		file: "lua/lease.lua", test: []string{"./queue", "-run", "Lease|TestSingle"},
+		old: "if redis.call('PEXPIRE', KEYS[1], ARGV[2]) == 0 then return 0 end\n",
+		new: "",
+	},
+	{
+		name: "owner dead for long keeps its shards", promise: "I4",
+		file: "node/internal/claims/decide.go", test: owner,
+		old: "case !holder.leased && holder.missingEver && holder.missingFor >= max(shard.ttl, holder.ttl):",
+		new: "case !holder.leased && holder.missingEver && holder.missingFor < 0:",
+	},
+	{
+		name: "plan does not spare moves", promise: "I5",
+		file: "rebalance/plan/round.go", test: planner,
+		old: "		r.save()\n",
+		new: "",
+	},
+	{
+		name: "page of another site may act", promise: "docs/security.md",
+		file: "web/guard.go", test: api,
+		old: "	return protection.Handler(next)\n",
+		new: "	_ = protection\n	return next\n",
+	},
+}
