@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -67,41 +66,6 @@ func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
 		}
 	}
 	return stats, nil
-}
-
-// Counted sums what the shards of all queues have ever processed and failed: one command for each
-// shard, in pipelines of 1,000. Stats costs twenty times as much.
-func (c *Client) Counted(ctx context.Context) (processed, failed int64, shards int, err error) {
-	entries, err := c.Registry(ctx)
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	var keys []string
-	for name := range entries {
-		q, err := c.Queue(ctx, name)
-		if err != nil {
-			return 0, 0, 0, err
-		}
-		for _, s := range q.shards {
-			keys = append(keys, s.keys.Count)
-		}
-	}
-	for part := range slices.Chunk(keys, 1000) {
-		cmds := make([]redisdb.Cmd, len(part))
-		for i, key := range part {
-			cmds[i] = redisdb.Cmd{"HMGET", key, "processed", "failed"}
-		}
-		answers, err := c.db.Pipeline(ctx, "read counters", cmds...)
-		if err != nil {
-			return 0, 0, 0, err
-		}
-		for _, answer := range answers {
-			counts := redisdb.List(answer)
-			processed += redisdb.Int(counts[0])
-			failed += redisdb.Int(counts[1])
-		}
-	}
-	return processed, failed, len(keys), nil
 }
 
 // Stats reads the figures of the whole queue.

@@ -38,7 +38,7 @@ func newDashboard(n web.Node, cfg web.Config) (*Dashboard, error) {
 	return d, nil
 }
 
-// Run reads the figures that the pages show, while somebody looks at them, until ctx
+// Run reads the figures that the pages show, more often while somebody looks, until ctx
 // ends. It must be called once; streams of events end with it.
 func (d *Dashboard) Run(ctx context.Context) error { return d.sampler.run(ctx) }
 

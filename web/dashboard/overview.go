@@ -10,9 +10,6 @@ import (
 	"time"
 )
 
-// firstWait is how long a page waits for the first figures. The rest comes live.
-const firstWait = 150 * time.Millisecond
-
 // rowsPerPage is how many queues a page shows.
 const rowsPerPage = 50
 

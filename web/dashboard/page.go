@@ -81,7 +81,7 @@ func (d *Dashboard) shell(r *http.Request) shell {
 		Cluster: d.client.Cluster(), Version: d.cfg.Version, Session: !web.SessionEnd(r).IsZero(), Acts: web.MayChange(r), Assets: d.assets,
 		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {"/redis", "Redis"}},
 	}
-	if now, _ := d.sampler.peek(); now.Err != nil {
+	if now := d.sampler.peek(); now.Err != nil {
 		s.Trouble = d.explain(now.Err)
 	}
 	return s

@@ -50,8 +50,7 @@ func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 		if err != nil {
 			return view{}, unknownQueue(name, err)
 		}
-		d.sampler.learn(fresh)
-		s, _ = s.notBefore(fresh)
+		s = d.sampler.learn(fresh)
 	}
 	return d.queueView(s, visitOf(r))
 }

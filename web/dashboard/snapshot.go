@@ -3,36 +3,67 @@ package dashboard
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
 )
 
+// overview is what stands above the shards, and is read before them.
+type overview struct {
+	At      time.Time     // when reading it began; zero: not yet
+	Status  status.Status // Queues is empty
+	Members []status.Member
+	Entries map[string]queue.Entry
+	Owners  status.Owners
+	Handled status.Handled // nil: not known
+}
+
 // snapshot is the cluster in figures, as far as it has been read. It never changes: all
 // pages and streams of a moment share one.
 type snapshot struct {
-	At      time.Time     // when it was made; zero: nothing has been read yet
-	Seen    time.Time     // when reading what stands above the shards began: all but the figures
-	Status  status.Status // of the cluster and its nodes; Queues is empty
+	At      time.Time // when it was made; zero: nothing has been read yet
+	Swept   time.Time // when figures of shards were read last
+	Status  status.Status
 	Members []status.Member
 	Queues  []*figures // all that are registered, by name
-	Samples []sample   // the last minutes, oldest first
+	Samples []sample   // of the chart, oldest first
 	Err     error      // why it could not be made anew
-	Early   bool       // no figures have been read since somebody looks: they are older, or missing
 }
 
 // figures are one queue's. They never change.
 type figures struct {
-	Name  string
-	Entry queue.Entry
-	// Unhandled: no living node handles the queue.
-	Unhandled bool
-	At        time.Time // when reading the last of them began; zero: not yet
+	Name      string
+	Entry     queue.Entry
+	Unhandled bool      // no living node handles the queue
+	At        time.Time // when reading them began, the entry first; zero: shards have not been read
 	Sum       queue.Stats
 	Shards    []shardFigures
 	Rate      rate
 	Speed     speed
+}
+
+// shardFigures are one shard's.
+type shardFigures struct {
+	queue.Stats
+	Assigned string // the node that should own it
+	State    status.ShardState
+}
+
+// figures judges what was read of a queue's shards after the overview.
+func (o overview) figures(name string, stats []queue.Stats) *figures {
+	f := &figures{Name: name, Entry: o.Entries[name], Unhandled: o.unhandled(name), At: o.At, Sum: queue.Sum(stats), Shards: make([]shardFigures, len(stats))}
+	for i := range stats {
+		f.Shards[i].Stats = stats[i]
+		f.Shards[i].Assigned, f.Shards[i].State = o.Owners(lowkiq.Shard{Queue: name, Index: i}, stats[i].Owner.Instance)
+	}
+	return f
+}
+
+func (o overview) unhandled(name string) bool {
+	return o.Handled != nil && len(o.Handled.By(name)) == 0
 }
 
 // speed is how long handlers took in the last minute, and how long jobs waited for them.
@@ -50,15 +81,30 @@ func speedOf(t queue.Timing) speed {
 	return s
 }
 
-// shardFigures are one shard's.
-type shardFigures struct {
-	queue.Stats
-	Assigned string // the node that should own it
-	State    status.ShardState
-}
-
 // rate is how fast counters grow, per second.
 type rate struct{ Processed, Failed float64 }
+
+// rateOf is how fast counters grew between two readings. Counters that fell belong to a Redis that
+// has lost its data.
+func rateOf(before, now queue.Stats, between time.Duration) rate {
+	return rate{
+		Processed: max(0, float64(now.Processed-before.Processed)) / between.Seconds(),
+		Failed:    max(0, float64(now.Failed-before.Failed)) / between.Seconds(),
+	}
+}
+
+// maxRateAge is how far apart two readings may be for a rate between them to say
+// something about now.
+const maxRateAge = 2 * time.Minute
+
+// rateSince is how fast the counters grew since an earlier reading.
+func (f *figures) rateSince(before *figures) rate {
+	age := f.At.Sub(before.At)
+	if before.At.IsZero() || age > maxRateAge || age <= 0 {
+		return rate{}
+	}
+	return rateOf(before.Sum, f.Sum, age)
+}
 
 // sample is a point of the chart.
 type sample struct {
@@ -66,79 +112,38 @@ type sample struct {
 	rate
 }
 
-// maxRateAge is how far apart two readings may be for a rate between them to say
-// something about now.
-const maxRateAge = 2 * time.Minute
-
-// rateSince is how fast the counters grew since an earlier reading. Counters that fell
-// belong to a Redis that has lost its data.
-func (f *figures) rateSince(before *figures) rate {
-	if before == nil || before.At.IsZero() || f.At.Sub(before.At) > maxRateAge || !f.At.After(before.At) {
-		return rate{}
+// thinned keeps an hour: each point of the last minutes, and of what is older the mean of a quarter
+// of a minute. These are 400 points at most.
+func thinned(samples []sample, now time.Time) []sample {
+	kept := make([]sample, 0, len(samples))
+	in := 0 // points that the last one kept is the mean of
+	for _, s := range samples {
+		age := now.Sub(s.At)
+		if age > chartSpan {
+			continue
+		}
+		last := len(kept) - 1
+		if age < chartFine || last < 0 || !s.At.Truncate(idleInterval).Equal(kept[last].At.Truncate(idleInterval)) {
+			kept, in = append(kept, s), 1
+			continue
+		}
+		in++
+		kept[last].Processed += (s.Processed - kept[last].Processed) / float64(in)
+		kept[last].Failed += (s.Failed - kept[last].Failed) / float64(in)
 	}
-	seconds := f.At.Sub(before.At).Seconds()
-	return rate{
-		Processed: max(0, float64(f.Sum.Processed-before.Sum.Processed)) / seconds,
-		Failed:    max(0, float64(f.Sum.Failed-before.Sum.Failed)) / seconds,
-	}
+	return kept
 }
 
 // queue returns the figures of a queue, nil if it is not known.
 func (s *snapshot) queue(name string) *figures {
-	i, ok := slices.BinarySearchFunc(s.Queues, name, func(f *figures, name string) int {
-		switch {
-		case f.Name < name:
-			return -1
-		case f.Name > name:
-			return 1
-		}
-		return 0
-	})
+	i, ok := slices.BinarySearchFunc(s.Queues, name, func(f *figures, name string) int { return strings.Compare(f.Name, name) })
 	if !ok {
 		return nil
 	}
 	return s.Queues[i]
 }
 
-// with returns a snapshot in which one queue has newer figures.
-func (s *snapshot) with(fresh *figures) *snapshot {
-	changed := *s
-	byName := map[string]*figures{fresh.Name: fresh}
-	for _, f := range s.Queues {
-		if f.Name != fresh.Name {
-			byName[f.Name] = f
-		}
-	}
-	changed.Queues = inOrder(byName)
-	return &changed
-}
-
-// notBefore returns a snapshot that is nowhere older than what was read of one queue, and
-// whether that was needed.
-func (s *snapshot) notBefore(fresh *figures) (newer *snapshot, needed bool) {
-	known := s.queue(fresh.Name)
-	old := s.Seen.Before(fresh.At)
-	if known == nil {
-		if old {
-			return s.with(fresh), true
-		}
-		return s, false // it is gone since
-	}
-	if !old && !known.At.Before(fresh.At) {
-		return s, false
-	}
-	merged := *known
-	if known.At.Before(fresh.At) {
-		merged = *fresh
-		merged.Rate, merged.Speed = known.Rate, known.Speed
-	}
-	merged.Entry = known.Entry
-	if old {
-		merged.Entry = fresh.Entry
-	}
-	return s.with(&merged), true
-}
-
+// inOrder are the figures of all queues, by name.
 func inOrder(byName map[string]*figures) []*figures {
 	all := make([]*figures, 0, len(byName))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {

@@ -53,7 +53,7 @@
     syncChildren(region, made.content);
   }
 
-  // A screen reader hears the figures now and then, not every second.
+  // A screen reader hears the figures now and then, not all the time.
   const speaker = document.querySelector('[data-say]');
   const sayEvery = 30000;
   let spoken = Date.now();
