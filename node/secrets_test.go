@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 	"github.com/lowkiq/lowkiq/web/dashboard"
 )
 
@@ -86,7 +87,7 @@ func TestNoSecretIsTold(t *testing.T) {
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	api := web.Config{
-		Tokens: web.Tokens{Admin: []string{secrets["admin token"], secrets["old token"]}, Push: []string{secrets["push token"]}, Read: []string{secrets["read token"]}},
+		Tokens: auth.Tokens{Admin: []string{secrets["admin token"], secrets["old token"]}, Push: []string{secrets["push token"]}, Read: []string{secrets["read token"]}},
 		Pages:  dashboard.New, Log: cfg.Log,
 	}
 	served := func(n *Node) error { return web.Serve(n, api) }
@@ -148,7 +149,7 @@ func refusals(t *testing.T, cfg Config, api web.Config, addr string) string {
 		func(_ *Config, c *web.Config) { c.Tokens.Read = []string{c.Tokens.Read[0] + " "} },
 		func(c *Config, _ *web.Config) { c.GossipKeys = [][]byte{append(c.GossipKeys[0], 'x')} },
 		func(c *Config, _ *web.Config) { c.Bind = "0.0.0.0:0" },
-		func(_ *Config, c *web.Config) { c.Address, c.Tokens = "0.0.0.0:0", web.Tokens{} },
+		func(_ *Config, c *web.Config) { c.Address, c.Tokens = "0.0.0.0:0", auth.Tokens{} },
 	} {
 		bad, badAPI := cfg, api
 		change(&bad, &badAPI)

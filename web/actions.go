@@ -7,6 +7,7 @@ import (
 	"net/url"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // selection is the body of an action on jobs.
@@ -110,7 +111,7 @@ func (a *api) act(action *queue.Action) serveFunc {
 			step.Skipped = len(ids) - step.Changed
 		}
 		if step.Changed > 0 && !s.DryRun {
-			a.cfg.Log.Info("jobs changed by hand", "action", action.Name, "queue", q.Name, "changed", step.Changed, Sender(r))
+			a.cfg.Log.Info("jobs changed by hand", "action", action.Name, "queue", q.Name, "changed", step.Changed, auth.Sender(r))
 		}
 		if err != nil {
 			return &partly{changed: step.Changed, next: step.Next, err: err}
@@ -141,7 +142,7 @@ func (a *api) setPaused(paused bool) serveFunc {
 		if err := set(r.Context(), q.Name); err != nil {
 			return err
 		}
-		a.cfg.Log.Info("queue paused or resumed", "queue", q.Name, "paused", paused, Sender(r))
+		a.cfg.Log.Info("queue paused or resumed", "queue", q.Name, "paused", paused, auth.Sender(r))
 		return writeJSON(w, map[string]any{"queue": q.Name, "paused": paused})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/connlimit"
+	"github.com/lowkiq/lowkiq/web/auth"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -120,9 +121,9 @@ func jobsMemory(body []byte) int64 {
 }
 
 // admit passes on what the guard has let through, as far as there is room. Health and the login page need none.
-func (g *guard) admit(next http.Handler) http.Handler {
+func (a *api) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.wanted(r) <= visitor {
+		if a.wanted(r) <= auth.Anonymous {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -135,7 +136,7 @@ func (g *guard) admit(next http.Handler) http.Handler {
 			return
 		}
 		defer leave()
-		mine := &account{memory: g.memory}
+		mine := &account{memory: a.memory}
 		defer mine.close()
 		r = r.WithContext(context.WithValue(r.Context(), accountKey{}, mine))
 		if r.ContentLength != 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 func (a *api) clusterRoutes() []route {
@@ -106,7 +107,7 @@ func (a *api) drain(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	a.cfg.Log.Info("drain asked by hand", "node", name, "instance", instance, "undo", wish.Undo, Sender(r))
+	a.cfg.Log.Info("drain asked by hand", "node", name, "instance", instance, "undo", wish.Undo, auth.Sender(r))
 	return writeJSON(w, map[string]any{"node": name, "instance": instance, "draining": !wish.Undo})
 }
 

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/lowkiq/lowkiq/internal/hosts"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // Config says how a node is served. The zero value of a field is its default.
@@ -26,7 +26,7 @@ type Config struct {
 
 	// Tokens, unless empty, are asked of everyone, but for /healthz and /readyz. To listen beyond loopback
 	// some are required, or TLS.ClientAuth, unless Insecure.
-	Tokens   Tokens
+	Tokens   auth.Tokens
 	TLS      TLS
 	Insecure bool // accept to be reachable from other hosts without any of these
 
@@ -96,12 +96,15 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, cfg.Validate()
 }
 
-// api serves the routes. It has no state of its own.
+// api serves the routes.
 type api struct {
 	node   Node
 	client *queue.Client
 	cfg    Config
 	page   *page
+	mux    *http.ServeMux
+	needs  map[string]auth.Role // by pattern of mux
+	memory *memory              // of all admitted requests
 }
 
 // New builds the HTTP face of a node, for a server of the program's own; see [Serve].
@@ -128,23 +131,19 @@ func build(n Node, cfg Config) (http.Handler, Pages, error) {
 		}
 		people = pages
 	}
-	a := &api{node: n, client: n.Client(), cfg: cfg, page: page}
-	mux := http.NewServeMux()
-	needs := map[string]role{}
+	a := &api{node: n, client: n.Client(), cfg: cfg, page: page, mux: http.NewServeMux(), needs: map[string]auth.Role{}, memory: &memory{most: cfg.RequestMemory}}
 	for _, rt := range a.routes() {
-		mux.Handle(rt.pattern, a.handler(rt))
-		needs[rt.pattern] = rt.needs()
+		a.mux.Handle(rt.pattern, a.handler(rt))
+		a.needs[rt.pattern] = rt.needs()
 	}
-	tokens := cfg.Tokens.hashed()
-	doors, err := newDoors(sessions{tokens, time.Now}, people, cfg.Log)
+	guard, err := auth.New(auth.Config{
+		Tokens: cfg.Tokens, Certificates: cfg.TLS.ClientAuth, Names: cfg.ownNames(), Wanted: a.wanted, Pages: people, Log: cfg.Log,
+		Refuse: func(w http.ResponseWriter, status int, detail string) { newProblem(status, "%s", detail).write(w) },
+	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("web: %w", err)
 	}
-	g := &guard{mux: mux, needs: needs, tokens: tokens, certificates: cfg.TLS.ClientAuth, doors: doors, memory: &memory{most: cfg.RequestMemory}}
-	for _, name := range cfg.ownNames() {
-		g.names = append(g.names, plainName(name))
-	}
-	return a.withHeaders(g.wrap(withOrigin(withMisses(mux, doors)))), pages, nil
+	return a.withHeaders(guard.Wrap(a.admit(withOrigin(withMisses(a.mux, guard.Pages()))))), pages, nil
 }
 
 // handler checks a route's query, serves it, and answers its errors.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // unreachable is a Redis URL behind which nothing listens.
@@ -136,7 +138,7 @@ func TestIndexHasEveryRoute(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	tokens := Tokens{Admin: []string{adminToken}}
+	tokens := auth.Tokens{Admin: []string{adminToken}}
 	mutual := TLS{CertFile: "c", KeyFile: "k", CAFile: "a", ClientAuth: true}
 	for _, c := range []struct {
 		name  string
@@ -145,7 +147,7 @@ func TestConfig(t *testing.T) {
 		warns string // of an accepted one
 	}{
 		{"nothing", Config{}, "", ""},
-		{"short token", Config{Tokens: Tokens{Read: []string{"short"}}}, "read token: it has 5 bytes, want at least 16", ""},
+		{"short token", Config{Tokens: auth.Tokens{Read: []string{"short"}}}, "read token: it has 5 bytes, want at least 16", ""},
 		{"negative limit", Config{BodyLimit: -1}, "want more than 0", ""},
 		{"a name with a port", Config{Names: []string{"lowkiq.internal:80"}}, "http_names: ", ""},
 		{"loopback", Config{Address: "localhost:0"}, "", ""},
@@ -195,13 +197,13 @@ func TestSessionEnd(t *testing.T) {
 	t.Parallel()
 	var end time.Time
 	w := guarded(t, func(cfg *Config) {
-		cfg.Pages = pagesOf(func(_ http.ResponseWriter, r *http.Request) { end = SessionEnd(r) })
+		cfg.Pages = pagesOf(func(_ http.ResponseWriter, r *http.Request) { end = auth.SessionEnd(r) })
 	})
 	began := time.Now()
 	_, session := w.login(readToken, "/")
 	w.do("GET", "/events", "", "Cookie", session.Name+"="+session.Value)
-	if left := end.Sub(began); left < sessionLife-time.Second || left > sessionLife+time.Minute {
-		t.Errorf("with a session: got its end in %s, want %s", left, sessionLife)
+	if left := end.Sub(began); left < 12*time.Hour-time.Second || left > 12*time.Hour+time.Minute {
+		t.Errorf("with a session: got its end in %s, want %s", left, 12*time.Hour)
 	}
 	for name, header := range map[string][]string{
 		"with a token":              {"Authorization", "Bearer " + readToken},
@@ -211,7 +213,7 @@ func TestSessionEnd(t *testing.T) {
 			t.Errorf("%s: got an end at %s, want none", name, end)
 		}
 	}
-	if end := SessionEnd(httptest.NewRequest("GET", "/", nil)); !end.IsZero() {
+	if end := auth.SessionEnd(httptest.NewRequest("GET", "/", nil)); !end.IsZero() {
 		t.Errorf("where nobody is asked: got an end at %s, want none", end)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // parameters are the names of an operation's parameters of one kind.
@@ -61,7 +63,7 @@ func differences(t *testing.T, routes []route, operations map[string]operation) 
 		if got := op.parameters(t, "path"); !slices.Equal(got, inPath) {
 			faults = append(faults, fmt.Sprintf("%s: path parameters %q are described, want %q", name, got, inPath))
 		}
-		want, open := rt.needs().String(), rt.needs() == probe
+		want, open := rt.needs().String(), rt.needs() == auth.Probe
 		if open {
 			want = "none"
 		}
@@ -81,10 +83,10 @@ func differences(t *testing.T, routes []route, operations map[string]operation) 
 // statusesOf are those that a route can answer with, being of its kind.
 func statusesOf(rt route) []string {
 	all := []string{"200", "400"}
-	if rt.needs() > visitor {
+	if rt.needs() > auth.Anonymous {
 		all = append(all, "401", "403")
 	}
-	if rt.needs() > visitor && forPeople(rt.path) {
+	if rt.needs() > auth.Anonymous && auth.ForPeople(rt.path) {
 		all = append(all, "303")
 	}
 	if rt.method() == http.MethodPost {
@@ -117,7 +119,7 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 	for name, change := range map[string]func(rt *route){
 		"a path":      func(rt *route) { rt.pattern = "GET /api/v2" },
 		"a parameter": func(rt *route) { rt.query = append([]string{"more"}, rt.query...) },
-		"a role":      func(rt *route) { rt.role = push },
+		"a role":      func(rt *route) { rt.role = auth.Push },
 	} {
 		wrong := slices.Clone(routes)
 		change(&wrong[slices.IndexFunc(routes, func(rt route) bool { return rt.pattern == "GET /api/v1/plan" })])

@@ -9,6 +9,8 @@ import (
 	"html/template"
 	"net/http"
 	"strings"
+
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 var (
@@ -87,7 +89,7 @@ func (a *api) indexOf(base string) []group {
 // curl is the example as a command line.
 func (rt route) curl(base string, token bool) string {
 	line := "curl"
-	if token && rt.needs() > visitor {
+	if token && rt.needs() > auth.Anonymous {
 		line += ` -H "Authorization: Bearer $TOKEN"`
 	}
 	if rt.method() != http.MethodGet {

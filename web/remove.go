@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // deletion is the body of a queue's deletion.
@@ -55,7 +56,7 @@ func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !had.Before {
-		a.cfg.Log.Info("queue deleted", "queue", name, "force", want.Force, "jobs", had.Jobs, "morgue", had.Morgue, Sender(r))
+		a.cfg.Log.Info("queue deleted", "queue", name, "force", want.Force, "jobs", had.Jobs, "morgue", had.Morgue, auth.Sender(r))
 	}
 	return writeJSON(w, Deleted{name, true, had.Before, false, had.Jobs, had.Morgue, had.Aside})
 }

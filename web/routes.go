@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // serveFunc answers a request, or returns why not.
@@ -14,11 +15,11 @@ type serveFunc = func(http.ResponseWriter, *http.Request) error
 // route is a row of the table: all that is known of one path.
 type route struct {
 	pattern string
-	about   string   // one line for people
-	query   []string // the parameters it takes
-	path    string   // an example
-	body    string   // an example, for curl -d; a file if it begins with @
-	role    role     // who may ask; default: read for GET, admin for the rest
+	about   string    // one line for people
+	query   []string  // the parameters it takes
+	path    string    // an example
+	body    string    // an example, for curl -d; a file if it begins with @
+	role    auth.Role // who may ask; default: read for GET, admin for the rest
 	serve   serveFunc
 }
 
@@ -28,14 +29,25 @@ func (rt route) method() string {
 	return method
 }
 
+// needs is the role that a route asks for.
+func (rt route) needs() auth.Role {
+	switch {
+	case rt.role != auth.Unset:
+		return rt.role
+	case rt.method() == http.MethodGet:
+		return auth.Read
+	}
+	return auth.Admin
+}
+
 // routes are all there is.
 func (a *api) routes() []route {
 	all := []route{
 		{pattern: "GET /api/v1/{$}", about: "this page", path: "/api/v1/", serve: a.index},
-		{pattern: "GET /healthz", about: "is the process alive?", path: "/healthz", role: probe, serve: a.healthz},
-		{pattern: "GET /readyz", about: "may this node be counted on? 503 says why not", path: "/readyz", role: probe, serve: a.readyz},
+		{pattern: "GET /healthz", about: "is the process alive?", path: "/healthz", role: auth.Probe, serve: a.healthz},
+		{pattern: "GET /readyz", about: "may this node be counted on? 503 says why not", path: "/readyz", role: auth.Probe, serve: a.readyz},
 		{pattern: "GET /metrics", about: "figures for Prometheus", query: anyQuery, path: "/metrics", serve: a.metrics},
-		{pattern: "GET /debug/pprof/{name...}", about: "profiles of the process, for go tool pprof", query: anyQuery, path: "/debug/pprof/goroutine?debug=1", role: admin, serve: a.profile},
+		{pattern: "GET /debug/pprof/{name...}", about: "profiles of the process, for go tool pprof", query: anyQuery, path: "/debug/pprof/goroutine?debug=1", role: auth.Admin, serve: a.profile},
 		{pattern: "GET /api/v1/openapi.yaml", about: "all of this for programs: OpenAPI 3.1", path: "/api/v1/openapi.yaml", serve: a.openapi},
 		{pattern: "GET /api/v1/status", about: "cluster, nodes and queues", path: "/api/v1/status", serve: a.status},
 		{pattern: "GET /api/v1/stats", about: "figures as Ruby Lowkiq gives them", path: "/api/v1/stats", serve: a.stats},
@@ -63,7 +75,7 @@ func onQueue(rows []route) []route {
 func (a *api) jobRoutes() []route {
 	rows := []route{
 		{pattern: "POST jobs", about: "push: an object, an array, or NDJSON (curl --data-binary @file); the answer is per job", path: "jobs",
-			body: `{"id":"a","payload":{"any":"JSON"}}`, role: push, serve: a.push},
+			body: `{"id":"a","payload":{"any":"JSON"}}`, role: auth.Push, serve: a.push},
 		{pattern: "GET jobs", about: "jobs by id, due time or retries, of one state or all; or the one that ?id= names", query: jobsQuery,
 			path: "jobs?state=retry&by=due&limit=10", serve: a.jobs},
 		{pattern: "GET jobs/{id}", about: "one job, wherever it is", path: "jobs/a", serve: a.oneJob},

@@ -17,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // serving runs a node with an API, and returns its URL and what ends it.
@@ -44,7 +45,7 @@ func TestServeWithTLS(t *testing.T) {
 	ca := certtest.New(t)
 	cert, key := ca.Server("n1")
 	url, stop := serving(t, Config{
-		TLS: TLS{CertFile: cert, KeyFile: key, CAFile: ca.File, ClientAuth: true}, Tokens: Tokens{Admin: []string{adminToken}},
+		TLS: TLS{CertFile: cert, KeyFile: key, CAFile: ca.File, ClientAuth: true}, Tokens: auth.Tokens{Admin: []string{adminToken}},
 	})
 	cert, key = ca.Client("caller")
 	known := certs.Files{Cert: cert, Key: key, CA: ca.File}

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 const (
@@ -17,7 +19,7 @@ const (
 	oldToken   = "admin-token-of-yesterday"
 )
 
-var someTokens = Tokens{Read: []string{readToken}, Push: []string{pushToken}, Admin: []string{adminToken, oldToken}}
+var someTokens = auth.Tokens{Read: []string{readToken}, Push: []string{pushToken}, Admin: []string{adminToken, oldToken}}
 
 func guarded(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
@@ -110,16 +112,16 @@ func TestTokensValidate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		tokens Tokens
+		tokens auth.Tokens
 		want   string
 	}{
-		{"none", Tokens{}, ""},
+		{"none", auth.Tokens{}, ""},
 		{"all", someTokens, ""},
-		{"short", Tokens{Push: []string{"0123456789abcde"}}, "push token: it has 15 bytes, want at least 16"},
-		{"second one short", Tokens{Admin: []string{adminToken, ""}}, "admin token 2: it has 0 bytes"},
-		{"space", Tokens{Read: []string{"0123456789 abcdef"}}, "read token: it has a space"},
-		{"not ascii", Tokens{Read: []string{"0123456789äbcdef"}}, "read token: it has a space or a character beyond ASCII"},
-		{"one for two", Tokens{Read: []string{readToken}, Admin: []string{readToken}}, "admin token is the same as one for read"},
+		{"short", auth.Tokens{Push: []string{"0123456789abcde"}}, "push token: it has 15 bytes, want at least 16"},
+		{"second one short", auth.Tokens{Admin: []string{adminToken, ""}}, "admin token 2: it has 0 bytes"},
+		{"space", auth.Tokens{Read: []string{"0123456789 abcdef"}}, "read token: it has a space"},
+		{"not ascii", auth.Tokens{Read: []string{"0123456789äbcdef"}}, "read token: it has a space or a character beyond ASCII"},
+		{"one for two", auth.Tokens{Read: []string{readToken}, Admin: []string{readToken}}, "admin token is the same as one for read"},
 	} {
 		err := c.tokens.Validate()
 		switch {
@@ -145,19 +147,19 @@ func TestCertificates(t *testing.T) {
 	shown := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
 	for _, c := range []struct {
 		name, target, header string
-		tokens               Tokens
+		tokens               auth.Tokens
 		tls                  *tls.ConnectionState
 		status               int
 	}{
-		{"none", "/metrics", "", Tokens{}, &tls.ConnectionState{}, 403},
-		{"none, plain", "/metrics", "", Tokens{}, nil, 403},
-		{"none, not verified", "/metrics", "", Tokens{}, &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}, 403},
-		{"none, style", "/static/x", "", Tokens{}, nil, 403},
+		{"none", "/metrics", "", auth.Tokens{}, &tls.ConnectionState{}, 403},
+		{"none, plain", "/metrics", "", auth.Tokens{}, nil, 403},
+		{"none, not verified", "/metrics", "", auth.Tokens{}, &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}, 403},
+		{"none, style", "/static/x", "", auth.Tokens{}, nil, 403},
 		{"none, login", "/login", "", someTokens, nil, 403},
 		{"none, token", "/metrics", "Bearer " + adminToken, someTokens, nil, 403},
 		{"none, health", "/healthz", "", someTokens, nil, 200},
 		{"none, readiness", "/readyz", "", someTokens, nil, 200},
-		{"shown", "/metrics", "", Tokens{}, shown, 200},
+		{"shown", "/metrics", "", auth.Tokens{}, shown, 200},
 		{"shown, token wanted", "/metrics", "", someTokens, shown, 401},
 		{"shown, token", "/metrics", "Bearer " + readToken, someTokens, shown, 200},
 	} {

@@ -7,13 +7,13 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // nodeTokens reads what callers of the node's API must send: each kind from its file, or
 // from the variable of the file's name without _FILE. LOWKIQ_TOKEN, which commands send,
 // is the admin token of a node for which none is configured.
-func nodeTokens(cfg *config.Config, getenv func(string) string, log *slog.Logger) (tokens web.Tokens, err error) {
+func nodeTokens(cfg *config.Config, getenv func(string) string, log *slog.Logger) (tokens auth.Tokens, err error) {
 	for _, kind := range []struct {
 		key, file string
 		into      *[]string

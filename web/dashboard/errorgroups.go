@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // errorsBody is the page of a queue's errors by kind.
@@ -56,7 +56,7 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 			return view{}, err
 		}
 		one := errorPlace{place.title, place.path, place.of, place.time, place.none, groups, nil}
-		if web.MayChange(r) {
+		if auth.MayChange(r) {
 			one.Action = groupButton(place.action)
 		}
 		b.Places = append(b.Places, one)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // maxStreams bounds the streams of events of a node.
@@ -32,7 +32,7 @@ type visit struct {
 	acts bool // the visitor may change something
 }
 
-func visitOf(r *http.Request) visit { return visit{r.URL, web.MayChange(r)} }
+func visitOf(r *http.Request) visit { return visit{r.URL, auth.MayChange(r)} }
 
 func liveURL(u *url.URL) string { return "/events" + query("of", u.RequestURI()) }
 
@@ -75,7 +75,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
-	d.stream(r, page, visit{u, web.MayChange(r)}, &eventWriter{w: w, control: http.NewResponseController(w), sent: map[string]string{}})
+	d.stream(r, page, visit{u, auth.MayChange(r)}, &eventWriter{w: w, control: http.NewResponseController(w), sent: map[string]string{}})
 }
 
 // stream writes until the client goes, its session or the node ends, or the client no longer
@@ -105,7 +105,7 @@ func (d *Dashboard) stream(r *http.Request, page livePage, v visit, out *eventWr
 // over reports whether the session that allowed a request has ended. It is asked of the wall
 // clock before each event: a timer would not notice that the host was suspended.
 func over(r *http.Request) bool {
-	end := web.SessionEnd(r)
+	end := auth.SessionEnd(r)
 	return !end.IsZero() && !time.Now().Before(end)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // listen opens a stream of events at a real server.
@@ -129,7 +130,7 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 	w := &world{t: t, client: client}
 	w.pages, err = newDashboard(fakeNode{w: w}, web.Config{Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
-	node := w.node(web.Tokens{Read: []string{readToken}})
+	node := w.node(auth.Tokens{Read: []string{readToken}})
 	src := &fakeSource{entries: oneQueue(3), takes: time.Millisecond}
 	inBubble(t, src, func(t *testing.T, s *sampler) {
 		w.pages.sampler = s

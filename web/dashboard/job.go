@@ -10,7 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // jobBody is the page of an id.
@@ -88,7 +88,7 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}
-	b.fill(web.MayChange(r))
+	b.fill(auth.MayChange(r))
 	v := view{Page: "job", Title: showID(id) + " of " + q.Name, Nav: "/", Queue: q.Name, Body: b}
 	if !b.Found && len(b.Attempts) == 0 {
 		v.Status = http.StatusNotFound

@@ -16,7 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 //go:embed templates/*.html
@@ -78,7 +78,7 @@ type navEntry struct{ Path, Name string }
 
 func (d *Dashboard) shell(r *http.Request) shell {
 	s := shell{
-		Cluster: d.client.Cluster(), Version: d.cfg.Version, Session: !web.SessionEnd(r).IsZero(), Acts: web.MayChange(r), Assets: d.assets,
+		Cluster: d.client.Cluster(), Version: d.cfg.Version, Session: !auth.SessionEnd(r).IsZero(), Acts: auth.MayChange(r), Assets: d.assets,
 		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {"/redis", "Redis"}},
 	}
 	if now := d.sampler.peek(); now.Err != nil {

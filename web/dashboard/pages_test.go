@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 func TestPagesOfAFilledCluster(t *testing.T) {
@@ -185,7 +185,7 @@ func TestSearchGoesToTheJob(t *testing.T) {
 func TestLogOutIsForSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	node := w.node(web.Tokens{Read: []string{readToken}})
+	node := w.node(auth.Tokens{Read: []string{readToken}})
 	for _, c := range []struct {
 		name string
 		r    *http.Request

@@ -11,6 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // action is something a person may do, and a button: an action on jobs, or a switch of a queue or
@@ -298,7 +299,7 @@ func (d *Dashboard) perform(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), actionTime)
 	defer cancel()
 	res, err := d.do(ctx, q)
-	d.cfg.Log.Info("done by hand", "action", q.Name, "queue", q.Queue, "node", q.Node, "changed", res.Changed, "left", res.Left, "err", err, web.Sender(r))
+	d.cfg.Log.Info("done by hand", "action", q.Name, "queue", q.Queue, "node", q.Node, "changed", res.Changed, "left", res.Left, "err", err, auth.Sender(r))
 	if err != nil {
 		res.Trouble = d.explain(err)
 	}

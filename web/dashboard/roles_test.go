@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 const (
@@ -16,7 +17,7 @@ const (
 )
 
 // node puts the pages behind tokens, as a node does.
-func (w *world) node(tokens web.Tokens) http.Handler {
+func (w *world) node(tokens auth.Tokens) http.Handler {
 	w.t.Helper()
 	handler, err := web.New(fakeNode{w: w}, web.Config{
 		Pages: func(web.Node, web.Config) (web.Pages, error) { return w.pages, nil }, Tokens: tokens,
@@ -67,7 +68,7 @@ func acts(page string) bool {
 func TestPagesOfferWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	closed, open := w.node(web.Tokens{Read: []string{readToken}, Admin: []string{adminToken}}), w.node(web.Tokens{})
+	closed, open := w.node(auth.Tokens{Read: []string{readToken}, Admin: []string{adminToken}}), w.node(auth.Tokens{})
 	for target, offers := range map[string]bool{
 		"/": false, "/shards": false, "/plan": false, "/redis": false, "/queues/orders/in-flight": false, "/nowhere": false,
 		"/queues/orders": true, "/queues/orders/jobs": true, "/queues/orders/blocked": true, "/queues/orders/morgue": true,
@@ -101,7 +102,7 @@ func TestPagesOfferWhatIsAllowed(t *testing.T) {
 func TestEventsOfferWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	server := httptest.NewServer(w.node(web.Tokens{Read: []string{readToken}, Admin: []string{adminToken}}))
+	server := httptest.NewServer(w.node(auth.Tokens{Read: []string{readToken}, Admin: []string{adminToken}}))
 	t.Cleanup(server.Close)
 	for _, of := range []string{"/queues/orders", "/nodes"} {
 		for _, c := range []struct {

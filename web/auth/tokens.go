@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"crypto/sha256"
@@ -10,7 +10,7 @@ import (
 )
 
 // Tokens say who may do what. Of each kind there may be several, so that one can be
-// replaced without anybody being locked out. The zero value: nobody is asked for one.
+// replaced while requests with the other are served. The zero value: no request needs one.
 type Tokens struct {
 	Read  []string // reads everything but profiles
 	Push  []string // pushes jobs, and nothing else
@@ -22,7 +22,7 @@ const MinToken = 16
 
 // Validate says which token is too short, unfit for a header, or of two kinds.
 func (t Tokens) Validate() error {
-	seen := map[string]role{}
+	seen := map[string]Role{}
 	for _, kind := range t.kinds() {
 		for i, token := range kind.tokens {
 			name := fmt.Sprintf("%s token", kind.role)
@@ -51,7 +51,7 @@ func checkToken(token string) error {
 	return nil
 }
 
-// Empty reports whether nobody is asked for a token.
+// Empty reports whether no request needs a token.
 func (t Tokens) Empty() bool { return len(t.Read)+len(t.Push)+len(t.Admin) == 0 }
 
 // String counts the tokens, so that a printed configuration does not tell them.
@@ -63,18 +63,18 @@ func (t Tokens) String() string {
 func (t Tokens) GoString() string { return t.String() }
 
 type tokenKind struct {
-	role   role
+	role   Role
 	tokens []string
 }
 
 func (t Tokens) kinds() []tokenKind {
-	return []tokenKind{{read, t.Read}, {push, t.Push}, {admin, t.Admin}}
+	return []tokenKind{{Read, t.Read}, {Push, t.Push}, {Admin, t.Admin}}
 }
 
 // hashed is a token as it is compared: the time it takes tells neither the token nor
 // its length.
 type hashed struct {
-	role role
+	role Role
 	sum  [sha256.Size]byte
 }
 
@@ -107,43 +107,4 @@ func owner(all []hashed, token string) (hashed, bool) {
 func bearer(r *http.Request) (string, bool) {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	return token, ok && strings.EqualFold(scheme, "Bearer")
-}
-
-// role is what somebody may do, and what a route asks for.
-type role int
-
-const (
-	byMethod role = iota // of a route: read for GET, admin for everything else
-	probe                // nothing is asked: health
-	visitor              // no token is asked: the login page and its style
-	read
-	push
-	admin
-)
-
-func (r role) String() string {
-	return [...]string{"", "probe", "visitor", "read", "push", "admin"}[r]
-}
-
-// may reports whether somebody of role r may do what wants the role want.
-func (r role) may(want role) bool {
-	return want <= visitor || r == admin || r == want
-}
-
-// wants names the tokens that would do.
-func (r role) wants() string {
-	if r == admin {
-		return "the admin token"
-	}
-	return fmt.Sprintf("the %s or the admin token", r)
-}
-
-// roleNamed is the role of the tokens with this name.
-func roleNamed(name string) (role, bool) {
-	for _, r := range []role{read, push, admin} {
-		if r.String() == name {
-			return r, true
-		}
-	}
-	return visitor, false
 }

@@ -1,4 +1,4 @@
-package web
+package auth
 
 import (
 	"bytes"
@@ -26,7 +26,6 @@ import (
 const (
 	loginPath     = "/login"
 	logoutPath    = "/logout"
-	staticPath    = "/static/"
 	sessionCookie = "lowkiq_session"
 	sessionLife   = 12 * time.Hour
 	loginLimit    = 4 << 10 // bytes of the form
@@ -57,18 +56,18 @@ func signature(of hashed, text string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// right is what the request's session allows; that of a visitor if it has none that is valid.
-func (s sessions) right(r *http.Request) right {
+// access is what the request's session allows; that of a Anonymous if it has none that is valid.
+func (s sessions) access(r *http.Request) access {
 	for _, cookie := range r.CookiesNamed(sessionCookie) {
-		if have := s.open(cookie.Value); have.role > visitor {
+		if have := s.open(cookie.Value); have.role > Anonymous {
 			return have
 		}
 	}
-	return right{role: visitor}
+	return access{role: Anonymous}
 }
 
-func (s sessions) open(value string) right {
-	none := right{role: visitor}
+func (s sessions) open(value string) access {
+	none := access{role: Anonymous}
 	cut := strings.LastIndexByte(value, '.')
 	if cut < 0 {
 		return none
@@ -82,67 +81,68 @@ func (s sessions) open(value string) right {
 	}
 	for _, of := range s.tokens {
 		if of.role == have && hmac.Equal([]byte(signature(of, text)), []byte(sealed)) {
-			return right{have, time.Unix(until, 0)}
+			return access{have, time.Unix(until, 0)}
 		}
 	}
 	return none
 }
 
-// doors are the pages through which people come and go.
-type doors struct {
+// loginPages are the pages by which a browser gets a session, and ends it.
+type loginPages struct {
 	sessions sessions
 	attempts *attempts
 	page     *template.Template
 	log      *slog.Logger
-	next     http.Handler // everything behind them
+	next     http.Handler // all other paths
+	refuse   Refusal
 }
 
-func newDoors(s sessions, next http.Handler, log *slog.Logger) (*doors, error) {
+func newLoginPages(cfg Config) (*loginPages, error) {
 	page, err := template.New("login").Parse(loginText)
 	if err != nil {
-		return nil, fmt.Errorf("web: login page: %w", err)
+		return nil, fmt.Errorf("login page: %w", err)
 	}
-	return &doors{sessions: s, attempts: newAttempts(s.now), page: page, next: next, log: log}, nil
+	return &loginPages{sessions: sessions{cfg.Tokens.hashed(), time.Now}, attempts: newAttempts(time.Now), page: page, next: cfg.Pages, log: cfg.Log, refuse: cfg.Refuse}, nil
 }
 
-// ServeHTTP serves the doors and passes the rest on.
-func (d *doors) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP serves the login pages and passes the rest on.
+func (p *loginPages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	post := r.Method == http.MethodPost
 	switch {
 	case r.URL.Path != loginPath && r.URL.Path != logoutPath:
-		d.next.ServeHTTP(w, r)
-	case len(d.sessions.tokens) == 0:
-		http.Redirect(w, r, "/", http.StatusSeeOther) // nobody is asked for anything
+		p.next.ServeHTTP(w, r)
+	case len(p.sessions.tokens) == 0:
+		http.Redirect(w, r, "/", http.StatusSeeOther) // no request needs a token
 	case r.URL.Path == loginPath && post:
-		d.login(w, r)
+		p.login(w, r)
 	case r.URL.Path == logoutPath && post:
 		http.SetCookie(w, cookie(r, "", -1))
 		http.Redirect(w, r, loginPath, http.StatusSeeOther)
 	case r.URL.Path == loginPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		d.show(w, http.StatusOK, local(r.URL.Query().Get("next")), "")
+		p.show(w, http.StatusOK, local(r.URL.Query().Get("next")), "")
 	default:
 		allow := map[string]string{loginPath: "GET, HEAD, POST", logoutPath: "POST"}[r.URL.Path]
 		w.Header().Set("Allow", allow)
-		newProblem(http.StatusMethodNotAllowed, "%s is not possible here: %s is", r.Method, allow).write(w)
+		p.refuse(w, http.StatusMethodNotAllowed, r.Method+" is not possible here: "+allow+" is")
 	}
 }
 
 // login gives a session for a token. Whatever is wrong with one, the answer is the same.
-func (d *doors) login(w http.ResponseWriter, r *http.Request) {
+func (p *loginPages) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, loginLimit)
 	next := local(r.PostFormValue("next"))
-	if !d.attempts.take(sourceOf(r)) {
+	if !p.attempts.take(sourceOf(r)) {
 		w.Header().Set("Retry-After", "1")
-		d.show(w, http.StatusTooManyRequests, next, "Too many attempts at once. Wait a second and try again.")
+		p.show(w, http.StatusTooManyRequests, next, "Too many attempts at once. Wait a second and try again.")
 		return
 	}
-	of, ok := owner(d.sessions.tokens, strings.TrimSpace(r.PostFormValue("token")))
-	if !ok || !of.role.may(read) {
-		d.log.Warn("login refused", "address", r.RemoteAddr)
-		d.show(w, http.StatusForbidden, next, "That is neither the read nor the admin token of this node.")
+	of, ok := owner(p.sessions.tokens, strings.TrimSpace(r.PostFormValue("token")))
+	if !ok || !of.role.may(Read) {
+		p.log.Warn("login refused", "address", r.RemoteAddr)
+		p.show(w, http.StatusForbidden, next, "That is neither the read nor the admin token of this node.")
 		return
 	}
-	http.SetCookie(w, cookie(r, d.sessions.seal(of), int(sessionLife.Seconds())))
+	http.SetCookie(w, cookie(r, p.sessions.seal(of), int(sessionLife.Seconds())))
 	http.Redirect(w, r, next, http.StatusSeeOther)
 }
 
@@ -155,10 +155,10 @@ func cookie(r *http.Request, value string, seconds int) *http.Cookie {
 	}
 }
 
-func (d *doors) show(w http.ResponseWriter, status int, next, problem string) {
+func (p *loginPages) show(w http.ResponseWriter, status int, next, problem string) {
 	var out bytes.Buffer
-	if err := d.page.Execute(&out, struct{ Next, Problem string }{next, problem}); err != nil {
-		newProblem(http.StatusInternalServerError, "login page: %v", err).write(w)
+	if err := p.page.Execute(&out, struct{ Next, Problem string }{next, problem}); err != nil {
+		p.refuse(w, http.StatusInternalServerError, "login page: "+err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

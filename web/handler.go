@@ -1,0 +1,95 @@
+package web
+
+import (
+	"net/http"
+	"path"
+	"strings"
+
+	"github.com/lowkiq/lowkiq/web/auth"
+)
+
+// What every request goes through, from the outside in: headers, the guard, admission, the origin, the routes.
+
+// withHeaders says what a browser may do with any answer: show it, with what this node
+// serves and nothing else.
+func (a *api) withHeaders(next http.Handler) http.Handler {
+	policy := "default-src 'none'; script-src 'self'; style-src 'self' '" + a.page.styleHash + "'; img-src 'self' data:; " +
+		"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		// Not no-referrer: a browser would send Origin: null with forms, and where Sec-Fetch-Site is
+		// missing, which is on plain HTTP beyond loopback, none could be told from another site's.
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// wanted is the role that a request asks for.
+func (a *api) wanted(r *http.Request) auth.Role {
+	if _, pattern := a.mux.Handler(r); pattern != "" {
+		return a.needs[pattern]
+	}
+	switch at := r.URL.Path; {
+	case auth.IsLogin(at):
+		return auth.Anonymous
+	case auth.Reads(r) && strings.HasPrefix(at, "/static/") && path.Clean(at) == at:
+		return auth.Anonymous
+	case auth.Reads(r):
+		return auth.Read
+	}
+	return auth.Admin
+}
+
+// withOrigin refuses what the page of another site makes a browser send.
+func withOrigin(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		newProblem(http.StatusForbidden, "a page of another site may not change anything here").write(w)
+	}))
+	return protection.Handler(next)
+}
+
+// withMisses answers unknown paths and wrong methods as problems; the mux itself
+// answers with plain text.
+// What is no API path either is the pages'.
+func withMisses(mux *http.ServeMux, pages http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		miss, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		answer := &dryAnswer{header: http.Header{}}
+		miss.ServeHTTP(answer, r)
+		if answer.status == http.StatusMethodNotAllowed {
+			allow := answer.header.Get("Allow")
+			w.Header().Set("Allow", allow)
+			newProblem(answer.status, "%s is not possible here: %s is", r.Method, allow).write(w)
+			return
+		}
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			nowhere(w, r)
+			return
+		}
+		pages.ServeHTTP(w, r)
+	})
+}
+
+func nowhere(w http.ResponseWriter, r *http.Request) {
+	newProblem(http.StatusNotFound, "nothing is at %s; GET /api/v1/ lists what there is", r.URL.Path).write(w)
+}
+
+// dryAnswer keeps what a handler would have answered, but for the body.
+type dryAnswer struct {
+	header http.Header
+	status int
+}
+
+func (d *dryAnswer) Header() http.Header         { return d.header }
+func (d *dryAnswer) Write(b []byte) (int, error) { return len(b), nil }
+func (d *dryAnswer) WriteHeader(status int)      { d.status = status }
