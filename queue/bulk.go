@@ -22,7 +22,7 @@ type Step struct {
 // bulk is what a bulk action remembers between its steps.
 type bulk struct {
 	Start int64 `json:"s"` // us
-	quota
+	budget
 }
 
 // Bulk does something to the jobs that a query finds, at most query.Limit of them (0 = 10,000) in
@@ -79,8 +79,8 @@ func (q *Queue) begin(ctx context.Context, query Query, cur *cursor) error {
 	if err != nil {
 		return err
 	}
-	have, err := q.quota(ctx, query)
-	cur.Bulk, cur.Walk = &bulk{now.UnixMicro(), have}, &spot{}
+	have, err := q.budget(ctx, query)
+	cur.Bulk, cur.Walk = &bulk{now.UnixMicro(), have}, &position{}
 	return err
 }
 
@@ -142,7 +142,7 @@ func (b *bulkRun) note(more bool) {
 func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error {
 	ids := map[State][]string{}
 	for _, c := range batch {
-		if query.wants(c) && !b.young(c) {
+		if query.wants(c) && !b.pushedSince(c) {
 			ids[c.state] = append(ids[c.state], c.id)
 		}
 	}
@@ -168,12 +168,12 @@ func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error
 	return nil
 }
 
-// young reports whether a job joined the line of those that are due after the start.
-func (b *bulkRun) young(c candidate) bool { return c.state == Ready && c.at > b.cur.Bulk.Start }
+// pushedSince reports whether a job joined the line of those that are due after the start.
+func (b *bulkRun) pushedSince(c candidate) bool { return c.state == Ready && c.at > b.cur.Bulk.Start }
 
-// quota says how many jobs a bulk action may still look at. Lines and sorted sets have each their own: what joins a
+// budget says how many jobs a bulk action may still look at. Lines and sorted sets have each their own: what joins a
 // line while the action passes through it must not use up what others of the start need.
-type quota struct {
+type budget struct {
 	Left   int `json:"n"`           // about how many of the start are still to be looked at
 	Timed  int `json:"t,omitempty"` // in sorted sets
 	Groups int `json:"g,omitempty"` // groups of lines that were counted
@@ -181,8 +181,8 @@ type quota struct {
 	Young  int `json:"y,omitempty"` // and jobs that joined it
 }
 
-// quota counts what there is at the start.
-func (q *Queue) quota(ctx context.Context, query Query) (have quota, err error) {
+// budget counts what there is at the start.
+func (q *Queue) budget(ctx context.Context, query Query) (have budget, err error) {
 	if have.Left, err = q.size(ctx, query); err != nil {
 		return have, err
 	}
@@ -208,9 +208,9 @@ func (b *bulkRun) left() bool {
 	return b.cur.Bulk.Timed > 0 || b.lined() && b.cur.Walk.Group < lineGroups(b.q)
 }
 
-// next asks for the next candidates, as far as the quota allows.
+// next asks for the next candidates, as far as the budget allows.
 func (b *bulkRun) next(ctx context.Context, n int) ([]candidate, error) {
-	have := &b.cur.Bulk.quota
+	have := &b.cur.Bulk.budget
 	if b.lined() && have.Groups > b.cur.Walk.Group {
 		n = min(n, have.Line)
 	}
@@ -230,17 +230,17 @@ func (b *bulkRun) next(ctx context.Context, n int) ([]candidate, error) {
 	return batch, err
 }
 
-// spend takes what was looked at from the quota. A group of lines ends when all that was
+// spend takes what was looked at from the budget. A group of lines ends when all that was
 // there was seen.
 func (b *bulkRun) spend(batch []candidate) {
-	have := &b.cur.Bulk.quota
+	have := &b.cur.Bulk.budget
 	have.Left = max(0, have.Left-len(batch))
 	if batch[0].state != Ready {
 		have.Timed -= len(batch)
 		return
 	}
 	for _, c := range batch {
-		if b.young(c) {
+		if b.pushedSince(c) {
 			have.Young--
 		} else {
 			have.Line--

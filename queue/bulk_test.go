@@ -196,7 +196,7 @@ func bulkRefuses(t *testing.T, b *backend) {
 		"limit":              {Kill, Query{Range: Range{Limit: 10_001}}},
 		"other action":       {Delete, Query{Cursor: step.Next}},
 		"other state":        {Kill, Query{State: Ready, Cursor: step.Next}},
-		"a damaged cursor":   {Kill, Query{Cursor: cursor{Shape: Query{By: ByDue}.shape("kill", q), After: &key{}, Bulk: &bulk{}}.String()}},
+		"a damaged cursor":   {Kill, Query{Cursor: cursor{Shape: Query{By: ByDue}.shape("kill", q), After: &sortKey{}, Bulk: &bulk{}}.String()}},
 		"a page's cursor":    {Kill, Query{Cursor: page.Next}},
 	} {
 		if _, err := q.Bulk(t.Context(), c.action, c.query); !errors.Is(err, ErrQuery) {

@@ -14,42 +14,42 @@ import (
 // means nothing in another.
 
 type cursor struct {
-	Shape uint32 `json:"q"`
-	After *key   `json:"a,omitempty"` // in a list that is sorted whole: the last job shown
-	Walk  *spot  `json:"w,omitempty"` // in a list that is walked through
-	Bulk  *bulk  `json:"b,omitempty"`
+	Shape uint32    `json:"q"`
+	After *sortKey  `json:"a,omitempty"` // in a list that is sorted whole: the last job shown
+	Walk  *position `json:"w,omitempty"` // in a list that is walked through
+	Bulk  *bulk     `json:"b,omitempty"`
 }
 
-// key is a job's place in a sorted list.
-type key struct {
+// sortKey is a job's place in a sorted list.
+type sortKey struct {
 	Retries int    `json:"r,omitempty"`
 	At      int64  `json:"t,omitempty"` // us
 	ID      []byte `json:"i"`
 }
 
-// spot is where a walk stands.
-type spot struct {
-	Phase int           `json:"p,omitempty"`
-	Timed *mark         `json:"t,omitempty"` // in sorted sets: the last id seen, of all shards
-	Group int           `json:"g,omitempty"` // in lines: which shards are walked through together
-	Line  map[int]trail `json:"l,omitempty"` // the last ids seen, by shard
-	Shard int           `json:"s,omitempty"` // in hashes: the shard, HSCAN's cursor and what it gave beyond the page
-	Hash  string        `json:"h,omitempty"`
-	Rest  [][]byte      `json:"m,omitempty"`
+// position is where a walk stands.
+type position struct {
+	Phase int            `json:"p,omitempty"`
+	Timed *entry         `json:"t,omitempty"` // in sorted sets: the last id seen, of all shards
+	Group int            `json:"g,omitempty"` // in lines: which shards are walked through together
+	Line  map[int]recent `json:"l,omitempty"` // the last ids seen, by shard
+	Shard int            `json:"s,omitempty"` // in hashes: the shard, HSCAN's cursor and what it gave beyond the page
+	Hash  string         `json:"h,omitempty"`
+	Rest  [][]byte       `json:"m,omitempty"`
 }
 
-// trail is the last entries seen of a line, last first. If the last one has moved, the place is the one before.
-type trail []mark
+// recent is the last entries seen of a line, last first. If the last one has moved, the place is the one before.
+type recent []entry
 
-// trailLength is how many entries of a line may move between two pages before the place is lost.
-const trailLength = 3
+// recentLength is how many entries of a line may move between two pages before the place is lost.
+const recentLength = 3
 
-func (t trail) and(m mark) trail {
-	return append(trail{m}, t[:min(len(t), trailLength-1)]...)
+func (t recent) and(m entry) recent {
+	return append(recent{m}, t[:min(len(t), recentLength-1)]...)
 }
 
-// mark is an entry of a line or a sorted set. At is -1 for an entry without a job.
-type mark struct {
+// entry is an entry of a line or a sorted set. At is -1 for an entry without a job.
+type entry struct {
 	At int64  `json:"t"` // us
 	ID []byte `json:"i"`
 }
@@ -88,12 +88,12 @@ func (q *Queue) readCursor(shape uint32, text string) (cursor, error) {
 	return c, nil
 }
 
-func (p *spot) valid(shards int) bool {
+func (p *position) valid(shards int) bool {
 	if p == nil {
 		return true
 	}
 	for i, seen := range p.Line {
-		if i < 0 || i >= shards || len(seen) > trailLength { // each is looked for in the line
+		if i < 0 || i >= shards || len(seen) > recentLength { // each is looked for in the line
 			return false
 		}
 	}

@@ -21,23 +21,23 @@ func TestCursorsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := rigOn(t, (&backend{url: redistest.Start(t).URL()}).open(t))
 	r.push(job("a", "1"))
-	ask := func(query Query, at spot) (Page, error) {
+	ask := func(query Query, at position) (Page, error) {
 		r.no(query.check())
 		query.Cursor = cursor{Shape: query.shape("page", r.q), Walk: &at}.String()
 		return r.q.Page(r.ctx, query)
 	}
-	marks := make(trail, trailLength+1)
-	if _, err := ask(Query{State: Ready}, spot{Line: map[int]trail{0: marks}}); !errors.Is(err, ErrQuery) {
+	marks := make(recent, recentLength+1)
+	if _, err := ask(Query{State: Ready}, position{Line: map[int]recent{0: marks}}); !errors.Is(err, ErrQuery) {
 		t.Errorf("%d entries of a line: got %v, want %v", len(marks), err, ErrQuery)
 	}
-	if _, err := ask(Query{State: Ready}, spot{Line: map[int]trail{0: marks[:trailLength]}}); err != nil {
-		t.Errorf("%d entries of a line: got %v, want a page", trailLength, err)
+	if _, err := ask(Query{State: Ready}, position{Line: map[int]recent{0: marks[:recentLength]}}); err != nil {
+		t.Errorf("%d entries of a line: got %v, want a page", recentLength, err)
 	}
 	rest := make([][]byte, 10*MaxExamined)
 	for i := range rest {
 		rest[i] = []byte("nobody")
 	}
-	page, err := ask(Query{By: ByID}, spot{Rest: rest})
+	page, err := ask(Query{By: ByID}, position{Rest: rest})
 	if err != nil || page.Examined > MaxExamined {
 		t.Errorf("%d ids left over: got %d examined, %v, want %d at most", len(rest), page.Examined, err, MaxExamined)
 	}

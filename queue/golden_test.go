@@ -63,7 +63,7 @@ func TestGolden(t *testing.T) {
 		}
 	})
 	q := &Queue{Queue: lowkiq.Queue{Name: "orders", Shards: 16}}
-	place := cursor{Shape: 12345, After: &key{Retries: 2, At: 1763600000000000, ID: []byte("a\xff")}}
+	place := cursor{Shape: 12345, After: &sortKey{Retries: 2, At: 1763600000000000, ID: []byte("a\xff")}}
 	golden.Check(t, "cursor", place.String(), func(t *testing.T, stored string) {
 		if got, err := q.readCursor(12345, stored); err != nil || !reflect.DeepEqual(got, place) {
 			t.Errorf("got %+v %v, want %+v", got, err, place)

@@ -53,7 +53,7 @@ func (q *Queue) Errors(ctx context.Context, state State) (ErrorGroups, error) {
 
 // errorsOf adds the jobs of one list; failed: those alone that have a retry count.
 func (q *Queue) errorsOf(ctx context.Context, list State, failed bool, groups map[string]*ErrorGroup, answer *ErrorGroups) error {
-	w := q.walk(Query{State: list, Range: Range{Reverse: true}}, &spot{})
+	w := q.walk(Query{State: list, Range: Range{Reverse: true}}, &position{})
 	for examined := 0; examined < MaxExamined/2; {
 		batch, err := w.next(ctx, maxPage)
 		if err != nil {

@@ -124,7 +124,7 @@ func (q *Queue) Page(ctx context.Context, query Query) (Page, error) {
 // walkedPage reads a page in the order of storage.
 func (q *Queue) walkedPage(ctx context.Context, query Query, cur cursor) (Page, error) {
 	if cur.Walk == nil {
-		cur.Walk = &spot{}
+		cur.Walk = &position{}
 	}
 	w := q.walk(query, cur.Walk)
 	page := Page{Ordered: query.natural()}
@@ -147,7 +147,7 @@ func (q *Queue) walkedPage(ctx context.Context, query Query, cur cursor) (Page, 
 			}
 			w.advance(c)
 			page.Examined++
-			if query.wants(c) && (cur.After == nil || query.compare(*cur.After, c.key()) < 0) {
+			if query.wants(c) && (cur.After == nil || query.compare(*cur.After, c.sortKey()) < 0) {
 				found = append(found, c)
 			}
 		}
@@ -181,13 +181,13 @@ func (q *Queue) sortedPage(ctx context.Context, query Query, cur cursor, all []c
 	}
 	page := Page{Ordered: true, Examined: len(all)}
 	all = slices.DeleteFunc(all, func(c candidate) bool {
-		return !query.wants(c) || cur.After != nil && query.compare(*cur.After, c.key()) >= 0
+		return !query.wants(c) || cur.After != nil && query.compare(*cur.After, c.sortKey()) >= 0
 	})
-	slices.SortFunc(all, func(x, y candidate) int { return query.compare(x.key(), y.key()) })
+	slices.SortFunc(all, func(x, y candidate) int { return query.compare(x.sortKey(), y.sortKey()) })
 	all = slices.CompactFunc(all, func(x, y candidate) bool { return x.id == y.id })
 	if len(all) > query.Limit {
 		all = all[:query.Limit]
-		last := all[len(all)-1].key()
+		last := all[len(all)-1].sortKey()
 		cur.After = &last
 		page.Next = cur.String()
 	}
@@ -265,7 +265,7 @@ func (q *Queue) lookAt(ctx context.Context, query Query, batch []candidate) erro
 }
 
 // compare says which of two places comes first on the pages.
-func (query *Query) compare(x, y key) int {
+func (query *Query) compare(x, y sortKey) int {
 	n := strings.Compare(string(x.ID), string(y.ID))
 	switch query.By {
 	case ByRetries:

@@ -105,8 +105,8 @@ func pagesRefuse(t *testing.T, b *backend) {
 		"other kind":   {Kind: "boom", Cursor: page.Next},
 		"no cursor":    {Cursor: "nonsense"},
 		"empty object": {Cursor: "e30"},
-		"bad shard":    {Cursor: cursor{Shape: Query{}.shape("page", q), Walk: &spot{Line: map[int]trail{7: {}}}}.String()},
-		"no shard":     {Cursor: cursor{Shape: Query{}.shape("page", q), Walk: &spot{Group: -1}}.String()},
+		"bad shard":    {Cursor: cursor{Shape: Query{}.shape("page", q), Walk: &position{Line: map[int]recent{7: {}}}}.String()},
+		"no shard":     {Cursor: cursor{Shape: Query{}.shape("page", q), Walk: &position{Group: -1}}.String()},
 	} {
 		if _, err := q.Page(t.Context(), query); !errors.Is(err, ErrQuery) {
 			t.Errorf("%s: got %v, want ErrQuery", name, err)

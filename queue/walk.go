@@ -24,8 +24,8 @@ type candidate struct {
 	head  *Listed
 }
 
-func (c candidate) key() key {
-	k := key{At: c.at, ID: []byte(c.id)}
+func (c candidate) sortKey() sortKey {
+	k := sortKey{At: c.at, ID: []byte(c.id)}
 	if c.head != nil {
 		k.Retries, k.At = c.head.RetryCount, c.head.PerformAt.UnixMicro()
 	}
@@ -43,7 +43,7 @@ type walker interface {
 }
 
 // walk is the way through the jobs of a query's state.
-func (q *Queue) walk(query Query, p *spot) walker {
+func (q *Queue) walk(query Query, p *position) walker {
 	line := func() walker { return &lineWalk{q: q, reverse: query.Reverse, place: p} }
 	timed := func(states ...State) walker { return q.timedWalk(query.Range, p, states...) }
 	switch query.State {
@@ -66,7 +66,7 @@ func (q *Queue) walk(query Query, p *spot) walker {
 // phaseWalk goes through lists one after the other.
 type phaseWalk struct {
 	phases []func() walker
-	place  *spot
+	place  *position
 	now    walker
 }
 
@@ -94,10 +94,10 @@ func (w *phaseWalk) ended() bool {
 // timedWalk goes through sorted sets of all shards, in order of time, then id.
 type timedWalk struct {
 	*merge
-	place *spot
+	place *position
 }
 
-func (q *Queue) timedWalk(r Range, p *spot, states ...State) walker {
+func (q *Queue) timedWalk(r Range, p *position, states ...State) walker {
 	var streams []*stream
 	for _, s := range q.shards {
 		for _, state := range states {
@@ -115,7 +115,7 @@ func (q *Queue) timedWalk(r Range, p *spot, states ...State) walker {
 	return &timedWalk{&merge{c: q.c, streams: streams, reverse: r.Reverse, ask: ask}, p}
 }
 
-func (w *timedWalk) advance(c candidate) { w.place.Timed = &mark{At: c.at, ID: []byte(c.id)} }
+func (w *timedWalk) advance(c candidate) { w.place.Timed = &entry{At: c.at, ID: []byte(c.id)} }
 
 // timed is the sorted set of a state.
 func timedKey(k *redisdb.ShardKeys, state State) string {
@@ -149,8 +149,8 @@ type merge struct {
 type stream struct {
 	s     *Shard
 	state State
-	last  *mark // the last entry read; nil: none
-	seen  trail // of a line: the last entries read
+	last  *entry // the last entry read; nil: none
+	seen  recent // of a line: the last entries read
 	buf   []candidate
 	chunk int
 	dry   bool // nothing is left in Redis
@@ -253,10 +253,10 @@ func (st *stream) take(reply any) error {
 		st.buf = append(st.buf, c)
 	}
 	if n := len(st.buf); n > 0 {
-		last := st.buf[n-1].mark()
+		last := st.buf[n-1].entry()
 		st.last = &last
-		for _, c := range st.buf[max(0, n-trailLength):] {
-			st.seen = st.seen.and(c.mark())
+		for _, c := range st.buf[max(0, n-recentLength):] {
+			st.seen = st.seen.and(c.entry())
 		}
 	}
 	return nil
@@ -279,7 +279,7 @@ const lineGroup = 64
 type lineWalk struct {
 	q       *Queue
 	reverse bool
-	place   *spot
+	place   *position
 	now     *merge
 }
 
@@ -331,16 +331,16 @@ func (w *lineWalk) ask(st *stream, n int) *redisdb.Call {
 
 func (w *lineWalk) advance(c candidate) {
 	if w.place.Line == nil {
-		w.place.Line = map[int]trail{}
+		w.place.Line = map[int]recent{}
 	}
-	w.place.Line[c.shard] = w.place.Line[c.shard].and(c.mark())
+	w.place.Line[c.shard] = w.place.Line[c.shard].and(c.entry())
 }
 
-func (c candidate) mark() mark {
+func (c candidate) entry() entry {
 	if c.gone {
-		return mark{At: -1, ID: []byte(c.id)}
+		return entry{At: -1, ID: []byte(c.id)}
 	}
-	return mark{At: c.at, ID: []byte(c.id)}
+	return entry{At: c.at, ID: []byte(c.id)}
 }
 
 func (w *lineWalk) ended() bool {
@@ -351,7 +351,7 @@ func (w *lineWalk) ended() bool {
 // hashWalk goes through all ids that have a record, in the order in which Redis stores them.
 type hashWalk struct {
 	q     *Queue
-	place *spot
+	place *position
 	count int // how many to ask for: few if records are large
 	seen  map[string]bool
 }
@@ -432,7 +432,7 @@ func (q *Queue) gather(ctx context.Context, query Query) (all []candidate, small
 	}
 	walk := query
 	walk.Reverse = false
-	w := q.walk(walk, &spot{})
+	w := q.walk(walk, &position{})
 	for {
 		batch, err := w.next(ctx, maxPage)
 		if err != nil || len(batch) == 0 || len(all) > 2*MaxExamined {
