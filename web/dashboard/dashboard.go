@@ -2,6 +2,9 @@ package dashboard
 
 import (
 	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
 	"net/http"
 
 	"github.com/lowkiq/lowkiq/queue"
@@ -44,3 +47,66 @@ func (d *Dashboard) Run(ctx context.Context) error { return d.sampler.run(ctx) }
 
 // ServeHTTP implements http.Handler.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
+
+// Where forms go.
+const (
+	confirmPath = "/confirm"
+	doPath      = "/do"
+)
+
+// routes are all pages there are. Nothing that is read by GET changes anything.
+func (d *Dashboard) routes() {
+	get := func(path string, load func(*http.Request) (view, error)) { d.mux.Handle("GET "+path, d.page(load)) }
+	get("/{$}", d.overviewPage)
+	get("/queues/{q}", d.queuePage)
+	for _, kind := range listKinds() {
+		get("/queues/{q}/"+kind.path, d.listPage(kind))
+	}
+	get("/queues/{q}/errors", d.errorsPage)
+	get("/queues/{q}/job", d.jobPage)
+	get("/shards", d.shardsPage)
+	get("/nodes", d.nodesPage)
+	get("/plan", d.planPage)
+	get("/redis", d.redisPage)
+	get(resultPath, d.resultPage)
+	get("/", d.nowhere)
+	d.mux.HandleFunc("GET /search", d.search)
+	d.mux.HandleFunc("GET /static/{file}", d.static)
+	d.mux.HandleFunc("GET /events", d.events)
+	d.mux.HandleFunc("POST "+confirmPath, d.confirm)
+	d.mux.HandleFunc("POST "+doPath, d.perform)
+	for _, pattern := range []string{"GET " + confirmPath, "GET " + doPath, "/"} {
+		d.mux.HandleFunc(pattern, d.wrongMethod)
+	}
+}
+
+//go:embed static/*
+var staticFiles embed.FS
+
+// assetsVersion names the files below /static/, so that a browser keeps them until they change.
+func assetsVersion() string {
+	sum := sha256.New()
+	for _, name := range []string{"style.css", "live.js", "icon.svg"} {
+		text, _ := staticFiles.ReadFile("static/" + name) // embedded: it is there
+		sum.Write(text)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:12]
+}
+
+func (d *Dashboard) static(w http.ResponseWriter, r *http.Request) {
+	types := map[string]string{"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
+	name := r.PathValue("file")
+	text, err := staticFiles.ReadFile("static/" + name)
+	if err != nil || types[name] == "" {
+		d.page(d.nowhere)(w, r)
+		return
+	}
+	keep := "no-cache"
+	if r.URL.Query().Get("v") == d.assets {
+		// Only then: a node of another version must not give its file a name that it has not.
+		keep = "public, max-age=31536000, immutable"
+	}
+	w.Header().Set("Content-Type", types[name])
+	w.Header().Set("Cache-Control", keep)
+	_, _ = w.Write(text)
+}

@@ -1,13 +1,21 @@
 package dashboard
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -175,4 +183,113 @@ func (d *Dashboard) find(ctx context.Context, id string) (found []foundJob, err 
 		}
 	}
 	return found, nil
+}
+
+// Ids are bytes of any value. Forms cannot carry all of them (browsers rewrite line ends
+// and what is not UTF-8), so forms and some links name an id by a key: its base64.
+
+// keyOf is the key of an id.
+func keyOf(id string) string { return base64.RawURLEncoding.EncodeToString([]byte(id)) }
+
+func idOf(key string) (string, error) {
+	id, err := base64.RawURLEncoding.DecodeString(key)
+	if err != nil || len(id) == 0 || len(id) > lowkiq.MaxIDBytes {
+		return "", refuse(http.StatusBadRequest, "%.40q names no id: want its base64 (URL alphabet, without padding).", key)
+	}
+	return string(id), nil
+}
+
+// plain reports whether an id can be shown and typed as it is.
+func plain(id string) bool {
+	return utf8.ValidString(id) && strings.TrimSpace(id) == id && strings.IndexFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
+}
+
+// showID is an id as people may read it.
+func showID(id string) string {
+	if plain(id) {
+		return id
+	}
+	return strconv.Quote(id)
+}
+
+// jobLink is where an id's page is.
+func jobLink(queue, id string) string {
+	if plain(id) {
+		return "/queues/" + url.PathEscape(queue) + "/job?id=" + url.QueryEscape(id)
+	}
+	return "/queues/" + url.PathEscape(queue) + "/job?key=" + keyOf(id)
+}
+
+// How much of payloads a page shows.
+const (
+	shownPayloads     = 50
+	shownPayloadBytes = 8 << 10
+)
+
+// payloadText is a payload as people may read it.
+type payloadText struct {
+	Text string
+	Form string // JSON, text, base64 or empty
+	Size int
+	Cut  bool
+}
+
+// textOf shows a payload: JSON with line breaks, bytes that are no text as base64, and
+// only the beginning of what is long.
+func textOf(data []byte) payloadText {
+	p := payloadText{Size: len(data), Form: "text"}
+	switch {
+	case len(data) == 0:
+		p.Form = "empty"
+		return p
+	case !isText(data):
+		p.Form, p.Cut = "base64", len(data) > shownPayloadBytes
+		p.Text = base64.StdEncoding.EncodeToString(data[:min(len(data), shownPayloadBytes)])
+		return p
+	}
+	text := string(data)
+	var pretty bytes.Buffer
+	if len(data) <= 1<<20 && json.Indent(&pretty, data, "", "  ") == nil {
+		p.Form, text = "JSON", pretty.String()
+	}
+	p.Text = cutText(text, shownPayloadBytes)
+	p.Cut = len(p.Text) < len(text)
+	return p
+}
+
+// isText reports whether data can be read as it is.
+func isText(data []byte) bool {
+	return utf8.Valid(data) && bytes.IndexFunc(data, func(r rune) bool {
+		return unicode.IsControl(r) && r != '\n' && r != '\t' && r != '\r'
+	}) < 0
+}
+
+// cutText shortens text to at most n bytes, between two characters.
+func cutText(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// beginning is the start of a payload in one line.
+func beginning(data []byte, n int) string {
+	if len(data) == 0 {
+		return "empty"
+	}
+	head := data[:min(len(data), n+utf8.UTFMax)]
+	for len(head) > 0 && len(head) < len(data) && !utf8.Valid(head) && len(head) > n {
+		head = head[:len(head)-1]
+	}
+	if !isText(head) {
+		return cutText("base64 "+base64.StdEncoding.EncodeToString(head), n) + "…"
+	}
+	line := cutText(strings.Join(strings.Fields(string(head)), " "), n)
+	if len(line) < len(data) && len(data) > n {
+		line += "…"
+	}
+	return line
 }

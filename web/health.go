@@ -1,6 +1,7 @@
 package web
 
 import (
+	_ "embed" // the description
 	"io"
 	"net/http"
 	"net/http/pprof"
@@ -44,5 +45,17 @@ func (a *api) profile(w http.ResponseWriter, r *http.Request) error {
 		}
 		pprof.Index(w, r)
 	}
+	return nil
+}
+
+// openapiText describes the API for programs. A test holds it against the routes and
+// their answers.
+//
+//go:embed openapi.yaml
+var openapiText []byte
+
+func (a *api) openapi(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(openapiText)
 	return nil
 }
