@@ -178,6 +178,11 @@ func (w *world) fill() *world {
 // settle waits until the pages have figures of the queues, for a machine that is busy.
 func (w *world) settle(queues ...string) {
 	w.t.Helper()
+	for _, name := range queues { // a sweep may have begun before they were filled
+		f, err := w.pages.source.figures(w.t.Context(), name)
+		must(w.t, err)
+		w.pages.sampler.learn(f)
+	}
 	for {
 		now, change := w.pages.sampler.look("")
 		missing := slices.ContainsFunc(queues, func(name string) bool { f := now.queue(name); return f == nil || f.At.IsZero() })
