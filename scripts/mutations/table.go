@@ -8,7 +8,7 @@ var (
 	owner   = []string{"./node/internal/claims"}
 	planner = []string{"./rebalance/plan"}
 	child   = []string{"./node/handler", "-run", "Exec"}
-	api     = []string{"./web"}
+	api     = []string{"./web/..."}
 )
 
 // mutations are the promises broken, in the order of I1 to I8 and of the documents.
@@ -147,7 +147,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "page of another site may act", promise: "docs/security.md",
-		file: "web/guard.go", test: api,
+		file: "web/handler.go", test: api,
 		old: "	return protection.Handler(next)\n",
 		new: "	_ = protection\n	return next\n",
 	},
