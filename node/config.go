@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/hosts"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -300,3 +301,10 @@ func oneOf(name, field, value string, allowed ...string) error {
 	}
 	return fmt.Errorf("queue %q: %s is %q, want %s", name, field, value, strings.Join(allowed, " or "))
 }
+
+// PanicError is the failure of a handler that panicked.
+type PanicError = runner.PanicError
+
+// DefaultRetryIn is Lowkiq's delay: count^4 + 15 + rand(30) * (count+1) seconds, where
+// count is 0 after the first failure.
+func DefaultRetryIn(count int) time.Duration { return runner.DefaultRetryIn(count) }

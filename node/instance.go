@@ -19,6 +19,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
+// sinceBoot is the clock of leases and timers: no wall clock has a part in it.
+var sinceBoot = lease.SinceBoot
+
 // instance is one lease's worth of a process's life.
 type instance struct {
 	node   *Node
@@ -105,7 +108,7 @@ func (in *instance) redisAt(d time.Duration) time.Time {
 
 // info is what the lease says.
 func (in *instance) info() []byte {
-	info := LeaseInfo{
+	info := identity.Lease{
 		Node: in.node.cfg.Name, Boot: in.node.boot, Instance: in.name, Start: in.start,
 		HTTP: in.node.URL(), Version: in.node.cfg.Version, Weight: in.node.cfg.Weight,
 		Queues: in.owned(), Draining: in.leaves(), TTL: in.node.cfg.TTL.Milliseconds(), Process: in.node.process,

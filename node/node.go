@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/certs"
@@ -362,4 +363,28 @@ func (n *Node) Gossip() string {
 		return c.Address()
 	}
 	return ""
+}
+
+// Metrics are what the node exports, and what else is in Config.Registry.
+func (n *Node) Metrics() prometheus.Gatherer { return n.cfg.Registry }
+
+// Ready says why the node does not serve all its shards yet, or any more: nil if it
+// does. A rolling update waits for it.
+func (n *Node) Ready() error {
+	in := n.current.Load()
+	switch {
+	case in == nil:
+		return errors.New("no lease yet")
+	case in.leaves():
+		return errors.New("draining")
+	case n.cluster != nil && n.cluster.Superseded():
+		return fmt.Errorf("name %s is taken by a newer process", n.cfg.Name)
+	case !in.mayWork():
+		return errors.New("lease lost, taking a new one")
+	case n.unready.text() != "":
+		return errors.New(n.unready.text())
+	case !n.settled.Load():
+		return errors.New("shards are not claimed yet")
+	}
+	return nil
 }

@@ -138,7 +138,7 @@ func TestIdleSecondAmongAThousand(t *testing.T) {
 		for ; n < to; n++ {
 			boot := identity.NewBoot()
 			name := fmt.Sprintf("node-%04d.example", n)
-			info := LeaseInfo{Node: name, Boot: boot, Instance: identity.Instance(name, boot, 1), Start: time.Now(), Weight: 1, Gossip: "192.0.2.1:7946", Raft: "192.0.2.1:7947",
+			info := identity.Lease{Node: name, Boot: boot, Instance: identity.Instance(name, boot, 1), Start: time.Now(), Weight: 1, Gossip: "192.0.2.1:7946", Raft: "192.0.2.1:7947",
 				HTTP: "http://192.0.2.1:7948", Queues: map[string]int{"orders": 0}, TTL: shortTTL.Milliseconds(), Process: identity.Process{Host: "elsewhere", PID: n, Start: "1"}}
 			value, err := json.Marshal(info)
 			if err != nil {

@@ -27,7 +27,7 @@ func TestStraysAreInTheStatus(t *testing.T) {
 	if got := warned(); len(got) > 0 {
 		t.Errorf("alone: got %q, want no warning", got)
 	}
-	value, err := json.Marshal(LeaseInfo{Node: "n2", Instance: "n2/01K.1", Gossip: "127.0.0.1:7946", Process: identity.Process{Host: "another"}})
+	value, err := json.Marshal(identity.Lease{Node: "n2", Instance: "n2/01K.1", Gossip: "127.0.0.1:7946", Process: identity.Process{Host: "another"}})
 	if err != nil {
 		t.Fatal(err)
 	}

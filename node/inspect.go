@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
@@ -17,6 +19,85 @@ import (
 
 // What the node answers when it is asked about the cluster. A node that is in none
 // answers from the leases and claims in Redis.
+
+// Status describes the cluster and its nodes, without the queues.
+func (n *Node) Status(ctx context.Context) (status.Status, error) {
+	known := status.Status{Cluster: n.cfg.Cluster}
+	if n.cluster != nil {
+		n.describe(&known)
+	}
+	instances, err := n.client.Instances(ctx)
+	if err != nil {
+		return known, fmt.Errorf("status: %w", err)
+	}
+	left, err := n.client.LeasesLeft(ctx, instances...)
+	if err != nil {
+		return known, fmt.Errorf("status: %w", err)
+	}
+	for i, other := range instances {
+		known.Nodes = append(known.Nodes, n.nodeStatus(other, left[i]))
+		known.Warnings = append(append(known.Warnings, refusalsOf(other)...), unreadyOf(other)...)
+	}
+	entries, damaged, err := n.client.ReadRegistry(ctx)
+	if err != nil {
+		return known, fmt.Errorf("status: %w", err)
+	}
+	for name, entry := range entries {
+		if err := entry.Readable(name); err != nil {
+			damaged[name] = fmt.Errorf("%w; this node shows nothing of it", err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(damaged)) {
+		known.Warnings = append(known.Warnings, damaged[name].Error())
+	}
+	return known, nil
+}
+
+// describe adds what Raft says, and what is wrong with the cluster.
+func (n *Node) describe(known *status.Status) {
+	record := n.cluster.Status().Record
+	known.Generation = status.Generation{Record: strconv.FormatUint(record, 10), Index: n.cluster.Assignment().Generation.Index}
+	known.Leader = n.cluster.Leader()
+	known.Warnings = append(known.Warnings, n.cluster.Warnings()...)
+}
+
+// Owners judges shards by the assignment and the leases of now.
+func (n *Node) Owners(ctx context.Context) (status.Owners, error) {
+	live, err := n.holders(ctx)
+	if err != nil {
+		return nil, err
+	}
+	agreed := n.agreed()
+	return func(s lowkiq.Shard, holder string) (assigned string, state status.ShardState) {
+		if agreed != nil {
+			assigned = agreed.Owner(s)
+		}
+		return assigned, shardState(s.Queue, holder, assigned, agreed != nil, live)
+	}, nil
+}
+
+// nodeStatus is what the lease of an instance says, with what is left of it.
+func (n *Node) nodeStatus(other queue.Instance, left time.Duration) status.Node {
+	if other.Lease == nil {
+		return status.Node{Name: identity.NodeOf(other.Name), Instance: other.Name, State: status.Gone}
+	}
+	info, err := identity.ParseLease(other.Lease)
+	if err != nil {
+		return status.Node{Name: identity.NodeOf(other.Name), Instance: other.Name, State: status.Live}
+	}
+	s := status.Node{Name: info.Node, Instance: info.Instance, State: status.Live, HTTP: info.HTTP}
+	s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()
+	if n.cluster != nil {
+		s.Voter = slices.Contains(n.cluster.Status().Voters, info.RaftInfo.Server)
+	}
+	if info.Draining {
+		s.State = status.Draining
+	}
+	for _, owned := range info.Queues {
+		s.Shards += owned
+	}
+	return s
+}
 
 // Handled names, for each queue, the nodes whose leases say that they handle it.
 func (n *Node) Handled(ctx context.Context) (status.Handled, error) {
@@ -41,12 +122,12 @@ func (n *Node) Handled(ctx context.Context) (status.Handled, error) {
 }
 
 // holders are the instances that have a lease, by name.
-func (n *Node) holders(ctx context.Context) (map[string]LeaseInfo, error) {
+func (n *Node) holders(ctx context.Context) (map[string]identity.Lease, error) {
 	instances, err := n.client.Instances(ctx)
 	if err != nil {
 		return nil, err
 	}
-	live := map[string]LeaseInfo{}
+	live := map[string]identity.Lease{}
 	for _, other := range instances {
 		if other.Lease == nil {
 			continue
@@ -98,7 +179,7 @@ func (n *Node) Shards(ctx context.Context) ([]status.Shard, error) {
 	return list, nil
 }
 
-func shardStatus(s lowkiq.Shard, stats queue.Stats, agreed *plan.Assignment, live map[string]LeaseInfo) status.Shard {
+func shardStatus(s lowkiq.Shard, stats queue.Stats, agreed *plan.Assignment, live map[string]identity.Lease) status.Shard {
 	one := status.Shard{
 		Queue: s.Queue, Index: s.Index, Owner: stats.Owner.Instance, Fence: stats.Owner.Fence, Lag: stats.Lag.Seconds(),
 	}
@@ -111,9 +192,9 @@ func shardStatus(s lowkiq.Shard, stats queue.Stats, agreed *plan.Assignment, liv
 
 // shardState says how a shard is looked after. Without an assignment every live node
 // that handles the queue should own it.
-func shardState(queueName, owner, assigned string, agreed bool, live map[string]LeaseInfo) status.ShardState {
+func shardState(queueName, owner, assigned string, agreed bool, live map[string]identity.Lease) status.ShardState {
 	holder, alive := live[owner]
-	taker := func(info LeaseInfo) bool {
+	taker := func(info identity.Lease) bool {
 		_, handles := info.Queues[queueName]
 		return handles && !info.Draining && (!agreed || info.Node == assigned)
 	}
@@ -203,7 +284,7 @@ func (n *Node) Drain(ctx context.Context, name string, on bool) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	newest := map[string]LeaseInfo{}
+	newest := map[string]identity.Lease{}
 	for _, info := range live {
 		if best, ok := newest[info.Node]; !ok || info.Start.After(best.Start) {
 			newest[info.Node] = info
@@ -249,4 +330,36 @@ func (n *Node) Why(ctx context.Context, q *queue.Queue, id string) (status.Why, 
 		}
 	}
 	return f.Why(id), nil
+}
+
+// Where is an id in flight: does it wait for a process, or has a handler begun? Only the node that
+// popped it knows.
+
+func (in *instance) whereabouts(s lowkiq.Shard, id string) queue.Whereabouts {
+	if o := in.claims.Get(s); o != nil {
+		return o.Runner.Whereabouts(id)
+	}
+	return queue.Whereabouts{}
+}
+
+const (
+	askPatience    = time.Second            // with the node that is asked
+	answerPatience = 250 * time.Millisecond // of the one that answers: news of shards wait behind it
+)
+
+// answer tells whoever asks where an id is.
+func (in *instance) answer(q *queue.Question) {
+	ctx, cancel := context.WithTimeout(in.io, answerPatience)
+	defer cancel()
+	if err := in.node.client.Answer(ctx, q, in.whereabouts(q.Shard, q.ID)); err != nil {
+		in.trouble("answer", q.Shard, err)
+	}
+}
+
+// ask finds out where the owner of a shard has an id. One that does not answer leaves it open.
+func (n *Node) ask(ctx context.Context, s *queue.Shard, owner, id string) (queue.Whereabouts, error) {
+	if in := n.current.Load(); in != nil && in.name == owner {
+		return in.whereabouts(s.Shard, id), nil
+	}
+	return n.client.Whereabouts(ctx, owner, s, id, askPatience)
 }

@@ -4,15 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/oklog/run"
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/status"
 )
 
 // server is what Attach was given.
@@ -73,50 +66,4 @@ func (n *Node) URL() string {
 		return *url
 	}
 	return ""
-}
-
-// Metrics are what the node exports, and what else is in Config.Registry.
-func (n *Node) Metrics() prometheus.Gatherer { return n.cfg.Registry }
-
-// Ready says why the node does not serve all its shards yet, or any more: nil if it
-// does. A rolling update waits for it.
-func (n *Node) Ready() error {
-	in := n.current.Load()
-	switch {
-	case in == nil:
-		return errors.New("no lease yet")
-	case in.leaves():
-		return errors.New("draining")
-	case n.cluster != nil && n.cluster.Superseded():
-		return fmt.Errorf("name %s is taken by a newer process", n.cfg.Name)
-	case !in.mayWork():
-		return errors.New("lease lost, taking a new one")
-	case n.unready.text() != "":
-		return errors.New(n.unready.text())
-	case !n.settled.Load():
-		return errors.New("shards are not claimed yet")
-	}
-	return nil
-}
-
-func (n *Node) nodeStatus(other queue.Instance, left time.Duration) status.Node {
-	if other.Lease == nil {
-		return status.Node{Name: identity.NodeOf(other.Name), Instance: other.Name, State: status.Gone}
-	}
-	info, err := identity.ParseLease(other.Lease)
-	if err != nil {
-		return status.Node{Name: identity.NodeOf(other.Name), Instance: other.Name, State: status.Live}
-	}
-	s := status.Node{Name: info.Node, Instance: info.Instance, State: status.Live, HTTP: info.HTTP}
-	s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()
-	if n.cluster != nil {
-		s.Voter = slices.Contains(n.cluster.Status().Voters, info.RaftInfo.Server)
-	}
-	if info.Draining {
-		s.State = status.Draining
-	}
-	for _, owned := range info.Queues {
-		s.Shards += owned
-	}
-	return s
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/status"
@@ -11,10 +12,10 @@ import (
 
 func TestShardState(t *testing.T) {
 	t.Parallel()
-	info := func(node string, draining bool) LeaseInfo {
-		return LeaseInfo{Node: node, Draining: draining, Queues: map[string]int{"orders": 1}}
+	info := func(node string, draining bool) identity.Lease {
+		return identity.Lease{Node: node, Draining: draining, Queues: map[string]int{"orders": 1}}
 	}
-	live := map[string]LeaseInfo{"n1/A.1": info("n1", false), "n2/B.1": info("n2", true)}
+	live := map[string]identity.Lease{"n1/A.1": info("n1", false), "n2/B.1": info("n2", true)}
 	for _, c := range []struct {
 		name, queue, owner, assigned string
 		agreed                       bool
