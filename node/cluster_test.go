@@ -10,6 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -33,6 +34,7 @@ func startMemberWith(t *testing.T, cfg Config, shards int, also ...func(*Node) e
 // startNode starts a node that handles orders, in a cluster if the configuration says so; also is done before it runs.
 func startNode(t *testing.T, cfg Config, shards int, also ...func(*Node) error) *member {
 	t.Helper()
+	tier.Usual(t)
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

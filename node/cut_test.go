@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // flap lets the proxy's clients reach Redis for up, and then not for down, until the test
@@ -37,6 +38,7 @@ func flap(t *testing.T, proxy *redistest.Proxy, down, up time.Duration) {
 // A leader whose link to Redis comes and goes hands leadership over, and whoever leads then
 // gives away the shards of a node that is cut off from Redis altogether.
 func TestLeaderWithFlappingRedis(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	const ttl = 3 * time.Second
 	server := redistest.Start(t)

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // Five unnamed nodes that start at once on one host get five names; one that starts after
 // the first has gone gets its name back at once.
 func TestUnnamed(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	host, err := os.Hostname()

@@ -9,11 +9,13 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestOutageIsLoggedOnce: of a Redis that is out of reach there is one warning in a while, whoever notices it,
 // and a line once it is back.
 func TestOutageIsLoggedOnce(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	srv := redistest.Start(t)
 	var log lines

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // standby starts a second node and waits until it has found all shards taken.
@@ -28,6 +29,7 @@ func standby(t *testing.T, cfg Config, shards int, handle lowkiq.HandlerFunc) *r
 
 // TestTwoNodes: the second one waits, and takes over as soon as the first has drained.
 func TestTwoNodes(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	srv := redistest.Start(t)
 	const shards = 8

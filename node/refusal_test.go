@@ -12,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // forbidNacks takes the right to a shard's key "attempts" away, and so to nack, bury and claim.
@@ -96,6 +97,7 @@ func TestStopWhileRefused(t *testing.T) {
 // TestPopRefused: a shard that cannot be popped is claimed anew, as Redis may have forgotten
 // what it did.
 func TestPopRefused(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)

@@ -12,11 +12,13 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/web"
 )
 
 // A retired queue is deleted through the API. What the leader exported of it, and alerts were about, ends.
 func TestDeletedQueue(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	p := open(t, url, 4)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -79,6 +80,9 @@ func startQueues(t testing.TB, cfg Config, queues func(*Node) error) *running {
 	t.Helper()
 	if cfg.Name == "" {
 		cfg.Name = "n1"
+	}
+	if cfg.Bind != "" || cfg.TTL > 0 {
+		tier.Usual(t) // of clusters, and of leases that run out: seconds each
 	}
 	orTime(&cfg.TTL, calmTTL)
 	if cfg.OnOverrun == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // scarce is a handler whose calls need one of a few processes.
@@ -67,6 +68,7 @@ func (p *producer) ids(prefix string, n int) {
 // TestTimeoutOfTheCall: the timeout counts from when the handler has its batch, not while that
 // waits for a process.
 func TestTimeoutOfTheCall(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	srv := redistest.Start(t)
 	const takes, timeout, jobs = 100 * time.Millisecond, time.Second, 20

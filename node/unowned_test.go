@@ -6,6 +6,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -25,6 +26,7 @@ func ghostQueue(t *testing.T, p *producer) *queue.Queue {
 // A queue that nobody handles any more, whose last worker died: the leader counts its
 // shards as unowned, and what was in flight waits again.
 func TestUnowned(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	p := open(t, url, 4)
@@ -57,6 +59,7 @@ func TestUnowned(t *testing.T) {
 
 // Without a cluster a node looks, too.
 func TestUnhandledWithoutCluster(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	p := open(t, url, 4)
