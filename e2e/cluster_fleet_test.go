@@ -17,7 +17,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
-	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -120,14 +120,14 @@ func (f *fleet) leave(name string) (asked time.Duration) {
 }
 
 // leases are those in Redis, by the pid of their process.
-func (f *fleet) leases() (map[int]node.LeaseInfo, error) {
+func (f *fleet) leases() (map[int]identity.Lease, error) {
 	instances, err := f.client.Instances(f.t.Context())
 	if err != nil {
 		return nil, err
 	}
-	leases := map[int]node.LeaseInfo{}
+	leases := map[int]identity.Lease{}
 	for _, i := range instances {
-		var info node.LeaseInfo
+		var info identity.Lease
 		if i.Lease != nil && json.Unmarshal(i.Lease, &info) == nil {
 			leases[info.Process.PID] = info
 		}
@@ -136,9 +136,9 @@ func (f *fleet) leases() (map[int]node.LeaseInfo, error) {
 }
 
 // lease is that of a node which has one.
-func (f *fleet) lease(name string) node.LeaseInfo {
+func (f *fleet) lease(name string) identity.Lease {
 	f.t.Helper()
-	var info node.LeaseInfo
+	var info identity.Lease
 	f.await(name+" has a lease", patience, func() bool {
 		leases, err := f.leases()
 		var ok bool

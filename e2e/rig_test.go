@@ -20,9 +20,9 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
-	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -196,7 +196,7 @@ func (r *rig) leased(p *process, n int) {
 
 // pidOf is whose a lease is; 0 if there is none.
 func pidOf(lease []byte) int {
-	var info node.LeaseInfo
+	var info identity.Lease
 	if json.Unmarshal(lease, &info) != nil {
 		return 0
 	}
