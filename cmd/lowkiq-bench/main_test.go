@@ -9,6 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestMain is also the main of the lowkiq-bench that the scripts run.
@@ -17,6 +18,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestMain is also the main of the lowkiq-demo that the tests run.
@@ -25,6 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
@@ -59,6 +62,7 @@ const patience = 90 * time.Second
 // Ctrl-C during the demo, and even its own violent death, leave no node process; Ctrl-C
 // leaves no file either.
 func TestDemoEnds(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name string
