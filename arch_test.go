@@ -54,6 +54,7 @@ var importers = map[string][]string{
 	goRedis:                     {"lowkiq/internal/redisdb", "lowkiq/internal/redistest", "lowkiq/bench/..."},
 	"lowkiq/cmd/...":            {"lowkiq/cmd/...", "lowkiq/e2e/..."},
 	"lowkiq/internal/redistest": {"lowkiq/e2e/..."},
+	"lowkiq/internal/clitest":   {}, // tests alone
 }
 
 // vague names say nothing about what a package answers.

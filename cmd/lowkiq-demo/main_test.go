@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/lowkiq/lowkiq/internal/clitest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
@@ -36,24 +36,8 @@ func TestScripts(t *testing.T) {
 			env.Setenv("TMPDIR", filepath.Join(env.WorkDir, ".tmp"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits},
 	})
-}
-
-// exits CODE command…: it ends with this exit code.
-func exits(ts *testscript.TestScript, _ bool, args []string) {
-	want, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	got := 0
-	var exit *exec.ExitError
-	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
-		got = exit.ExitCode()
-	} else {
-		ts.Check(err)
-	}
-	if got != want {
-		ts.Fatalf("got exit code %d, want %d", got, want)
-	}
 }
 
 // patience is for a machine that does other things as well; what passes does not wait for it.

@@ -3,13 +3,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lowkiq/lowkiq/internal/certtest"
+	"github.com/lowkiq/lowkiq/internal/clitest"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/node/handler"
@@ -75,26 +73,9 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "await": await, "awaitfile": awaitFile, "signal": sendSignal, "redis": askRedis,
+			"exits": clitest.Exits, "await": await, "awaitfile": awaitFile, "signal": sendSignal, "redis": askRedis,
 		},
 	})
-}
-
-func exits(ts *testscript.TestScript, neg bool, args []string) {
-	want, err := strconv.Atoi(args[0])
-	if err != nil || neg {
-		ts.Fatalf("usage: exits CODE command…")
-	}
-	got := 0
-	var exit *exec.ExitError
-	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
-		got = exit.ExitCode()
-	} else {
-		ts.Check(err)
-	}
-	if got != want {
-		ts.Fatalf("got exit code %d, want %d", got, want)
-	}
 }
 
 // patience is for a machine that does other things as well; what passes does not wait for it.
