@@ -16,7 +16,7 @@ build: ## build bin/lowkiq-node
 
 # The nested modules read files of this one, which go test does not look at when it reuses a result.
 # The timeout is per package, for two cores that all packages share with their Redis servers. Clusters whose
-# leases last seconds are tested after the others, one package at a time.
+# leases last seconds are tested after the others, two packages at a time.
 CLUSTERS := ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo ./e2e
 test: redis chromium cgo ## run all tests with the race detector; needs redis-server >= 6.2 and Chromium, installs them as root with apt-get
 	@set -e; for module in $(MODULES); do \
@@ -24,7 +24,7 @@ test: redis chromium cgo ## run all tests with the race detector; needs redis-se
 		[ "$$module" = . ] || fresh=-count=1; \
 		(cd $$module && CGO_ENABLED=1 $(GO) test -race $$fresh -timeout 40m $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')); \
 	done
-	@CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 30m $(CLUSTERS)
+	@CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 30m $(CLUSTERS)
 	@$(MAKE) --no-print-directory compose
 
 test-all: export LOWKIQ_TEST_ALL = 1
@@ -86,6 +86,7 @@ bench-cluster: redis ## measure how fast a cluster follows kills, drains, joins 
 MUTATIONS ?= .
 mutations: redis ## break each promise in a copy and see which test notices; MUTATIONS=fence for those with that name
 	$(GO) run ./scripts/mutations -run '$(MUTATIONS)'
+	LOWKIQ_MUTATIONS=all $(GO) test ./node/internal/runner ./node/internal/claims -run Mutations -v -count=1 -timeout 60m
 
 SOAK ?= 30m
 SOAK_CLUSTERS ?= 2

@@ -41,6 +41,9 @@ var only = map[string][]string{
 var never = map[string][]string{
 	"lowkiq/rebalance/...":     {"lowkiq/queue/...", "lowkiq/node/...", "lowkiq/web/...", "net/http/...", goRedis, "lowkiq/internal/redisdb"},
 	"lowkiq/queue/...":         {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
+	"lowkiq/queue":             {"lowkiq/queue/browse", "lowkiq/queue/audit"}, // producers link neither
+	"lowkiq/queue/lease":       {"lowkiq/queue"},
+	"lowkiq/queue/browse":      {"lowkiq/queue/audit"},
 	"lowkiq/membership/...":    {raft, goRedis, "lowkiq/internal/redisdb", "lowkiq/rebalance/...", "lowkiq/queue/..."},
 	"lowkiq/metrics/...":       {"lowkiq/node/..."},
 	"lowkiq/node/...":          {"lowkiq/web/..."},
@@ -51,10 +54,11 @@ var never = map[string][]string{
 
 // importers says who alone may import a package; tests always may.
 var importers = map[string][]string{
-	goRedis:                     {"lowkiq/internal/redisdb", "lowkiq/internal/redistest", "lowkiq/bench/..."},
-	"lowkiq/cmd/...":            {"lowkiq/cmd/...", "lowkiq/e2e/..."},
-	"lowkiq/internal/redistest": {"lowkiq/e2e/..."},
-	"lowkiq/internal/clitest":   {}, // tests alone
+	goRedis:                       {"lowkiq/internal/redisdb", "lowkiq/internal/redistest", "lowkiq/bench/..."},
+	"lowkiq/cmd/...":              {"lowkiq/cmd/...", "lowkiq/e2e/..."},
+	"lowkiq/internal/redistest":   {"lowkiq/e2e/..."},
+	"lowkiq/internal/clitest":     {}, // tests alone
+	"lowkiq/internal/historytest": {}, // the same
 }
 
 // vague names say nothing about what a package answers.

@@ -7,7 +7,8 @@ var (
 	// ErrLeaseLost is the cause of a handler's cancelled context when the node's lease ran out, or
 	// Redis refused it: another node may own the shard soon.
 	ErrLeaseLost = errors.New("lease lost")
-	// ErrFenced is Redis's answer to an operation of an instance that does not hold the shard's claim.
+	// ErrFenced is Redis's answer to an operation of an instance that does not hold the shard's
+	// claim.
 	ErrFenced = errors.New("fenced: the shard is claimed by another instance")
 	// ErrShutdown is the cause of a handler's cancelled context when the node's shutdown timeout is
 	// over.

@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // encrypted is a codec with which Redis keeps AES-GCM: 12 bytes nonce, then what is sealed. The
@@ -93,7 +94,7 @@ func Example_encrypted() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	job, _, err := queueOfCards.Job(ctx, "ann")
+	job, _, err := browse.Of(queueOfCards).Job(ctx, "ann")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,11 +17,11 @@ type Batch struct {
 // Handler does the work. It is called for one batch of a shard at a time, unless the queue allows
 // more batches of different ids at once; never for one id twice at once (I1).
 //
-// A nil error means that every job is done. [Failed] names the jobs that failed, [Postpone] puts the
-// batch back without spending a retry, [Bury] gives it up without another one, any other error (and
-// a panic) is a failure of the whole batch. They may be wrapped. Failed that is joined with another
-// error is a failure of the jobs it does not name, too; one that names an id which is not in the
-// batch is a failure of all.
+// A nil error means that every job is done. [Failed] names the jobs that failed, [Postpone] puts
+// the batch back without spending a retry, [Bury] gives it up without another one, any other error
+// (and a panic) is a failure of the whole batch. They may be wrapped. Failed that is joined with
+// another error is a failure of the jobs it does not name, too; one that names an id which is not
+// in the batch is a failure of all.
 //
 // The context is cancelled when the node may no longer work on the shard (cause [ErrLeaseLost]),
 // when the queue's handler timeout is over ([ErrTimeout]), or when the node has waited for its

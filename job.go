@@ -37,8 +37,8 @@ type Push struct {
 	ID      string // what the job is about; 1 to MaxIDBytes bytes of any value
 	Payload []byte // may be empty; equal payloads of one id waiting together are one
 	// Score orders the payloads of an id, lowest first; equal scores keep push order. nil means the
-	// time of the push by Redis's clock in unix seconds, made strictly increasing per shard, so that
-	// payloads are handled in push order.
+	// time of the push by Redis's clock in unix seconds, made strictly increasing per shard, so
+	// that payloads are handled in push order.
 	Score *float64
 	// PerformAt is the earliest time at which the job may run, MinPerformAt to MaxPerformAt. The
 	// zero time.Time means now. It counts for an id that is not waiting yet; an id that waits keeps

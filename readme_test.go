@@ -77,7 +77,7 @@ var (
 	aPath   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_.-]+)*/?$`)
 	ourKind = regexp.MustCompile(`\.(go|lua|md|py|sh|mod)$`)
 	aTarget = regexp.MustCompile("(?m)(?:^|`)make ([a-z]+)")
-	aTest   = regexp.MustCompile("`((?:Test|Rule_|Protocol_|Probation_|Commit_)[A-Za-z0-9]+)`")
+	aTest   = regexp.MustCompile("`((?:Test|Rule_|Protocol_|Quarantine_|Commit_)[A-Za-z0-9]+)`")
 )
 
 // strayPaths returns the paths that a document names and that exist does not know:
@@ -211,7 +211,8 @@ func TestTablesAreComplete(t *testing.T) {
 }
 
 // brokenLinks returns the links of a document to a heading that is not there, or to a place in a
-// file that has no headings, as to a line of code. That the files are there is strayPaths' business.
+// file that has no headings, as to a line of code. That the files are there is strayPaths'
+// business.
 func brokenLinks(file, text string, texts map[string]string) (broken []string) {
 	for _, found := range regexp.MustCompile(`\]\(([^)#\s]*)#([^)]*)\)`).FindAllStringSubmatch(text, -1) {
 		target := file

@@ -47,13 +47,19 @@ func makeJobs(n int) []lowkiq.Push {
 }
 
 func (b *bench) run(ctx context.Context) error {
-	steps := append([]Step{
-		{"floor", b.floor},
-		{"bulk push, drain at batch 100", b.batch100},
-		{"bulk push, drain at batch 1", b.batch1},
-		{"50 goroutines push one by one", b.single},
-		{"push to start on an idle node", b.start},
-	}, b.cfg.Steps...)
+	var steps []Step
+	if b.cfg.Only != OnlyStream {
+		steps = append(steps,
+			Step{"floor", b.floor},
+			Step{"bulk push, drain at batch 100", b.batch100},
+			Step{"bulk push, drain at batch 1", b.batch1},
+			Step{"50 goroutines push one by one", b.single},
+			Step{"push to start on an idle node", b.start})
+	}
+	if b.cfg.Only != OnlyDrain {
+		steps = append(steps, b.streamSteps()...)
+	}
+	steps = append(steps, b.cfg.Steps...)
 	total := b.cfg.Rounds * len(steps)
 	if b.cfg.Idle {
 		total++

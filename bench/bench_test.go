@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,8 @@ import (
 
 // tiny is a run that proves that every figure is measured, not what it is.
 func tiny() Config {
-	return Config{Jobs: 2000, Shards: 3, Rounds: 1, samples: 20, settle: time.Millisecond, watch: 50 * time.Millisecond}
+	return Config{Jobs: 2000, Shards: 3, Rounds: 1, samples: 20, StreamShards: []int{3, 50}, StreamFor: 50 * time.Millisecond,
+		settle: time.Millisecond, watch: 50 * time.Millisecond}
 }
 
 func TestRun(t *testing.T) {
@@ -52,23 +52,18 @@ func TestRun(t *testing.T) {
 	if !slices.IsSorted(progress) || progress[0] != 0 || progress[len(progress)-1] != 1 || !slices.Contains(steps, "other") {
 		t.Errorf("progress: got %v of %q, want 0 to 1 rising, with the step", progress, steps)
 	}
-	if len(r.Goals) != 9 {
-		t.Errorf("goals: got %d, want all 9", len(r.Goals))
+	if len(r.Stream) != 2*4+2 {
+		t.Errorf("stream: got %d loads, want 4 for each number of shards and 2 beside slow ones", len(r.Stream))
 	}
-}
-
-func TestRunWithoutIdleLeavesItOut(t *testing.T) {
-	t.Parallel()
-	r, err := Run(t.Context(), tiny())
-	if err != nil {
-		t.Fatal(err)
+	for i := range r.Stream {
+		for _, f := range r.Stream[i].list() {
+			if *f.value <= 0 != (f.name == "late_p99_ms" && r.Stream[i].Load == "saturation") {
+				t.Errorf("%s: got %v, want > 0 but for how late a closed loop is", r.Stream[i].figure(f.name), *f.value)
+			}
+		}
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Idle != nil || len(r.Goals) != 7 || bytes.Contains(text, []byte(`"idle"`)) || bytes.Contains(text, []byte(`"steps"`)) {
-		t.Errorf("got %s, want neither idle nor steps, and 7 goals", text)
+	if len(r.Goals) != 16 {
+		t.Errorf("goals: got %d, want all 9 and 7 of the stream: %v", len(r.Goals), r.Goals)
 	}
 }
 
@@ -95,6 +90,12 @@ func TestReportJSON(t *testing.T) {
 			}
 		}
 	}
+	load, _ := json.Marshal(StreamRow{})
+	for _, name := range []string{"shards", "shard_concurrency", "load", "per_s", "p50_ms", "p99_ms", "p999_ms", "scripts_per_job", "redis_us_per_job", "late_p99_ms"} {
+		if !strings.Contains(string(load), `"`+name+`":`) {
+			t.Errorf("a load lacks %s: %s", name, load)
+		}
+	}
 	var figures Figures
 	text, _ = json.Marshal(figures)
 	for _, f := range figures.list() {
@@ -114,6 +115,9 @@ func TestRunRefuses(t *testing.T) {
 		{"few jobs", Config{Jobs: 10}, "jobs is 10, want at least 1000"},
 		{"negative shards", Config{Shards: -1}, "shards is -1, want 1 to"},
 		{"negative rounds", Config{Rounds: -1}, "rounds is -1, want at least 1"},
+		{"an unknown part", Config{Only: "push"}, `only is "push", want drain or stream`},
+		{"idle beside a stream", Config{Only: OnlyStream, Idle: true}, "an idle node is no part of stream"},
+		{"stream without shards", Config{StreamShards: []int{0}}, "shards is 0, want 1 to"},
 		{"no single redis", Config{Redis: "redis+cluster://a:1"}, "bench wants a single Redis"},
 		{"nobody there", Config{Redis: "redis://127.0.0.1:1/0"}, "redis 127.0.0.1:1: "},
 	} {
@@ -122,6 +126,36 @@ func TestRunRefuses(t *testing.T) {
 			_, err := Run(t.Context(), c.cfg)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+// A part alone measures nothing of the other, and holds nothing of it against a goal.
+func TestRunOnly(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		only           string
+		loads, figures bool
+	}{{OnlyDrain, false, true}, {OnlyStream, true, false}} {
+		t.Run(c.only, func(t *testing.T) {
+			t.Parallel()
+			cfg := tiny()
+			cfg.Only, cfg.StreamShards = c.only, []int{5}
+			r, err := Run(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := len(r.Stream) > 0; got != c.loads {
+				t.Errorf("got %d loads, want some: %v", len(r.Stream), c.loads)
+			}
+			if got := r.PushBulk > 0; got != c.figures {
+				t.Errorf("got push_bulk_per_s %v, want it measured: %v", r.PushBulk, c.figures)
+			}
+			for _, g := range r.Goals {
+				if strings.HasPrefix(g.Figure, "stream/") != c.loads {
+					t.Errorf("got a goal for %s, which was not measured", g.Figure)
+				}
 			}
 		})
 	}

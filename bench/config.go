@@ -19,6 +19,12 @@ type Config struct {
 	Rounds int // the figures are their medians. Default 3
 	// Idle also watches a node with 1,000 idle shards, once, for a minute.
 	Idle bool
+	// Only is what is measured of lowkiq: OnlyDrain, OnlyStream, or, by default, all.
+	Only string
+	// StreamShards are the numbers of shards with which a live stream is measured, and
+	// StreamFor how long each load lasts. Defaults 5, 50, 500 and 1.2 s
+	StreamShards []int
+	StreamFor    time.Duration
 	// Steps are measured in every round after lowkiq's own.
 	Steps []Step
 	// Progress is told what is measured next, and how far the whole is (0 to 1).
@@ -29,6 +35,12 @@ type Config struct {
 	settle, watch time.Duration
 	samples       int // of the time from push to start, per round
 }
+
+// Values of Config.Only.
+const (
+	OnlyDrain  = "drain"  // pushes, drains, memory, push to start; beside the floor
+	OnlyStream = "stream" // jobs that are handled while others are pushed
+)
 
 // Step is one measurement of a round. It begins with an empty Redis. What it notes under
 // a name, one value per round, is reported as the median of the rounds.
@@ -49,6 +61,12 @@ func (cfg Config) withDefaults() Config {
 	set(&cfg.Shards, 5)
 	set(&cfg.Rounds, 3)
 	set(&cfg.samples, 500)
+	if cfg.StreamShards == nil {
+		cfg.StreamShards = []int{5, 50, 500}
+	}
+	if cfg.StreamFor == 0 {
+		cfg.StreamFor = 1200 * time.Millisecond
+	}
 	if cfg.Progress == nil {
 		cfg.Progress = func(string, float64) {}
 	}
@@ -68,8 +86,16 @@ func (cfg Config) Validate() error {
 	if cfg.Jobs < minJobs {
 		errs = append(errs, fmt.Errorf("jobs is %d, want at least %d", cfg.Jobs, minJobs))
 	}
-	if cfg.Shards < 1 || cfg.Shards > lowkiq.MaxShards {
-		errs = append(errs, fmt.Errorf("shards is %d, want 1 to %d", cfg.Shards, lowkiq.MaxShards))
+	if cfg.Only != "" && cfg.Only != OnlyDrain && cfg.Only != OnlyStream {
+		errs = append(errs, fmt.Errorf("only is %q, want %s or %s", cfg.Only, OnlyDrain, OnlyStream))
+	}
+	if cfg.Only == OnlyStream && cfg.Idle {
+		errs = append(errs, fmt.Errorf("an idle node is no part of %s", OnlyStream))
+	}
+	for _, shards := range append([]int{cfg.Shards}, cfg.StreamShards...) {
+		if shards < 1 || shards > lowkiq.MaxShards {
+			errs = append(errs, fmt.Errorf("shards is %d, want 1 to %d", shards, lowkiq.MaxShards))
+		}
 	}
 	if cfg.Rounds < 1 {
 		errs = append(errs, fmt.Errorf("rounds is %d, want at least 1", cfg.Rounds))

@@ -58,7 +58,7 @@ func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
 		return d, err
 	}
 	defer client.Close()
-	if err := client.Pause(ctx, queueName); err != nil {
+	if err := client.Registry().Pause(ctx, queueName); err != nil {
 		return d, err
 	}
 	var left atomic.Int64
@@ -66,11 +66,12 @@ func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
 	var first sync.Once
 	var begun time.Time
 	done := make(chan struct{})
-	w, err := b.work(ctx, node.QueueConfig{Shards: b.cfg.Shards, BatchSize: batch}, func(jobs int) {
+	w, err := b.work(ctx, node.QueueConfig{Shards: b.cfg.Shards, BatchSize: batch}, func(batch *lowkiq.Batch) error {
 		first.Do(func() { begun = time.Now() })
-		if left.Add(-int64(jobs)) == 0 {
+		if left.Add(-int64(len(batch.Jobs))) == 0 {
 			close(done)
 		}
+		return nil
 	})
 	if err != nil {
 		return d, err
@@ -85,7 +86,7 @@ func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
 		return d, err
 	}
 	allocs := mallocs()
-	if err := client.Resume(ctx, queueName); err != nil {
+	if err := client.Registry().Resume(ctx, queueName); err != nil {
 		return d, err
 	}
 	patience := time.Minute + time.Duration(len(b.jobs))*100*time.Microsecond
@@ -107,16 +108,15 @@ type worker struct {
 	err    error
 }
 
-// work runs a node that calls handle with the size of each batch.
-func (b *bench) work(ctx context.Context, rules node.QueueConfig, handle func(jobs int)) (*worker, error) {
+// work runs a node that calls handle with each batch.
+func (b *bench) work(ctx context.Context, rules node.QueueConfig, handle func(*lowkiq.Batch) error) (*worker, error) {
 	n, err := node.New(node.Config{Name: "bench", Redis: b.on.URL, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
 	rules.Name = queueName
 	err = n.Handle(rules, lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
-		handle(len(batch.Jobs))
-		return nil
+		return handle(batch)
 	}))
 	if err != nil {
 		return nil, err

@@ -18,7 +18,11 @@ func goals(r *Report) []Goal {
 	atMost := func(name string, value, want float64) Goal {
 		return Goal{name, fmt.Sprintf("<= %g", want), value <= want}
 	}
-	all := []Goal{
+	all := streamGoals(r)
+	if r.Only == OnlyStream {
+		return all
+	}
+	all = append(all, []Goal{
 		ofFloor("push_bulk_per_s", r.ToFloor.PushBulk, 0.60),
 		{"push_single50_per_s", ">= 100,000", r.PushSingle50 >= 100_000},
 		ofFloor("drain_batch1_per_s", r.ToFloor.Drain1, 0.35),
@@ -26,11 +30,33 @@ func goals(r *Report) []Goal {
 		atMost("start_p50_ms", r.StartP50, 1),
 		atMost("start_p99_ms", r.StartP99, 3),
 		atMost("redis_bytes_per_job", r.RedisBytes, 120),
-	}
+	}...)
 	if r.Idle != nil {
 		all = append(all,
 			Goal{idleCommands, "< 5", r.Idle.Commands < 5},
 			Goal{idleCPU, "< 2", r.Idle.CPUPercent < 2})
+	}
+	return all
+}
+
+// streamGoals are those of a live stream.
+func streamGoals(r *Report) (all []Goal) {
+	atLeast := map[int]float64{50: 90_000, 500: 60_000} // jobs/s at saturation, by shards
+	for i := range r.Stream {
+		row := &r.Stream[i]
+		atMost := func(name string, value, want float64) {
+			all = append(all, Goal{row.figure(name), fmt.Sprintf("<= %g", want), value <= want})
+		}
+		switch row.Load {
+		case Saturation.Name:
+			if want := atLeast[row.Shards]; want > 0 {
+				all = append(all, Goal{row.figure("per_s"), ">= " + number(want), row.PerSecond >= want})
+			}
+			atMost("p99_ms", row.P99, 5)
+		case PerSecond(10_000).Name:
+			atMost("p50_ms", row.P50, 0.25)
+			atMost("p99_ms", row.P99, 3)
+		}
 	}
 	return all
 }

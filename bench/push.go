@@ -39,14 +39,14 @@ func (b *bench) usPerJob(d time.Duration) float64 {
 const queueName = "bench"
 
 // producer opens the queue as a pushing program does.
-func (b *bench) producer(ctx context.Context) (*queue.Client, *queue.Queue, error) {
+func (b *bench) producer(ctx context.Context, shards int) (*queue.Client, *queue.Queue, error) {
 	client, err := queue.Open(queue.Config{Redis: b.on.URL})
 	if err != nil {
 		return nil, nil, err
 	}
-	if err = client.Load(ctx); err == nil {
+	if err = client.DB().Load(ctx); err == nil {
 		var q *queue.Queue
-		if q, err = client.Register(ctx, lowkiq.Queue{Name: queueName, Shards: b.cfg.Shards}); err == nil {
+		if q, err = client.Register(ctx, lowkiq.Queue{Name: queueName, Shards: shards}); err == nil {
 			return client, q, nil
 		}
 	}
@@ -56,7 +56,7 @@ func (b *bench) producer(ctx context.Context) (*queue.Client, *queue.Queue, erro
 
 // pushAll pushes all jobs in bulk. It returns what Redis had used before and after.
 func (b *bench) pushAll(ctx context.Context, note func(string, float64)) (before, after Usage, err error) {
-	client, q, err := b.producer(ctx)
+	client, q, err := b.producer(ctx, b.cfg.Shards)
 	if err != nil {
 		return before, after, err
 	}
@@ -82,7 +82,7 @@ const singleJobs = 100_000
 
 // single pushes from 50 goroutines, one job a call.
 func (b *bench) single(ctx context.Context, _ *Server, note func(string, float64)) error {
-	client, q, err := b.producer(ctx)
+	client, q, err := b.producer(ctx, b.cfg.Shards)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,12 @@ type Report struct {
 	// ToFloor are ratios: the figure / the floor's figure, of the same round.
 	ToFloor Figures `json:"to_floor"`
 
-	Idle  *Idle  `json:"idle,omitempty"` // nil: not measured
+	Idle *Idle `json:"idle,omitempty"` // nil: not measured
+	// Only is what was measured: Config.Only. The figures of the rest are 0.
+	Only string `json:"only,omitempty"`
+	// Stream are the loads of a live stream, each with its medians.
+	Stream []StreamRow `json:"stream,omitempty"`
+
 	Goals []Goal `json:"goals"`
 	// Steps are the medians of what Config.Steps noted.
 	Steps map[string]float64 `json:"steps,omitempty"`
@@ -115,7 +120,7 @@ func median(values []float64) float64 {
 func (b *bench) report(ctx context.Context) Report {
 	r := Report{
 		Jobs: b.cfg.Jobs, Shards: b.cfg.Shards, Rounds: b.cfg.Rounds, PayloadBytes: len(payload),
-		Cores: runtime.GOMAXPROCS(0), RedisVersion: b.on.version(ctx), Acks: acks,
+		Cores: runtime.GOMAXPROCS(0), RedisVersion: b.on.version(ctx), Acks: acks, Only: b.cfg.Only,
 	}
 	floor, ratio := r.Floor.list(), r.ToFloor.list()
 	for i, f := range r.Figures.list() {
@@ -123,6 +128,12 @@ func (b *bench) report(ctx context.Context) Report {
 	}
 	if b.cfg.Idle {
 		r.Idle = &Idle{Commands: b.got.median(idleCommands), CPUPercent: b.got.median(idleCPU)}
+	}
+	r.Stream = b.cfg.streamRows()
+	for i := range r.Stream {
+		for _, f := range r.Stream[i].list() {
+			*f.value = b.got.median(r.Stream[i].figure(f.name))
+		}
 	}
 	if len(b.others) > 0 {
 		r.Steps = map[string]float64{}

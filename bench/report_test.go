@@ -5,27 +5,6 @@ import (
 	"testing"
 )
 
-func TestMedian(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name   string
-		values []float64
-		want   float64
-	}{
-		{"none", nil, 0},
-		{"one", []float64{3}, 3},
-		{"odd", []float64{9, 1, 4}, 4},
-		{"even", []float64{9, 1, 4, 5}, 4.5},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			if got := median(c.values); got != c.want {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
-		})
-	}
-}
-
 // A machine that got slower half-way must not change a ratio.
 func TestRatioIsOfTheSameRound(t *testing.T) {
 	t.Parallel()
@@ -35,17 +14,6 @@ func TestRatioIsOfTheSameRound(t *testing.T) {
 	}
 	if got := s.ratio("alone"); got != 0 {
 		t.Errorf("without a floor: got %v, want 0", got)
-	}
-}
-
-func TestNumber(t *testing.T) {
-	t.Parallel()
-	for want, v := range map[string]float64{
-		"0.00": 0, "0.84": 0.841, "15.4": 15.42, "50": 50, "999.5": 999.5, "1,000": 1000, "12,346": 12345.6, "1,000,000": 1e6,
-	} {
-		if got := number(v); got != want {
-			t.Errorf("number(%v): got %q, want %q", v, got, want)
-		}
 	}
 }
 
@@ -92,6 +60,53 @@ func TestTable(t *testing.T) {
 	}
 }
 
+const wantStream = `jobs of 16 bytes; medians of 3 rounds; 2 cores, shared with Redis 7.0.15 if it runs here
+
+a live stream, one node at batch 1                jobs/s     p50, ms     p99, ms   p99.9, ms scripts/job   Redis, us    late, ms   goal
+5 shards, saturation                             120,000        0.45        2.10        4.80        0.04        4.20           -   p99 <= 5: reached
+50 shards, saturation                             80,000        0.65        5.10        9.70        0.09        8.10           -   jobs/s >= 90,000: NOT REACHED; p99 <= 5: NOT REACHED
+50 shards, 10000/s                                 9,999        0.20        3.10        6.50        0.80        19.0        0.40   p50 <= 0.25: reached; p99 <= 3: NOT REACHED
+50 shards x 4, 5000/s beside slow                  4,998        0.30        2.20        3.30        0.90        21.0        0.35
+
+Saturation: 50 goroutines push one job each, the next when that one is answered. Elsewhere jobs arrive at fixed times whatever the answers do.
+Times are from when a push was due to the start of its handler; pushes began up to "late" (p99) after that. Scripts and CPU are those of Redis.
+Beside slow: one handler in 1,000 takes 200 ms, the others are timed; x 4 is shard_concurrency.
+`
+
+func TestStreamTable(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.Only = OnlyStream
+	r.Stream = []StreamRow{
+		{5, 1, "saturation", StreamFigures{120_000, 0.45, 2.1, 4.8, 0.04, 4.2, 0}},
+		{50, 1, "saturation", StreamFigures{80_000, 0.65, 5.1, 9.7, 0.09, 8.1, 0}},
+		{50, 1, "10000/s", StreamFigures{9999, 0.2, 3.1, 6.5, 0.8, 19.04, 0.4}},
+		{50, 4, "5000/s beside slow", StreamFigures{4998, 0.3, 2.2, 3.3, 0.9, 21.04, 0.35}},
+	}
+	r.Goals = goals(&r)
+	var got strings.Builder
+	if err := r.Table(&got); err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != wantStream {
+		t.Errorf("got\n%s\nwant\n%s", got.String(), wantStream)
+	}
+}
+
+// Both parts are one after the other, under one heading.
+func TestTableOfAll(t *testing.T) {
+	t.Parallel()
+	r := sample()
+	r.Stream = []StreamRow{{5, 1, "saturation", StreamFigures{PerSecond: 120_000}}}
+	var got strings.Builder
+	if err := r.Table(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "no checks.\n\na live stream"; !strings.Contains(got.String(), want) || strings.Count(got.String(), "medians of") != 1 {
+		t.Errorf("got\n%s\nwant in it once\n%s", got.String(), want)
+	}
+}
+
 func TestTableWithoutIdle(t *testing.T) {
 	t.Parallel()
 	r := sample()
@@ -108,7 +123,8 @@ func TestTableWithoutIdle(t *testing.T) {
 
 func TestGoalsObject(t *testing.T) {
 	t.Parallel()
-	slow := Report{Figures: Figures{StartP50: 9, StartP99: 9, RedisBytes: 900}, Idle: &Idle{Commands: 9, CPUPercent: 9}}
+	slow := Report{Figures: Figures{StartP50: 9, StartP99: 9, RedisBytes: 900}, Idle: &Idle{Commands: 9, CPUPercent: 9},
+		Stream: []StreamRow{{50, 1, "saturation", StreamFigures{P99: 9}}, {5, 1, "10000/s", StreamFigures{P50: 9, P99: 9}}}}
 	for _, g := range goals(&slow) {
 		if g.Reached {
 			t.Errorf("%s %s is reached by %+v", g.Figure, g.Want, slow)

@@ -77,6 +77,7 @@ type Usage struct {
 	CPU      time.Duration // of its process, user and system
 	Bytes    int64         // of its data, without connections and scripts
 	Commands int64         // processed, also those of scripts
+	Scripts  int64         // calls, by name or text
 }
 
 // Usage asks Redis.
@@ -101,7 +102,28 @@ func (s *Server) Usage(ctx context.Context) (Usage, error) {
 		}
 	}
 	u.Bytes = total - overhead
-	return u, nil
+	u.Scripts, err = s.scripts(ctx)
+	return u, err
+}
+
+// scripts is how many scripts Redis has run.
+func (s *Server) scripts(ctx context.Context) (calls int64, err error) {
+	info, err := s.info(ctx, "commandstats")
+	if err != nil {
+		return 0, err
+	}
+	for _, command := range []string{"eval", "evalsha"} {
+		stats, found := info["cmdstat_"+command]
+		if !found { // none so far
+			continue
+		}
+		var n int64
+		if _, err := fmt.Sscanf(stats, "calls=%d,", &n); err != nil {
+			return 0, fmt.Errorf("redis INFO: cmdstat_%s is %q, want calls=N: %w", command, stats, err)
+		}
+		calls += n
+	}
+	return calls, nil
 }
 
 func (s *Server) version(ctx context.Context) string {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
 )
@@ -21,13 +22,16 @@ const (
 
 // start measures from before a push to the start of its handler.
 func (b *bench) start(ctx context.Context, _ *Server, note func(string, float64)) (err error) {
-	client, q, err := b.producer(ctx)
+	client, q, err := b.producer(ctx, b.cfg.Shards)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 	started := make(chan time.Time, 1)
-	w, err := b.work(ctx, node.QueueConfig{Shards: b.cfg.Shards}, func(int) { started <- time.Now() })
+	w, err := b.work(ctx, node.QueueConfig{Shards: b.cfg.Shards}, func(*lowkiq.Batch) error {
+		started <- time.Now()
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -75,7 +79,7 @@ const (
 
 // idle measures what a node with many idle shards costs, once its polls have become rare.
 func (b *bench) idle(ctx context.Context, _ *Server, note func(string, float64)) (err error) {
-	w, err := b.work(ctx, node.QueueConfig{Shards: idleShards}, func(int) {})
+	w, err := b.work(ctx, node.QueueConfig{Shards: idleShards}, func(*lowkiq.Batch) error { return nil })
 	if err != nil {
 		return err
 	}

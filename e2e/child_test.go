@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -24,7 +24,7 @@ func serveBatches() error {
 	if err != nil || !slices.Contains(tagged(os.Getenv(tagEnv)), node) {
 		return err // the node has died meanwhile, and the guard has another parent
 	}
-	writer, err := history.OpenAs(os.Getenv(historyEnv), fmt.Sprintf("%d/%d", node, os.Getpid()))
+	writer, err := judge.OpenAs(os.Getenv(historyEnv), fmt.Sprintf("%d/%d", node, os.Getpid()))
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func serveBatches() error {
 	}
 }
 
-func answer(writer *history.Writer, line []byte) error {
+func answer(writer *judge.Writer, line []byte) error {
 	batch, err := wire.ParseBatch(line)
 	if err != nil {
 		return err
@@ -61,8 +61,8 @@ func answer(writer *history.Writer, line []byte) error {
 // lastID begins the ids of what a node is at when it is killed.
 const lastID = "last"
 
-// hotWork is long for the hottest id: when a node is killed, somebody may be at it, and who
-// outlived the node would still be at it when the next node has begun.
+// hotWork is long for the hottest id: when a node is killed, a child may be
+// at it, and one that outlived the node would still be at it when the next node has begun.
 func hotWork(batch *lowkiq.Batch) time.Duration {
 	switch id := batch.Jobs[0].ID; {
 	case id == "CHANGELOG.md":

@@ -8,11 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // How fast a cluster follows its nodes. Times are measurements, not assertions: the
 // machine decides. They are meant for -benchtime 1x.
+
+// benchShards are those of each queue.
+const benchShards = 40
 
 // scenario runs f b.N times as a test: a fleet needs one, and ends with it. The metrics
 // are of the last run.
@@ -50,7 +53,7 @@ func BenchmarkClusterVotersKilled(b *testing.B) {
 func benchLoss(b *testing.B, ttl time.Duration, silent bool, who func(*fleet) []string) {
 	b.Helper()
 	scenario(b, func(t *testing.T) {
-		f := newFleet(t, settings{TTL: ttl, MaxCrashes: -1})
+		f := fleetOf(newRig(t, benchShards), settings{TTL: ttl, MaxCrashes: -1})
 		f.upAll(names(5)...)
 		f.balanced(patience)
 		victims := who(f)
@@ -66,7 +69,7 @@ func benchLoss(b *testing.B, ttl time.Duration, silent bool, who func(*fleet) []
 		b.ReportMetric(float64(len(moves)), "moves")
 		b.ReportMetric(0, "ns/op") // the set-up is in it
 		if !silent {               // who was silenced has calls that never ended
-			f.finish(history.Config{MaxDuplicates: -1})
+			f.finish(judge.Config{MaxDuplicates: -1})
 		}
 	})
 }
@@ -74,7 +77,7 @@ func benchLoss(b *testing.B, ttl time.Duration, silent bool, who func(*fleet) []
 // silence stops nodes for good and takes them off the fleet's list.
 func (f *fleet) silence(names ...string) (silent time.Duration) {
 	f.t.Helper()
-	silent = history.Now()
+	silent = judge.Now()
 	for _, name := range names {
 		f.nodes[name].mortal.Store(true)
 		f.nodes[name].signal(syscall.SIGSTOP)
@@ -88,15 +91,15 @@ func (f *fleet) silence(names ...string) (silent time.Duration) {
 // BenchmarkClusterTerm: SIGTERM of one of three nodes, which has 40 shards.
 func BenchmarkClusterTerm(b *testing.B) {
 	scenario(b, func(t *testing.T) {
-		f := newFleet(t, settings{TTL: 6 * time.Second})
+		f := fleetOf(newRig(t, benchShards), settings{TTL: 6 * time.Second})
 		f.upAll(names(3)...)
 		f.balanced(patience)
 		f.ready("n2")
 		asked := f.leave("n2")
-		gone := history.Now() - asked
+		gone := judge.Now() - asked
 		took := f.balanced(patience) - asked
 		moves := f.watch.since(asked)
-		v := f.finish(history.Config{MaxDuplicates: -1})
+		v := f.finish(judge.Config{MaxDuplicates: -1})
 		b.ReportMetric(took.Seconds(), "s_total")
 		b.ReportMetric(gone.Seconds(), "s_gone")
 		b.ReportMetric(float64(len(moves)), "moves")
@@ -138,17 +141,17 @@ func reportPauses(b *testing.B, moves []move) {
 // BenchmarkClusterJoin: a fifth node joins four. The lower bound is its quota.
 func BenchmarkClusterJoin(b *testing.B) {
 	scenario(b, func(t *testing.T) {
-		f := newFleet(t, settings{TTL: 6 * time.Second})
+		f := fleetOf(newRig(t, benchShards), settings{TTL: 6 * time.Second})
 		f.upAll(names(4)...)
 		f.balanced(patience)
-		began := history.Now()
+		began := judge.Now()
 		f.up("n5")
 		took := f.balanced(patience) - began
 		moves := f.watch.since(began)
-		f.finish(history.Config{MaxDuplicates: -1})
+		f.finish(judge.Config{MaxDuplicates: -1})
 		b.ReportMetric(took.Seconds(), "s_from_start")
 		b.ReportMetric(float64(len(moves)), "moves")
-		b.ReportMetric(float64(len(fleetQueues)*(fleetShards/5)), "lower_bound")
+		b.ReportMetric(float64(len(fleetQueues)*(benchShards/5)), "lower_bound")
 		reportPauses(b, moves)
 		b.ReportMetric(0, "ns/op")
 	})
@@ -157,10 +160,10 @@ func BenchmarkClusterJoin(b *testing.B) {
 // BenchmarkClusterRollingRestart: five nodes are restarted one after the other.
 func BenchmarkClusterRollingRestart(b *testing.B) {
 	scenario(b, func(t *testing.T) {
-		f := newFleet(t, settings{TTL: 6 * time.Second})
+		f := fleetOf(newRig(t, benchShards), settings{TTL: 6 * time.Second})
 		f.upAll(names(5)...)
 		f.balanced(patience)
-		began := history.Now()
+		began := judge.Now()
 		for _, name := range f.list() {
 			f.leave(name)
 			f.up(name)
@@ -168,7 +171,7 @@ func BenchmarkClusterRollingRestart(b *testing.B) {
 		}
 		took := f.balanced(patience) - began
 		moves := f.watch.since(began)
-		v := f.finish(history.Config{MaxDuplicates: -1})
+		v := f.finish(judge.Config{MaxDuplicates: -1})
 		b.ReportMetric(took.Seconds(), "s_total")
 		b.ReportMetric(float64(most(moves)), "most_moves_of_a_shard")
 		b.ReportMetric(float64(len(moves)), "moves")

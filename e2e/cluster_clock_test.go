@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue"
@@ -15,7 +15,7 @@ import (
 // TestClusterClockJumps: the wall clock of Redis's host is set an hour on, so that every lease
 // ends at once, and then two hours back. No id is handled twice at once, order holds, all
 // shards are served again, and after the jumps a dead node's shards move in time
-// (design, section 10).
+// (I1, I3, I4).
 func TestClusterClockJumps(t *testing.T) {
 	t.Parallel()
 	tier.Usual(t)
@@ -27,12 +27,12 @@ func TestClusterClockJumps(t *testing.T) {
 	f.balanced(patience)
 	before := f.lease("n1").Instance
 	clock.Set(time.Hour)
-	jumped := history.Now()
+	jumped := judge.Now()
 	f.await("every lease has ended and was taken anew", patience, func() bool { return f.lease("n1").Instance != before })
 	f.t.Logf("clock of Redis an hour on: all shards held again %s later", (f.balanced(patience) - jumped).Round(time.Millisecond))
 	f.goesOn()
 	clock.Set(-time.Hour)
-	jumped = history.Now()
+	jumped = judge.Now()
 	f.goesOn()
 	if moves := f.watch.since(jumped); len(moves) > 0 {
 		t.Errorf("clock of Redis set back: got %d moves, want none: %+v", len(moves), moves[0])
@@ -41,7 +41,7 @@ func TestClusterClockJumps(t *testing.T) {
 	f.t.Logf("node killed after that: its shards served elsewhere %s later", (f.balanced(2*ttl+3*time.Second+slack) - died).Round(time.Millisecond))
 	f.onlyScheduled()
 	clock.Set(time.Hour) // what was pushed then is due again
-	f.finish(history.Config{MaxDuplicates: -1, MaxUncaused: -1})
+	f.finish(judge.Config{MaxDuplicates: -1, MaxUncaused: -1})
 }
 
 // goesOn waits until jobs of every queue were handled from now on.

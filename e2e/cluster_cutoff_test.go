@@ -6,17 +6,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // TestClusterCutOff: a node is cut off from the others, not from Redis, while a new one
 // joins; then the leader is. It keeps its shards, as its lease lives, and works by a plan
 // that the others have left behind. Nothing is handled twice; afterwards all agree again
-// (design, section 10).
+// (I1).
 func TestClusterCutOff(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, settings{})
-	d := newDoors(t)
+	d := newRelays(t)
 	for i := range 5 {
 		d.up(f, i+1)
 	}
@@ -27,13 +27,13 @@ func TestClusterCutOff(t *testing.T) {
 	leader, _, _ := f.parts()
 	f.cutsOff(d, leader, alone, func() {})
 	f.parts()
-	f.finish(history.Config{})
+	f.finish(judge.Config{})
 }
 
 // cutsOff lets a node be alone for a while.
-func (f *fleet) cutsOff(d *doors, name string, alone time.Duration, meanwhile func()) {
+func (f *fleet) cutsOff(d *relays, name string, alone time.Duration, meanwhile func()) {
 	f.t.Helper()
-	began := history.Now()
+	began := judge.Now()
 	d.isolate(f.nodes[name].pid())
 	meanwhile()
 	others := f.list()[0] // one of those that see each other
@@ -44,16 +44,16 @@ func (f *fleet) cutsOff(d *doors, name string, alone time.Duration, meanwhile fu
 		status, err := f.status(others)
 		return err == nil && status.Leader != "" && status.Leader != name
 	})
-	f.await("gossip gives it up", patience, func() bool { return f.hears(others, name) == "dead" })
-	<-time.After(alone - (history.Now() - began))
+	f.await("gossip gives it up", patience, func() bool { return f.gossipOf(others, name) == "dead" })
+	<-time.After(alone - (judge.Now() - began))
 	for _, m := range f.watch.since(began) {
 		if m.from == name || m.to == name {
 			f.t.Errorf("while %s was cut off: got a move %+v, want it to keep its shards", name, m)
 		}
 	}
-	healed := history.Now()
+	healed := judge.Now()
 	d.isolate(0)
 	f.balanced(patience)
-	f.await(name+" is in the gossip again", patience, func() bool { return f.hears(others, name) == "alive" })
-	f.t.Logf("%s was cut off for %s and is back for %s", name, (healed - began).Round(time.Millisecond), (history.Now() - healed).Round(time.Millisecond))
+	f.await(name+" is in the gossip again", patience, func() bool { return f.gossipOf(others, name) == "alive" })
+	f.t.Logf("%s was cut off for %s and is back for %s", name, (healed - began).Round(time.Millisecond), (judge.Now() - healed).Round(time.Millisecond))
 }

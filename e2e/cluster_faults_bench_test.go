@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -25,20 +25,20 @@ const (
 )
 
 // BenchmarkClusterRestart: processes are killed and started again on the same host, with
-// nobody left to take their shards. Times are from the start.
+// no node left to take their shards. Times are from the start.
 func BenchmarkClusterRestart(b *testing.B) {
 	for name, n := range map[string]int{"one": 1, "five": 5} {
 		b.Run(name, func(b *testing.B) {
 			scenario(b, func(t *testing.T) {
-				f := newFleet(t, settings{TTL: defaultTTL, MaxCrashes: -1})
+				f := fleetOf(newRig(t, benchShards), settings{TTL: defaultTTL, MaxCrashes: -1})
 				f.upAll(names(n)...)
 				f.balanced(patience)
 				f.crash(names(n)...)
-				began := history.Now()
+				began := judge.Now()
 				f.upAll(names(n)...)
 				f.spreadSince(began)
 				took := f.balanced(patience) - began
-				f.finish(history.Config{MaxDuplicates: -1})
+				f.finish(judge.Config{MaxDuplicates: -1})
 				b.ReportMetric(took.Seconds(), "s_to_last_shard")
 				b.ReportMetric(0, "ns/op")
 			})
@@ -59,19 +59,19 @@ func (f *fleet) spreadSince(at time.Duration) {
 // BenchmarkClusterCutOff: a worker of five does not reach the others, but Redis, for four ttl.
 func BenchmarkClusterCutOff(b *testing.B) {
 	scenario(b, func(t *testing.T) {
-		f := newFleet(t, settings{TTL: defaultTTL})
-		d := newDoors(t)
+		f := fleetOf(newRig(t, benchShards), settings{TTL: defaultTTL})
+		d := newRelays(t)
 		for i := range 5 {
 			d.up(f, i+1)
 		}
 		f.balanced(patience)
 		_, _, workers := f.parts()
-		began := history.Now()
+		began := judge.Now()
 		f.cutsOff(d, workers[0], 4*defaultTTL, func() {})
 		b.ReportMetric(f.standstill(began, workers[0]).Seconds(), "s_standstill")
 		b.ReportMetric(float64(len(f.watch.since(began))), "moves")
 		b.ReportMetric(0, "ns/op")
-		f.finish(history.Config{})
+		f.finish(judge.Config{})
 	})
 }
 
@@ -80,14 +80,14 @@ func BenchmarkClusterFreeze(b *testing.B) {
 	for _, frozen := range []time.Duration{3 * time.Second, 4 * time.Second, 15 * time.Second} {
 		b.Run(frozen.String(), func(b *testing.B) {
 			scenario(b, func(t *testing.T) {
-				f := newFleet(t, settings{TTL: defaultTTL})
+				f := fleetOf(newRig(t, benchShards), settings{TTL: defaultTTL})
 				f.upAll(names(5)...)
 				f.balanced(patience)
 				_, _, workers := f.parts()
 				name, was := workers[0], f.instance(workers[0])
 				began := f.stop(name)
 				<-time.After(frozen)
-				thawed := history.Now()
+				thawed := judge.Now()
 				f.nodes[name].signal(syscall.SIGCONT)
 				<-time.After(aftermath)
 				back := f.balanced(patience) - thawed
@@ -113,14 +113,14 @@ func BenchmarkClusterRedisRestart(b *testing.B) {
 	for _, away := range []time.Duration{0, 10 * time.Second} {
 		b.Run("away="+away.String(), func(b *testing.B) {
 			scenario(b, func(t *testing.T) {
-				f := newFleet(t, settings{TTL: defaultTTL}, "--appendonly", "yes")
+				f := fleetOf(newRig(t, benchShards, "--appendonly", "yes"), settings{TTL: defaultTTL})
 				f.upAll(names(5)...)
 				f.balanced(patience)
-				began := history.Now()
+				began := judge.Now()
 				f.redis.Stop()
 				<-time.After(away)
 				f.redis.Restart()
-				absence := history.Now() - began
+				absence := judge.Now() - began
 				<-time.After(aftermath)
 				f.balanced(patience)
 				b.ReportMetric(absence.Seconds(), "s_away")
@@ -136,13 +136,13 @@ func BenchmarkClusterRedisRestart(b *testing.B) {
 func BenchmarkClusterSentinel(b *testing.B) {
 	scenario(b, func(t *testing.T) {
 		s := redistest.StartSentinel(t)
-		f := fleetOf(rigAt(t, fleetShards, s.URL()), settings{TTL: defaultTTL})
+		f := fleetOf(rigAt(t, benchShards, s.URL()), settings{TTL: defaultTTL})
 		f.upAll(names(5)...)
 		f.balanced(patience)
-		began := history.Now()
+		began := judge.Now()
 		old := s.KillMaster()
 		f.await("the replica is the master", patience, func() bool { now := s.Master(); return now != nil && now != old })
-		elected := history.Now() - began
+		elected := judge.Now() - began
 		<-time.After(aftermath)
 		f.balanced(patience)
 		b.ReportMetric(elected.Seconds(), "s_election")

@@ -16,13 +16,14 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
 	"github.com/lowkiq/lowkiq/status"
 )
 
-const fleetShards = 40 // of each queue
+const fleetShards = 20 // of each queue
 
 // fleetQueues are handled by every node of a fleet.
 var fleetQueues = []string{queueName, "mail", "orders"}
@@ -40,7 +41,7 @@ type fleet struct {
 	http     *http.Client
 }
 
-// newFleet prepares a cluster of nobody. Its watch and its flow of jobs begin at once.
+// newFleet prepares a cluster without nodes. Its watch and its flow of jobs begin at once.
 func newFleet(t *testing.T, s settings, redisArgs ...string) *fleet {
 	t.Helper()
 	return fleetOf(newRig(t, fleetShards, redisArgs...), s)
@@ -93,10 +94,11 @@ func names(n int) (names []string) {
 	return names
 }
 
-// crash ends nodes with SIGKILL, all before it looks at any.
+// crash ends nodes with SIGKILL, all before it looks at any. Each is known to have lived until
+// before the first signal: one that gets its signal later may seize what one before it had.
 func (f *fleet) crash(names ...string) (killed time.Duration) {
 	f.t.Helper()
-	killed = history.Now()
+	killed = judge.Now()
 	for _, name := range names {
 		f.nodes[name].mortal.Store(true)
 	}
@@ -104,7 +106,8 @@ func (f *fleet) crash(names ...string) (killed time.Duration) {
 		f.nodes[name].signal(syscall.SIGKILL)
 	}
 	for _, name := range names {
-		f.kill(f.nodes[name])
+		<-f.nodes[name].ended
+		f.died(f.nodes[name], killed)
 		delete(f.nodes, name)
 	}
 	return killed
@@ -113,7 +116,7 @@ func (f *fleet) crash(names ...string) (killed time.Duration) {
 // leave ends a node with SIGTERM.
 func (f *fleet) leave(name string) (asked time.Duration) {
 	f.t.Helper()
-	asked = history.Now()
+	asked = judge.Now()
 	f.nodes[name].terminate(patience)
 	delete(f.nodes, name)
 	return asked
@@ -121,7 +124,7 @@ func (f *fleet) leave(name string) (asked time.Duration) {
 
 // leases are those in Redis, by the pid of their process.
 func (f *fleet) leases() (map[int]identity.Lease, error) {
-	instances, err := f.client.Instances(f.t.Context())
+	instances, err := f.client.Leases().All(f.t.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +218,7 @@ func (f *fleet) parts() (leader string, voters, workers []string) {
 func (f *fleet) list() []string { return slices.Sorted(maps.Keys(f.nodes)) }
 
 // balanced waits until the shards of each queue are spread evenly over the nodes that
-// run, and nobody else has any. It returns when the last claim of a shard was made.
+// run, and no other process has any. It returns when the last claim of a shard was made.
 func (f *fleet) balanced(within time.Duration) (at time.Duration) {
 	f.t.Helper()
 	return f.balancedOver(within, f.list()...)
@@ -292,7 +295,7 @@ func (f *fleet) leftIs(what string, kind func(queue.Counts) int) {
 }
 
 // finish ends flow and nodes, and judges.
-func (f *fleet) finish(cfg history.Config, histories ...string) history.Verdict {
+func (f *fleet) finish(cfg judge.Config, histories ...string) judge.Verdict {
 	f.t.Helper()
 	f.done()
 	var ends []func()
@@ -324,11 +327,11 @@ func (f *fleet) finish(cfg history.Config, histories ...string) history.Verdict 
 // sound audits what Redis holds in the end.
 func (f *fleet) sound() {
 	f.t.Helper()
-	audit, err := f.client.Audit(f.t.Context(), queue.AuditConfig{Orphans: true})
+	report, err := audit.Run(f.t.Context(), f.client, audit.Config{Orphans: true})
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	for _, fault := range audit.Faults {
+	for _, fault := range report.Faults {
 		f.t.Errorf("check: %s", fault)
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
-// TestClusterJoinsAndLeaves: five nodes come one by one, are restarted one by one, and
-// leave one by one, under load. Nothing is handled twice, no retry is spent, and no more
-// shards move than must (I4, I5).
+// TestClusterJoinsAndLeaves: five nodes come one by one, are restarted one by one, leave one
+// by one, and come again all at once, under load. Nothing is handled twice, no retry is
+// spent, and no more shards move than must (I4, I5).
 func TestClusterJoinsAndLeaves(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, settings{})
@@ -22,7 +22,8 @@ func TestClusterJoinsAndLeaves(t *testing.T) {
 	for _, name := range []string{"n5", "n4", "n3", "n2"} {
 		f.handsOver(name)
 	}
-	f.finish(history.Config{})
+	f.joinsAtOnce()
+	f.finish(judge.Config{})
 }
 
 // joinsOneByOne adds n2 to n5; some are told of a peer, some find it.
@@ -30,7 +31,7 @@ func (f *fleet) joinsOneByOne() {
 	f.t.Helper()
 	seed := f.lease("n1").Gossip
 	for i, name := range names(5)[1:] {
-		began := history.Now()
+		began := judge.Now()
 		f.up(name, func(s *settings) {
 			if i%2 == 0 {
 				s.Join = []string{seed}
@@ -44,7 +45,7 @@ func (f *fleet) joinsOneByOne() {
 				f.t.Errorf("join of %s: got a move %+v, want moves to it alone (I5)", name, m)
 			}
 		}
-		if got, want := len(moves), len(fleetQueues)*fleetShards/(i+2); got > want {
+		if got, want := len(moves), len(fleetQueues)*f.shards/(i+2); got > want {
 			f.t.Errorf("join of %s: got %d moves, want at most %d", name, got, want)
 		}
 	}
@@ -53,7 +54,7 @@ func (f *fleet) joinsOneByOne() {
 // rollingRestart restarts all nodes, each as soon as the one before is ready.
 func (f *fleet) rollingRestart() {
 	f.t.Helper()
-	began := history.Now()
+	began := judge.Now()
 	for _, name := range f.list() {
 		f.leave(name)
 		f.up(name)
@@ -61,7 +62,7 @@ func (f *fleet) rollingRestart() {
 	}
 	f.balanced(patience)
 	moves := f.watch.since(began)
-	f.t.Logf("rolling restart: %s; %s", (history.Now() - began).Round(time.Millisecond), pauses(moves))
+	f.t.Logf("rolling restart: %s; %s", (judge.Now() - began).Round(time.Millisecond), pauses(moves))
 	if got := most(moves); got > 2 {
 		f.t.Errorf("rolling restart: got a shard that moved %d times, want at most 2", got)
 	}
@@ -72,7 +73,7 @@ func (f *fleet) handsOver(name string) {
 	f.t.Helper()
 	f.balanced(patience)
 	asked := f.leave(name)
-	ended := history.Now()
+	ended := judge.Now()
 	took := f.balanced(patience) - asked
 	moves := f.watch.since(asked)
 	f.t.Logf("SIGTERM of %s: its last shard served elsewhere after %s, gone after %s; %s",
@@ -87,20 +88,17 @@ func (f *fleet) handsOver(name string) {
 	}
 }
 
-// TestClusterJoinsAtOnce: four nodes join one at once; then all five start at once on
-// what they left.
-func TestClusterJoinsAtOnce(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, settings{})
-	f.up("n1")
+// joinsAtOnce adds n2 to n5.
+func (f *fleet) joinsAtOnce() {
+	f.t.Helper()
 	f.balanced(patience)
-	began := history.Now()
+	began := judge.Now()
 	f.upAll(names(5)[1:]...)
 	took := f.balanced(patience) - began
-	f.t.Logf("join of four at once: %s from their start; %s", took.Round(time.Millisecond), pauses(f.watch.since(began)))
-	if got := most(f.watch.since(began)); got > 4 { // a busy machine may let them come one by one
-		t.Errorf("join of four at once: got a shard that moved %d times, want at most once for each that joined", got)
+	moves := f.watch.since(began)
+	f.t.Logf("join of four at once: %s from their start; %s", took.Round(time.Millisecond), pauses(moves))
+	if got := most(moves); got > 4 { // a busy machine may let them come one by one
+		f.t.Errorf("join of four at once: got a shard that moved %d times, want at most once for each that joined", got)
 	}
 	f.parts()
-	f.finish(history.Config{})
 }

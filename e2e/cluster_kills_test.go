@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // TestClusterKills: under load, a worker is killed, then the leader, then two of three
@@ -25,7 +25,7 @@ func TestClusterKills(t *testing.T) {
 	f.dies("two of three voters", leader, voters[0])
 	f.dies("all but one", f.list()[1:]...)
 	f.diesOut()
-	f.finish(history.Config{MaxDuplicates: -1})
+	f.finish(judge.Config{MaxDuplicates: -1})
 }
 
 // dies kills nodes, waits until the others have all shards, and starts them again.
@@ -43,7 +43,7 @@ func (f *fleet) diesOut() {
 	f.t.Helper()
 	all := f.list()
 	f.crash(all...)
-	began := history.Now()
+	began := judge.Now()
 	f.upAll(all...)
 	took := f.balanced(patience) - began
 	f.t.Logf("SIGKILL of all: all shards served %s after the start of all", took.Round(time.Millisecond))

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // TestClusterCrashLoop: a node is killed, and then again and again a moment after each
@@ -22,7 +22,7 @@ func TestClusterCrashLoop(t *testing.T) {
 	loops, stays := voters[0], []string{leader, voters[1]}
 	first := f.crash(loops)
 	lives := func(until time.Duration) {
-		for history.Now()-first < until {
+		for judge.Now()-first < until {
 			f.up(loops)
 			<-time.After(life)
 			f.crash(loops)
@@ -30,8 +30,8 @@ func TestClusterCrashLoop(t *testing.T) {
 	}
 	lives(bound)
 	f.balancedOver(slack, stays...)
-	served := history.Now()
-	lives(2 * bound)
+	served := judge.Now()
+	lives(bound + 5*life)
 	for _, m := range f.watch.since(served) {
 		if m.to == loops {
 			t.Errorf("%s after the first death: got a move %+v, want the node that crashes to get no shard", m.at-first, m)
@@ -40,12 +40,12 @@ func TestClusterCrashLoop(t *testing.T) {
 	if status, err := f.status(leader); err != nil || status.Leader != leader {
 		t.Errorf("got leader %q, %v, want still %s", status.Leader, err, leader)
 	}
-	began := history.Now()
+	began := judge.Now()
 	f.up(loops)
 	took := f.balanced(patience) - began
 	t.Logf("the one that lives has shards after %s", took.Round(time.Millisecond))
 	if took < 3*ttl/2 {
 		t.Errorf("it had shards after %s, want about %s of life first", took, 2*ttl)
 	}
-	f.finish(history.Config{MaxDuplicates: -1})
+	f.finish(judge.Config{MaxDuplicates: -1})
 }

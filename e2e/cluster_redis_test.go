@@ -7,23 +7,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // TestClusterRedisAway: Redis is stopped under five nodes for longer than a lease lives,
 // and started again with its data. The same shards resume on the same nodes. Then it
-// forgets everything; what is pushed from then on is handled (design, section 10).
+// forgets everything; what is pushed from then on is handled (I2, I4).
 func TestClusterRedisAway(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, settings{}, "--appendonly", "yes", "--appendfsync", "everysec")
 	f.upAll(names(5)...)
 	f.balanced(patience)
 	f.parts()
-	began := history.Now()
+	began := judge.Now()
 	f.redis.Stop()
 	<-time.After(outage)
 	f.redis.Restart()
-	back := history.Now()
+	back := judge.Now()
 	f.balanced(patience)
 	f.t.Logf("Redis away for %s: all shards held again %s after it was back", outage, (f.served(back) - back).Round(time.Millisecond))
 	if moves := f.watch.since(began); len(moves) > 0 {
@@ -35,7 +35,7 @@ func TestClusterRedisAway(t *testing.T) {
 	f.forgets()
 	// What was finished and could not be acked during the outage is done again.
 	unacked := len(fleetQueues) * fleetShards
-	f.finish(history.Config{MaxDuplicates: unacked, MaxUncaused: unacked})
+	f.finish(judge.Config{MaxDuplicates: unacked, MaxUncaused: unacked})
 }
 
 // served waits until every node has handled a job that was pushed after a moment, and
@@ -67,7 +67,7 @@ func (f *fleet) forgets() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	emptied := history.Now()
+	emptied := judge.Now()
 	f.balanced(patience)
 	f.t.Logf("Redis emptied: all shards served %s later", (f.served(emptied) - emptied).Round(time.Millisecond))
 	f.parts()
@@ -83,7 +83,7 @@ func TestClusterDefaultTTL(t *testing.T) {
 	f.balanced(patience)
 	leader, voters, _ := f.parts()
 	lost := []*process{f.nodes[leader], f.nodes[voters[0]]}
-	frozen := history.Now()
+	frozen := judge.Now()
 	for _, p := range lost {
 		p.mortal.Store(true)
 		p.signal(syscall.SIGSTOP)
@@ -97,7 +97,7 @@ func TestClusterDefaultTTL(t *testing.T) {
 		<-p.ended
 		f.died(p, frozen)
 	}
-	if v := f.finish(history.Config{MaxDuplicates: -1}); v.Deaths != 2 {
+	if v := f.finish(judge.Config{MaxDuplicates: -1}); v.Deaths != 2 {
 		t.Errorf("got %d deaths, want 2", v.Deaths)
 	}
 }

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -30,7 +31,7 @@ type holding struct {
 	owner queue.Owner
 	node  string // the last owner's
 	since time.Duration
-	seen  time.Duration // the last look at which somebody claimed it
+	seen  time.Duration // the last look at which it was claimed
 }
 
 // move is a shard's change to another instance.
@@ -38,7 +39,7 @@ type move struct {
 	shard    lowkiq.Shard
 	from, to string // nodes
 	at       time.Duration
-	pause    time.Duration // for which nobody claimed it, to the precision of two looks
+	pause    time.Duration // for which it was not claimed, to the precision of two looks
 }
 
 const watchEvery = 10 * time.Millisecond
@@ -64,9 +65,9 @@ func (w *watch) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		asked := history.Now()
+		asked := judge.Now()
 		if owners, err := w.f.client.Owners(ctx, w.shards); err == nil {
-			w.look(asked, history.Now(), owners)
+			w.look(asked, judge.Now(), owners)
 		}
 	}
 }
@@ -91,7 +92,7 @@ func (w *watch) look(from, to time.Duration, owners []queue.Owner) {
 	}
 }
 
-// spread counts each queue's shards by instance, "" for nobody, and says when the last
+// spread counts each queue's shards by instance, "" for those not claimed, and says when the last
 // claim was made.
 func (w *watch) spread() (counts []map[string]int, last time.Duration) {
 	w.mu.Lock()
@@ -144,4 +145,25 @@ func pauses(moves []move) string {
 	slices.Sort(list)
 	return fmt.Sprintf("%d moves, pauses median %s, p99 %s, longest %s", len(list),
 		list[len(list)/2].Round(time.Millisecond), list[(len(list)*99-1)/100].Round(time.Millisecond), list[len(list)-1].Round(time.Millisecond))
+}
+
+// TestWatchSeesMoves: the scenarios trust the watch, so it must see what happens.
+func TestWatchSeesMoves(t *testing.T) {
+	t.Parallel()
+	w := &watch{shards: []*queue.Shard{{Shard: lowkiq.Shard{Queue: "q"}}}, now: make([]holding, 1)}
+	ms := time.Millisecond
+	for i, instance := range []string{"", "a/1.1", "", "b/1.1", "b/1.2", "a/2.1"} {
+		at := time.Duration(i) * 10 * ms
+		w.look(at, at+ms, []queue.Owner{{Instance: instance, Fence: int64(i)}})
+	}
+	moves := w.since(0)
+	if len(moves) != 2 || most(moves) != 2 {
+		t.Fatalf("got %+v, want a to b and b to a; from b to b is none", moves)
+	}
+	if first := moves[0]; first.from != "a" || first.to != "b" || first.pause != 21*ms {
+		t.Errorf("got %+v, want a to b with a pause of 21ms", first)
+	}
+	if late := w.since(35 * ms); len(late) != 1 || late[0].to != "a" {
+		t.Errorf("after 35ms: got %+v, want b to a alone", late)
+	}
 }

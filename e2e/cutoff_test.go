@@ -30,12 +30,13 @@ func (r *rig) cutOff(file string, p *process, frozen time.Duration) (cut int) {
 	return cut
 }
 
-// withoutCutOff takes from a process's history what the stated limit of I1 allows it to do after a freeze:
+// withoutCutOff takes from a process's history what the stated limit of I1 allows it to do after a
+// freeze:
 //   - The end of a call that was under way.
-//   - A call that had passed the node's last look at the lease, but not begun: a few instructions lie between.
-//     It begins after the thaw, under the fence that its shard had before, and it is told to stop. Only the first
-//     one of a shard can be such a call, and only if the shard had none under way: a lane that comes out of a call
-//     looks at the lease again.
+//   - A call that had passed the node's last look at the lease, but not begun: a few instructions
+//     lie between. It begins after the thaw, under the fence that its shard had before, and it is
+//     told to stop. Only the first one of a shard can be such a call, and only if the shard had
+//     none under way: a lane that comes out of a call looks at the lease again.
 func withoutCutOff(text []byte, frozen time.Duration) (kept []byte, cut int) {
 	type call struct{ began, shard, fence, end string } // shard is its queue and number; end the kind of its last line
 	var calls []*call
@@ -86,7 +87,8 @@ func withoutCutOff(text []byte, frozen time.Duration) (kept []byte, cut int) {
 	return bytes.TrimSuffix(kept, []byte("\n")), cut
 }
 
-// splitLine is a line of a history taken apart, as far as withoutCutOff asks: names of queues have no blanks.
+// splitLine is a line of a history taken apart, as far as withoutCutOff asks: names of queues have
+// no blanks.
 type splitLine struct {
 	kind  string
 	words []string
@@ -108,7 +110,7 @@ func (l splitLine) at(i int) string {
 }
 
 func (l splitLine) nanos(i int) time.Duration {
-	n, _ := strconv.ParseInt(l.at(i), 10, 64) // a torn line: the checker tells of it
+	n, _ := strconv.ParseInt(l.at(i), 10, 64) // a torn line: the judge tells of it
 	return time.Duration(n)
 }
 

@@ -6,26 +6,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
-// TestSIGTERM: under load a worker exits with 0 at once; what is in flight is finished
-// or put back, nothing is handled twice, no retry is spent, and the next worker goes on.
+// TestSIGTERM: under load a worker exits with 0 at once, whether its handler is a function
+// or an endpoint; what is in flight is finished or put back, nothing is handled twice, no
+// retry is spent, and the next worker goes on.
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	random := randomly(t)
 	r := newRig(t, 16)
 	const rounds = 6
 	feed := r.feed(realEvents(4000))
+	function := settings{TTL: calmTTL, Work: 5 * time.Millisecond}
+	endpoint := settings{TTL: calmTTL, Handler: "http", URL: r.endpoint()}
 	var slowestEnd, slowestStart time.Duration
 	for i := range rounds {
 		feed.share(i+1, rounds)
-		w := r.start(settings{TTL: calmTTL, Work: 5 * time.Millisecond})
+		w := r.start([]settings{function, endpoint}[i%2])
 		slowestStart = max(slowestStart, r.works(w)-w.started)
 		<-time.After(upTo(random, 200*time.Millisecond))
 		slowestEnd = max(slowestEnd, w.terminate(patience))
 	}
-	w := r.start(settings{TTL: calmTTL})
+	w := r.start(function)
 	r.leased(w, 1)
 	feed.finish()
 	r.drained()
@@ -34,6 +37,6 @@ func TestSIGTERM(t *testing.T) {
 	if limit := servesAgain + slack; slowestEnd > limit || slowestStart > limit {
 		t.Errorf("got %s from SIGTERM to the exit and %s from a start to the first job, want at most %s each", slowestEnd, slowestStart, limit)
 	}
-	r.verdict(history.Config{ShardConcurrency: 1})
+	r.verdict(judge.Config{ShardConcurrency: 1})
 	r.noneFailed()
 }

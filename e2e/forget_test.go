@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // admin is an operator's connection to the test's Redis.
@@ -40,7 +40,7 @@ func TestScriptsForgotten(t *testing.T) {
 	r.drained()
 	w.terminate(patience)
 	t.Logf("%d times forgotten", flushes)
-	r.verdict(history.Config{ShardConcurrency: 1})
+	r.verdict(judge.Config{ShardConcurrency: 1})
 	r.noneFailed()
 }
 
@@ -73,6 +73,6 @@ func TestRedisFull(t *testing.T) {
 	r.push(plainJobs("after", 50)...)
 	r.drained()
 	w.terminate(patience)
-	r.verdict(history.Config{ShardConcurrency: 1})
+	r.verdict(judge.Config{ShardConcurrency: 1})
 	r.noneFailed()
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,78 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
-
-// TestFrozenProcess: a worker is stopped for longer than its lease lives. Another one
-// takes over; on its thaw the first is fenced, and goes on as a new instance that waits
-// (design, section 10).
-//
-// A call that was under way when the process froze ends after the thaw, when its id may
-// have been handled by the other: the stated limit of I1. So the verdict takes the
-// freeze for the end of such calls (see cutOff). Of whatever began after the thaw
-// nothing is excused: with the lost claim's fence it would be a fault.
-func TestFrozenProcess(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 16)
-	theirs := filepath.Join(t.TempDir(), "frozen")
-	a := r.start(settings{Name: "a", Work: 20 * time.Millisecond, History: theirs})
-	feed := r.feed(realEvents(3000))
-	feed.share(1, 2)
-	r.works(a)
-	b := r.start(settings{Name: "b", Work: time.Millisecond})
-	r.leased(b, 1)
-	a.signal(syscall.SIGSTOP)
-	r.await("the first worker is frozen", patience, func() bool { return state(a) == "T" })
-	frozen := history.Now()
-	took := r.works(b) - frozen
-	t.Logf("taken over in %s", took)
-	if most := 2*ttl + 3*time.Second + slack; took > most {
-		t.Errorf("got %s until the second took over, want at most %s", took, most)
-	}
-	// While nobody has seized a shard, its owner may still ack what it has finished.
-	r.await("the second worker owns all shards", patience, func() bool { return r.owns("b") })
-	feed.share(2, 2)
-	a.signal(syscall.SIGCONT)
-	r.leased(a, 2)
-	feed.finish()
-	r.drained()
-	b.terminate(patience)
-	r.push(plainJobs("afterwards", 50)...)
-	r.drained()
-	a.terminate(patience)
-	cut := r.cutOff(theirs, a, frozen)
-	t.Logf("%d calls were under way when the process froze", cut)
-	v := r.judge(history.Config{ShardConcurrency: 1, MaxDuplicates: -1}, r.history, theirs)
-	if !v.OK() {
-		t.Error(v.Words())
-	}
-	r.noneFailed()
-}
-
-// TestShortFreeze: a stop that the lease survives has no effect.
-func TestShortFreeze(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, 16)
-	a := r.start(settings{Name: "a", Work: 5 * time.Millisecond})
-	feed := r.feed(realEvents(2000))
-	feed.share(1, 2)
-	r.works(a)
-	b := r.start(settings{Name: "b"})
-	r.leased(b, 1)
-	a.signal(syscall.SIGSTOP)
-	<-time.After(ttl / 4) // a renewal comes every ttl/6, and the deadline is 0.7 ttl after it
-	a.signal(syscall.SIGCONT)
-	feed.finish()
-	r.drained()
-	if b.first() != 0 {
-		t.Error("the second worker got work although the first one's lease lived")
-	}
-	b.terminate(patience)
-	a.terminate(patience)
-	r.verdict(history.Config{ShardConcurrency: 1})
-	r.noneFailed()
-}
 
 // TestFrozenNodeWithChildren: a frozen node cannot stop its exec children, which are not
 // frozen. Their guards kill them before another node could have the shards (I1).
@@ -112,7 +41,7 @@ func TestFrozenNodeWithChildren(t *testing.T) {
 		t.Errorf("got %s until the children were gone, want at most %s", took, limit)
 	}
 	for _, pid := range children {
-		if err := r.notes.Death(fmt.Sprintf("%d/%d", a.pid(), pid), 0, history.Now()); err != nil {
+		if err := r.notes.Death(fmt.Sprintf("%d/%d", a.pid(), pid), 0, judge.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,7 +51,7 @@ func TestFrozenNodeWithChildren(t *testing.T) {
 	r.drained()
 	b.terminate(patience)
 	a.terminate(patience)
-	if v := r.verdict(history.Config{ShardConcurrency: 1}); v.Interrupted != 1 {
+	if v := r.verdict(judge.Config{ShardConcurrency: 1}); v.Interrupted != 1 {
 		t.Errorf("got %d calls cut off, want 1", v.Interrupted)
 	}
 	r.noneFailed()

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/stream"
 )
 
 // servesAgain is the promise for a crashed process that is restarted on its host, from
-// its start to its first handled job (design, section 6, seize (a)). Without the proof of the
+// its start to its first handled job (docs/design.md, "Claim"). Without the proof of the
 // death it would take a ttl at least, which calmTTL makes longer than this and slack.
 const servesAgain = 2 * time.Second
 
@@ -59,7 +59,7 @@ func TestKillNineTwentyTimes(t *testing.T) {
 	if limit := servesAgain + slack; slowest > limit {
 		t.Errorf("got %s from a process's start to its first job, want at most %s", slowest, limit)
 	}
-	v := r.verdict(history.Config{ShardConcurrency: 1, MaxDuplicates: -1})
+	v := r.verdict(judge.Config{ShardConcurrency: 1, MaxDuplicates: -1})
 	if v.Deaths != kills+early || v.Interrupted == 0 {
 		t.Errorf("got %d deaths that cut off %d calls, want %d and some: the test would show little", v.Deaths, v.Interrupted, kills+early)
 	}

@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -22,7 +24,7 @@ const (
 
 func TestMain(m *testing.M) {
 	handler.Guard()
-	roles := map[string]func() error{"worker": work, "child": serveBatches, "rogue": goRogue}
+	roles := map[string]func() error{"worker": work, "child": serveBatches}
 	if role, ok := roles[os.Getenv(roleEnv)]; ok {
 		if err := role(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -30,8 +32,21 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	waitTogether()
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		built.Remove() //nolint:errcheck // a temporary directory
 		os.Exit(code)
 	}))
+}
+
+// together is how many tests run side by side: they mostly wait for leases and processes.
+const together = 6
+
+// waitTogether makes it so, unless -parallel asks for more.
+func waitTogether() {
+	flag.Parse()
+	parallel := flag.Lookup("test.parallel").Value
+	if n, err := strconv.Atoi(parallel.String()); err == nil && n < together {
+		_ = parallel.Set(strconv.Itoa(together)) // a number is one
+	}
 }

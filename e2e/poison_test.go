@@ -9,20 +9,20 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // TestPoison: one id of one shard kills the process each time, while 31 other shards
 // work, and others of its own shard wait. In the end it alone is in the morgue, marked
-// as a crash, after max_crashes (3) deaths that it caused alone (design, section 4).
+// as a crash, after max_crashes (3) deaths that it caused alone.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	const shards = 32
 	r := newRig(t, shards)
 	r.push(neighbours(shards, 8)...)
 	r.push(plainJob(poisonID))
-	r.excuse(func(p history.Pushed) bool { return p.ID == poisonID })
+	r.excuse(func(p judge.Pushed) bool { return p.ID == poisonID })
 	s := settings{Handler: "poison", Work: 20 * time.Millisecond, Concurrency: shards}
 	deaths := 0
 	w := r.start(s)
@@ -42,14 +42,14 @@ func TestPoison(t *testing.T) {
 		t.Errorf("got %d deaths, want 3 or 4", deaths)
 	}
 	r.onlyPoisonIsDead()
-	if v := r.verdict(history.Config{ShardConcurrency: 1, MaxDuplicates: -1}); v.Distinct != len(r.pushed)-1 {
+	if v := r.verdict(judge.Config{ShardConcurrency: 1, MaxDuplicates: -1}); v.Distinct != len(r.pushed)-1 {
 		t.Errorf("got %d payloads handled, want %d: all but the poison", v.Distinct, len(r.pushed)-1)
 	}
 }
 
 func (r *rig) onlyPoisonIsDead() {
 	r.t.Helper()
-	page, err := r.queue.Page(r.t.Context(), queue.Query{State: queue.Dead})
+	page, err := browse.Of(r.queue).Page(r.t.Context(), browse.Query{State: browse.StateMorgue})
 	if err != nil {
 		r.t.Fatal(err)
 	}

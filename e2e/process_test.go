@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // process is a worker process of a test.
@@ -54,7 +54,7 @@ func launch(t *testing.T, name string, env []string, argv ...string) *process {
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	p.started = history.Now()
+	p.started = judge.Now()
 	started := make(chan error)
 	go p.run(started)
 	if err := <-started; err != nil {

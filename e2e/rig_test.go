@@ -19,11 +19,12 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 const (
@@ -44,14 +45,14 @@ type rig struct {
 	client  *queue.Client
 	queue   *queue.Queue
 	shards  int
-	history string          // file
-	notes   *history.Writer // the test's own, for deaths
+	history string        // file
+	notes   *judge.Writer // the test's own, for deaths
 	workers []*process
 	// on, if set, is what comes before the command line of a node's process: it chooses its host.
 	on func(node string) []string
 
 	mu     sync.Mutex
-	pushed []history.Pushed // guarded by mu
+	pushed []judge.Pushed // guarded by mu
 }
 
 func newRig(t *testing.T, shards int, redisArgs ...string) *rig {
@@ -84,7 +85,7 @@ func (r *rig) open(url string) {
 	if r.queue, err = r.client.Register(r.t.Context(), lowkiq.Queue{Name: queueName, Shards: r.shards}); err != nil {
 		r.t.Fatal(err)
 	}
-	if r.notes, err = history.OpenAs(r.history, "test"); err != nil {
+	if r.notes, err = judge.OpenAs(r.history, "test"); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { r.notes.Close() })
@@ -113,11 +114,6 @@ func (r *rig) start(s settings) *process {
 	s.Shards = r.shards
 	s.Concurrency = cmp.Or(s.Concurrency, 8)
 	s.Handler = cmp.Or(s.Handler, "work")
-	return r.launch("worker", s)
-}
-
-func (r *rig) launch(role string, s settings) *process {
-	r.t.Helper()
 	text, err := json.Marshal(s)
 	if err != nil {
 		r.t.Fatal(err)
@@ -126,7 +122,7 @@ func (r *rig) launch(role string, s settings) *process {
 	if r.on != nil {
 		argv = append(r.on(s.Name), argv...)
 	}
-	return r.run(role+" "+s.Name, []string{roleEnv + "=" + role, settingsEnv + "=" + string(text)}, argv...)
+	return r.run("worker "+s.Name, []string{roleEnv + "=worker", settingsEnv + "=" + string(text)}, argv...)
 }
 
 // run starts any process of the test.
@@ -141,7 +137,7 @@ func (r *rig) run(name string, env []string, argv ...string) *process {
 func (r *rig) kill(p *process) (killed time.Duration) {
 	r.t.Helper()
 	p.mortal.Store(true)
-	killed = history.Now()
+	killed = judge.Now()
 	p.signal(syscall.SIGKILL)
 	<-p.ended
 	r.died(p, killed)
@@ -151,7 +147,7 @@ func (r *rig) kill(p *process) (killed time.Duration) {
 // died notes a death; killed is 0 for a process that died by itself.
 func (r *rig) died(p *process, killed time.Duration) {
 	r.t.Helper()
-	if err := r.notes.Death(strconv.Itoa(p.pid()), killed, history.Now()); err != nil {
+	if err := r.notes.Death(strconv.Itoa(p.pid()), killed, judge.Now()); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -187,8 +183,8 @@ func (r *rig) works(p *process) time.Duration {
 func (r *rig) leased(p *process, n int) {
 	r.t.Helper()
 	r.await(fmt.Sprintf("%s has lease %d", p.name, n), patience, func() bool {
-		instances, err := r.client.Instances(r.t.Context())
-		return err == nil && slices.ContainsFunc(instances, func(i queue.Instance) bool {
+		instances, err := r.client.Leases().All(r.t.Context())
+		return err == nil && slices.ContainsFunc(instances, func(i lease.Instance) bool {
 			return strings.HasSuffix(i.Name, fmt.Sprintf(".%d", n)) && pidOf(i.Lease) == p.pid()
 		})
 	})
@@ -214,20 +210,20 @@ func (r *rig) push(jobs ...lowkiq.Push) {
 func (r *rig) tryPush(jobs ...lowkiq.Push) error { return r.pushTo(r.queue, jobs...) }
 
 func (r *rig) pushTo(q *queue.Queue, jobs ...lowkiq.Push) error {
-	at := history.Now()
+	at := judge.Now()
 	_, err := q.Push(r.t.Context(), jobs...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, job := range jobs {
-		p := history.PushedOf(q.Name, job, at)
-		p.Optional = err != nil // nobody knows
+		p := judge.PushedOf(q.Name, job, at)
+		p.Optional = err != nil // it may be stored or not
 		r.pushed = append(r.pushed, p)
 	}
 	return err
 }
 
 // excuse makes all that was pushed so far optional: Redis forgot it, or it is in the morgue.
-func (r *rig) excuse(which func(history.Pushed) bool) {
+func (r *rig) excuse(which func(judge.Pushed) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.pushed {
@@ -254,7 +250,7 @@ func (r *rig) drained() {
 }
 
 // verdict judges the history, which must be good.
-func (r *rig) verdict(cfg history.Config) history.Verdict {
+func (r *rig) verdict(cfg judge.Config) judge.Verdict {
 	r.t.Helper()
 	v := r.judge(cfg, r.history)
 	if !v.OK() {
@@ -265,11 +261,11 @@ func (r *rig) verdict(cfg history.Config) history.Verdict {
 	return v
 }
 
-func (r *rig) judge(cfg history.Config, paths ...string) history.Verdict {
+func (r *rig) judge(cfg judge.Config, paths ...string) judge.Verdict {
 	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v, err := history.Check(cfg, slices.Values(r.pushed), paths...)
+	v, err := judge.Check(cfg, slices.Values(r.pushed), paths...)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -78,7 +78,7 @@ func (s *soak) kills() string {
 // losesPower: processes that exist and of which nothing comes any more.
 func (s *soak) losesPower() string {
 	lost := s.some(1 + s.dice.IntN(2))
-	frozen := history.Now()
+	frozen := judge.Now()
 	for _, name := range lost {
 		p := s.f.nodes[name]
 		p.mortal.Store(true)
@@ -269,7 +269,7 @@ func (s *soak) oneWayRedis() string {
 	return fmt.Sprintf(how, name, long)
 }
 
-// oneWayNode: nothing of one node reaches another, which the first one hears.
+// oneWayNode: nothing of one node reaches another, whose packets reach the first one.
 func (s *soak) oneWayNode() string {
 	pair := s.pair()
 	if pair == nil {

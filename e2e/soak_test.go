@@ -18,7 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -58,7 +58,7 @@ func TestSoak(t *testing.T) {
 	t.Log(sum.words())
 }
 
-// silence is a log of go-redis that nobody reads.
+// silence is a log of go-redis that is dropped.
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
@@ -90,7 +90,7 @@ type soak struct {
 	faults  map[string]int // by kind
 	slowest time.Duration  // from the end of a fault to every shard being served where it should be
 	slowOf  string
-	verdict history.Verdict
+	verdict judge.Verdict
 }
 
 func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
@@ -123,7 +123,7 @@ func (s *soak) run(length time.Duration) {
 	for began := time.Now(); time.Since(began) < length; {
 		s.strike(began)
 	}
-	s.verdict = s.f.finish(history.Config{MaxDuplicates: -1, MaxUncaused: -1})
+	s.verdict = s.f.finish(judge.Config{MaxDuplicates: -1, MaxUncaused: -1})
 }
 
 // strike lets one to three faults happen, and waits until all is well again.
@@ -132,7 +132,7 @@ func (s *soak) strike(since time.Time) {
 	kinds := s.kinds()
 	var struck []string
 	for range 1 + s.dice.IntN(3) {
-		if len(s.f.nodes) == 0 { // the fault before left nobody
+		if len(s.f.nodes) == 0 { // the fault before left none
 			s.upAll(names(soakNodes)...)
 			s.f.balanced(patience)
 		}
@@ -140,12 +140,12 @@ func (s *soak) strike(since time.Time) {
 		struck = append(struck, kind.fault())
 		s.faults[kind.name]++
 	}
-	hit := history.Now()
+	hit := judge.Now()
 	s.upAll(s.missing()...)
 	s.f.balanced(2 * patience)
 	s.f.goesOn()
 	s.f.flow.failed.Store(0) // Redis was away, perhaps
-	took, what := (history.Now() - hit).Round(10*time.Millisecond), strings.Join(struck, ", then ")
+	took, what := (judge.Now() - hit).Round(10*time.Millisecond), strings.Join(struck, ", then ")
 	if took > s.slowest {
 		s.slowest, s.slowOf = took, what
 	}
@@ -177,7 +177,7 @@ func (s *soak) kinds() []kind {
 type soakSum struct {
 	mu      sync.Mutex
 	faults  map[string]int
-	verdict history.Verdict // its counts are sums
+	verdict judge.Verdict // its counts are sums
 	slowest time.Duration
 	slowOf  string
 	good    int // clusters with a verdict that is good

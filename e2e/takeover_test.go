@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // TestTakeover: of two workers for the same queue the second waits until the first is
@@ -19,7 +19,7 @@ func TestTakeover(t *testing.T) {
 	}{
 		"after kill -9": {(*rig).kill, -1},
 		"after SIGTERM": {func(r *rig, p *process) time.Duration {
-			at := history.Now()
+			at := judge.Now()
 			p.terminate(patience)
 			return at
 		}, 0},
@@ -46,7 +46,7 @@ func TestTakeover(t *testing.T) {
 			feed.finish()
 			r.drained()
 			b.terminate(patience)
-			r.verdict(history.Config{ShardConcurrency: 1, MaxDuplicates: c.duplicate})
+			r.verdict(judge.Config{ShardConcurrency: 1, MaxDuplicates: c.duplicate})
 			r.noneFailed()
 		})
 	}

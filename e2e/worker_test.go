@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
@@ -61,7 +61,11 @@ type settings struct {
 
 // work is a worker process: a node until SIGTERM.
 func work() error {
-	s, writer, err := told()
+	var s settings
+	if err := json.Unmarshal([]byte(os.Getenv(settingsEnv)), &s); err != nil {
+		return err
+	}
+	writer, err := judge.Open(s.History)
 	if err != nil {
 		return err
 	}
@@ -75,15 +79,7 @@ func work() error {
 	return n.Run(ctx)
 }
 
-// told reads what a process is told, and opens its history.
-func told() (s settings, writer *history.Writer, err error) {
-	if err = json.Unmarshal([]byte(os.Getenv(settingsEnv)), &s); err == nil {
-		writer, err = history.Open(s.History)
-	}
-	return s, writer, err
-}
-
-func (s *settings) node(writer *history.Writer) (*node.Node, error) {
+func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	slog.SetDefault(log)
 	cfg := node.Config{
@@ -106,7 +102,7 @@ func (s *settings) node(writer *history.Writer) (*node.Node, error) {
 	}
 	middlewares := []node.Middleware{report()}
 	if s.Handler != "exec" && s.Handler != "http" { // these write their history where the work is done
-		middlewares = append(middlewares, func(next lowkiq.Handler) lowkiq.Handler { return history.Wrap(writer, next) })
+		middlewares = append(middlewares, func(next lowkiq.Handler) lowkiq.Handler { return judge.Wrap(writer, next) })
 	}
 	queues := s.Queues
 	if len(queues) == 0 {
@@ -194,7 +190,7 @@ func report() node.Middleware {
 	var first sync.Once
 	return func(next lowkiq.Handler) lowkiq.Handler {
 		return lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
-			first.Do(func() { fmt.Printf("first %d\n", history.Now()) })
+			first.Do(func() { fmt.Printf("first %d\n", judge.Now()) })
 			for _, job := range batch.Jobs {
 				if job.RetryCount >= 0 {
 					fmt.Printf("retried %s %d\n", job.ID, job.RetryCount)

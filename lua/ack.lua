@@ -1,6 +1,6 @@
 -- ack: the ids named are done.
 --
--- KEYS  1 claim  2 jobs  3 ready  4 due  5 flight  6 parked  7 crashes  8 count
+--#keys claim jobs ready due flight parked crashes count
 -- ARGV  1 instance  2 fence  3 channel that wakes the owner  then groups: flight, count, ids;
 --       count 0 means all that is left of the flight
 -- Returns the number of ids that were in their flight until now; the others are no-ops,
@@ -10,7 +10,7 @@
 --#include take_out
 --#include enqueue
 --#include finish
-local done, again = finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], 4, #ARGV)
+local done, again = finish(KEY.jobs, KEY.ready, KEY.due, KEY.flight, KEY.parked, KEY.crashes, KEY.count, 4, #ARGV)
 -- An ack by itself is sent when no pop is near: the owner may be asleep.
 if again > 0 then redis.call('PUBLISH', ARGV[3], '0') end
 return done

@@ -1,6 +1,7 @@
--- audit_spill: do entries of the spill belong to a crowded job, and have they both halves? Reads only.
+-- audit_spill: do entries of the spill belong to a crowded job, and have they both halves? Reads
+-- only.
 --
--- KEYS  1 jobs  2 parked  3 morgue  4 spill  5 spillx
+--#keys jobs parked morgue spill spillx
 -- ARGV  per entry: space (w or m), id, key ('' if the entry comes from spillx), payload
 -- Returns one character per entry: 0 right, or gone meanwhile; 1 no field in spillx; 2 no member
 --       of spill; 3 no crowded record.
@@ -12,18 +13,18 @@ local out = {}
 for p = 1, #ARGV, 4 do
   local space, id, key, payload = ARGV[p], ARGV[p + 1], ARGV[p + 2], ARGV[p + 3]
   local prefix = space .. #id .. ':' .. id .. ':'
-  local field = redis.call('HGET', KEYS[5], prefix .. payload)
+  local field = redis.call('HGET', KEY.spillx, prefix .. payload)
   local code = '0'
   if key == '' then
     key = field
-    if field and not redis.call('ZSCORE', KEYS[4], prefix .. key .. payload) then code = '2' end
-  elseif not redis.call('ZSCORE', KEYS[4], prefix .. key .. payload) then
+    if field and not redis.call('ZSCORE', KEY.spill, prefix .. key .. payload) then code = '2' end
+  elseif not redis.call('ZSCORE', KEY.spill, prefix .. key .. payload) then
     key = false
   elseif field ~= key then
     code = '1'
   end
   if key and code == '0' then
-    local owned = space == 'm' and crowded(KEYS[3], id) or space == 'w' and (crowded(KEYS[1], id) or crowded(KEYS[2], id))
+    local owned = space == 'm' and crowded(KEY.morgue, id) or space == 'w' and (crowded(KEY.jobs, id) or crowded(KEY.parked, id))
     if not owned then code = '3' end
   end
   out[#out + 1] = code

@@ -1,7 +1,7 @@
 -- kill: what waits for these ids goes to the morgue; a flight goes on.
 --
--- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 stale  14 late  15 morgue  16 dead
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys morgue dead
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready,
 --       scheduled, retry, blocked, failed  3 what: all, or oldest (the payload with the smallest score; the rest is fresh and
 --       due now; of ids that are scheduled, failed or blocked only, or a repeated request would bury the next one)
@@ -19,7 +19,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count, looked = 0, 0
 
--- smallest takes the payload with the smallest score out of a job that is not crowded, the first of equals.
+-- smallest takes the payload with the smallest score out of a job that is not crowded, the first of
+-- equals.
 local function smallest(job)
   local k = 1
   for i = 2, job.n do
@@ -34,7 +35,7 @@ end
 -- some takes out of a job what this call is to bury; what is left stays in the job.
 local function some(id, job, crowded)
   local one = ARGV[3] == 'oldest'
-  if crowded then return spill_take(KEYS[11], KEYS[12], 'w', id, job, one and 1 or nil) end
+  if crowded then return spill_take(KEY.spill, KEY.spillx, 'w', id, job, one and 1 or nil) end
   if one then return smallest(job) end
   local all = {n = job.n, bytes = job.bytes, data = job.data, score = job.score}
   job.n = 0
@@ -46,12 +47,12 @@ for i = 5, #ARGV do
   local id = ARGV[i]
   local record, busy = waiting(id)
   local meant = record and placed(ARGV[2], id, busy) and (ARGV[3] ~= 'oldest' or not busy and apart(id))
-  if meant and readable(record) and readable(redis.call('HGET', KEYS[15], id)) then
+  if meant and readable(record) and readable(redis.call('HGET', KEY.morgue, id)) then
     if not begun(i, 5) then count = count + 1 end
     local job, crowded = parse(record), string.byte(record, 1) == 115
     local piece = some(id, job, crowded)
     weigh(piece.n, piece.bytes)
-    entomb(KEYS[15], KEYS[16], KEYS[10], KEYS[11], KEYS[12], id, piece, job.retry, job.err, now)
+    entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, piece, job.retry, job.err, now)
     if job.n == 0 then
       remove(id, busy)
     else
@@ -61,7 +62,7 @@ for i = 5, #ARGV do
       else
         left = 1
       end
-      redis.call('HSET', busy and KEYS[7] or KEYS[1], id, crowded and head('s', job) or pack(job))
+      redis.call('HSET', busy and KEY.parked or KEY.jobs, id, crowded and head('s', job) or pack(job))
       if left == 1 then break end
     end
   end

@@ -1,10 +1,10 @@
 -- lease: renew an instance's lease. An expired lease can never be revived.
 --
--- KEYS  1 lease
+--#keys lease
 -- ARGV  1 the lease's JSON  2 ttl ms
 -- Returns 1, or 0 if the key is gone.
 -- PEXPIRE first: Redis out of memory refuses a script whose first write could grow, and a node
 -- must keep its lease then, to drain what fills the memory.
-if redis.call('PEXPIRE', KEYS[1], ARGV[2]) == 0 then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+if redis.call('PEXPIRE', KEY.lease, ARGV[2]) == 0 then return 0 end
+redis.call('SET', KEY.lease, ARGV[1], 'PX', ARGV[2])
 return 1

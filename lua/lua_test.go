@@ -48,7 +48,7 @@ func TestSourceExpandsIncludes(t *testing.T) {
 		t.Fatalf("got %d scripts, %d included ones, want more", len(all), len(included))
 	}
 	for _, name := range all {
-		if source := Source(name); strings.Contains(source, "--") && strings.Contains(source, "#include") || source == "" {
+		if source := expand(name); strings.Contains(source, "--") && strings.Contains(source, "#include") || source == "" {
 			t.Errorf("%s: got an include or nothing in %q", name, source)
 		}
 	}
@@ -67,6 +67,9 @@ func TestHeaders(t *testing.T) {
 		if included[name] {
 			words = []string{"-- Included"}
 		}
+		if len(Keys(name)) > 0 {
+			words[0] = "--#keys"
+		}
 		for _, want := range words {
 			if !strings.Contains(header, want) {
 				t.Errorf("%s.lua: got a header without %q", name, want)
@@ -82,7 +85,7 @@ func TestPortable(t *testing.T) {
 	bad := regexp.MustCompile(`string\.byte\([^,()]*\)|cmsgpack|cjson|struct\.|tonumber\([a-z.]*score`)
 	all, _ := scripts(t)
 	for _, name := range all {
-		if found := bad.FindString(Source(name)); found != "" {
+		if found := bad.FindString(expand(name)); found != "" {
 			t.Errorf("%s: got %q, want what runs the same on the embedded Redis", name, found)
 		}
 	}
@@ -101,7 +104,7 @@ func TestPatternsReadOnce(t *testing.T) {
 	all, _ := scripts(t)
 	seen := 0
 	for _, name := range all {
-		found, objections := patterns(Source(name))
+		found, objections := patterns(expand(name))
 		seen += found
 		for _, o := range objections {
 			t.Errorf("%s: %s", name, o)

@@ -1,6 +1,6 @@
 -- morgue_delete: forget what the morgue holds of these ids.
 --
--- KEYS  1 morgue  2 dead  3 count  4 spill  5 spillx
+--#keys morgue dead count spill spillx
 -- ARGV  1 '1' if the call before this one began with the first id  then ids (at most 1,000)
 -- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
 --         payloads of it are left}; see lib/measure.lua.
@@ -13,26 +13,26 @@ local count, looked = 0, 0
 local function forget_piece(id, record)
   local sound, job = pcall(parse, record)
   if not sound then job = {bytes = math.huge} end
-  local piece = spill_take(KEYS[4], KEYS[5], 'm', id, job) -- first what frees memory: see lease.lua
+  local piece = spill_take(KEY.spill, KEY.spillx, 'm', id, job) -- first what frees memory: see lease.lua
   weigh(piece.n, piece.bytes)
-  redis.call('HINCRBY', KEYS[3], 'morgue', -piece.n)
+  redis.call('HINCRBY', KEY.count, 'morgue', -piece.n)
   if job.n == 0 then return false end
-  if sound then redis.call('HSET', KEYS[1], id, head('s', job)) end
+  if sound then redis.call('HSET', KEY.morgue, id, head('s', job)) end
   return true
 end
 
 for i = 2, #ARGV do
   local id = ARGV[i]
-  local record = redis.call('HGET', KEYS[1], id)
+  local record = redis.call('HGET', KEY.morgue, id)
   if record then
     if i > 2 or ARGV[1] ~= '1' then count = count + 1 end
     weigh_record(record)
     local crowded = string.byte(record, 1) == 115
     if crowded and forget_piece(id, record) then return {count, looked, 1} end
-    redis.call('HDEL', KEYS[1], id)
-    redis.call('ZREM', KEYS[2], id)
+    redis.call('HDEL', KEY.morgue, id)
+    redis.call('ZREM', KEY.dead, id)
     local sound, job = pcall(parse, record)
-    if sound and not crowded then redis.call('HINCRBY', KEYS[3], 'morgue', -job.n) end
+    if sound and not crowded then redis.call('HINCRBY', KEY.count, 'morgue', -job.n) end
   end
   looked = looked + 1
   weigh_id()

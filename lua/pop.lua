@@ -1,19 +1,18 @@
 -- pop: acknowledge what is done and take the next flight, in one round trip.
 --
--- KEYS  1 claim  2 jobs  3 ready  4 due  5 flight  6 parked  7 crashes  8 count
---       9 retry  10 suspects  11 spill  12 spillx  13 stale  14 late
+--#keys claim jobs ready due flight parked crashes count retry suspects spill spillx stale late
 -- ARGV  1 instance  2 fence  3 number of this pop  4 most ids  5 most bytes of records
---       6 max_crashes  7 '1' if the node's probation slot is held  8 arguments of acks that follow
+--       6 max_crashes  7 '1' if the node's quarantine slot is held  8 arguments of acks that follow
 --       then acks as in ack.lua
 -- Returns {now us, open flights "n n …", due time of the next scheduled job or '', ids still
---       ready, probation, id, record, …}
---       probation: ''; 'taken' the one id is on probation; 'wait' nothing else runs until the open
---       flights have ended: an id on probation is in flight or next; 'slot' one waits for the node's slot;
+--       ready, quarantine, id, record, …}
+--       quarantine: ''; 'taken' the one id is in quarantine; 'wait' nothing else runs until the open
+--       flights have ended: an id in quarantine is in flight or next; 'slot' one waits for the node's slot;
 --       'passed' only entries of deleted jobs were found, as many as one script may pass over: pop again.
--- A number that was answered already gives the ids of that flight that are still open, or 'passed' if there are
--- none; a lower one gives none, a higher one than the next is an error. So a repeated request pops nothing twice.
--- A flight has at most 2,000 payloads and so many bytes, but for one large payload: of a crowded id it takes a piece,
--- and the rest is parked (lib/spill.lua).
+-- A number that was answered already gives the ids of that flight that are still open, or 'passed'
+-- if there are none; a lower one gives none, a higher one than the next is an error. So a repeated
+-- request pops nothing twice. A flight has at most 2,000 payloads and so many bytes, but for one
+-- large payload: of a crowded id it takes a piece, and the rest is parked (lib/spill.lua).
 -- Errors: FENCED holder fence; NUMBER last; RECOVERING an earlier claim's flights are not all back: see resume.lua
 -- Keeps I1 (a record in flight is in no list), I2 (the record stays until its ack).
 --#include claimed
@@ -26,11 +25,11 @@ if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 --#include enqueue
 --#include finish
 
--- Most shards have nothing scheduled, failed or parked, nobody on probation and no crowded job: one
--- question instead of ten.
-local quiet = redis.call('EXISTS', KEYS[4], KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11], KEYS[14]) == 0
+-- Most shards have nothing scheduled, failed or parked, none in quarantine and no crowded job:
+-- one question instead of ten.
+local quiet = redis.call('EXISTS', KEY.due, KEY.parked, KEY.crashes, KEY.retry, KEY.suspects, KEY.spill, KEY.late) == 0
 if tonumber(ARGV[8]) > 0 then
-  finish(KEYS[2], KEYS[3], KEYS[4], KEYS[5], not quiet and KEYS[6] or nil, not quiet and KEYS[7] or nil, KEYS[8],
+  finish(KEY.jobs, KEY.ready, KEY.due, KEY.flight, not quiet and KEY.parked or nil, not quiet and KEY.crashes or nil, KEY.count,
     9, 8 + tonumber(ARGV[8]))
 end
 local time = redis.call('TIME')
@@ -38,16 +37,16 @@ local now = time[1] * 1000000 + time[2]
 local answer = {0, '', '', 0, ''}
 local plain, crowded, stale, late = quiet, false, false, false
 if not plain then
-  plain = redis.call('EXISTS', KEYS[4], KEYS[9], KEYS[10], KEYS[7]) == 0
-  if redis.call('EXISTS', KEYS[11], KEYS[13], KEYS[14]) > 0 then
-    crowded, stale = redis.call('EXISTS', KEYS[11]) == 1, redis.call('EXISTS', KEYS[13]) == 1
-    late = redis.call('EXISTS', KEYS[14]) == 1
+  plain = redis.call('EXISTS', KEY.due, KEY.retry, KEY.suspects, KEY.crashes) == 0
+  if redis.call('EXISTS', KEY.spill, KEY.stale, KEY.late) > 0 then
+    crowded, stale = redis.call('EXISTS', KEY.spill) == 1, redis.call('EXISTS', KEY.stale) == 1
+    late = redis.call('EXISTS', KEY.late) == 1
   end
 end
 
--- alone says that the id in flight is on probation: one that has no place among suspects.
+-- alone says that the id in flight is in quarantine: one that has no place among suspects.
 local function alone()
-  return not plain and redis.call('HLEN', KEYS[7]) > redis.call('LLEN', KEYS[10])
+  return not plain and redis.call('HLEN', KEY.crashes) > redis.call('LLEN', KEY.suspects)
 end
 
 local function open_flights()
@@ -61,10 +60,10 @@ end
 local function reply()
   answer[1] = string.format('%.0f', now)
   answer[2] = table.concat(open_flights(), ' ')
-  answer[4] = redis.call('LLEN', KEYS[3])
+  answer[4] = redis.call('LLEN', KEY.ready)
   if plain then return answer end
   local first
-  for _, key in ipairs({KEYS[4], KEYS[9]}) do
+  for _, key in ipairs({KEY.due, KEY.retry}) do
     local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
     if at and (not first or at < first) then first = at end
   end
@@ -80,9 +79,9 @@ if number <= last then
   end
   if alone() then answer[5] = 'taken' end
   local before, size = stretch(ARGV[3])
-  for _, id in ipairs(redis.call('LRANGE', KEYS[5], before, before + size - 1)) do
+  for _, id in ipairs(redis.call('LRANGE', KEY.flight, before, before + size - 1)) do
     answer[#answer + 1] = id
-    answer[#answer + 1] = redis.call('HGET', KEYS[2], id)
+    answer[#answer + 1] = redis.call('HGET', KEY.jobs, id)
   end
   return reply()
 end
@@ -91,7 +90,7 @@ end
 -- entry that an id has left there (see push.lua) serves it where it stands: no id has two.
 local function promote()
   local found = {}
-  for _, key in ipairs({KEYS[4], KEYS[9]}) do
+  for _, key in ipairs({KEY.due, KEY.retry}) do
     local flat = redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.0f', now), 'WITHSCORES', 'LIMIT', 0, most)
     for i = 1, #flat, 2 do found[#found + 1] = {key = key, id = flat[i], at = tonumber(flat[i + 1])} end
   end
@@ -100,7 +99,7 @@ local function promote()
     if x.at ~= y.at then return x.at < y.at end
     return x.id < y.id
   end)
-  local moved = {[KEYS[4]] = {}, [KEYS[9]] = {}}
+  local moved = {[KEY.due] = {}, [KEY.retry] = {}}
   local all = {}
   for i = 1, math.min(#found, most) do
     local list = moved[found[i].key]
@@ -111,51 +110,52 @@ local function promote()
     if #list > 0 then redis.call('ZREM', key, unpack(list)) end
   end
   local failed = {}
-  for _, id in ipairs(moved[KEYS[9]]) do
+  for _, id in ipairs(moved[KEY.retry]) do
     failed[#failed + 1] = id
     failed[#failed + 1] = 1
   end
   if #failed > 0 then
     late = true
-    redis.call('HSET', KEYS[14], unpack(failed))
+    redis.call('HSET', KEY.late, unpack(failed))
   end
   if stale then
-    local left, fresh = redis.call('HMGET', KEYS[13], unpack(all)), {}
-    redis.call('HDEL', KEYS[13], unpack(all))
+    local left, fresh = redis.call('HMGET', KEY.stale, unpack(all)), {}
+    redis.call('HDEL', KEY.stale, unpack(all))
     for i = 1, #all do
       if not left[i] then fresh[#fresh + 1] = all[i] end
     end
     all = fresh
   end
-  if #all > 0 then redis.call('RPUSH', KEYS[3], unpack(all)) end
+  if #all > 0 then redis.call('RPUSH', KEY.ready, unpack(all)) end
 end
 
 -- wait ends a pop that takes nothing. Redis out of memory refuses a script whose first write
 -- could grow, and such a pop must be answered too: deleting nothing is that first write.
 local function wait()
   answer[5] = 'wait'
-  redis.call('HDEL', KEYS[1], '')
+  redis.call('HDEL', KEY.claim, '')
   return true
 end
 
--- suspect takes the first id on probation, alone. It says whether the pop ends with it.
+-- suspect takes the first id in quarantine, alone. It says whether the pop ends with it.
 local function suspect()
   if alone() then return wait() end
-  local id = redis.call('LINDEX', KEYS[10], 0)
+  local id = redis.call('LINDEX', KEY.suspects, 0)
   if not id then return false end
-  local crashes = tonumber(redis.call('HGET', KEYS[7], id) or 0)
+  local crashes = tonumber(redis.call('HGET', KEY.crashes, id) or 0)
   if crashes > 0 and ARGV[7] ~= '1' then
     answer[5] = 'slot'
     return false
   end
   if open_flights()[1] then return wait() end
   answer[5] = 'taken'
-  redis.call('LPOP', KEYS[10])
+  redis.call('LPOP', KEY.suspects)
   return true, id
 end
 
--- crowds gives what is needed for records of many payloads. It is made when the first one comes: the functions that
--- it includes cost a script that does not call them more than all the rest of a small pop.
+-- crowds gives what is needed for records of many payloads. It is made when the first one comes:
+-- the functions that it includes cost a script that does not call them more than all the rest of a
+-- small pop.
 local made
 local function crowds()
   if made then return made end
@@ -163,25 +163,26 @@ local function crowds()
   --#include sound
   --#include spill
 
-  -- Of a crowded id a piece leaves the spill; the rest is parked as if it was pushed from now on, as a fresh job. A
-  -- record that cannot be read stays as it is: the owner sets it aside.
+  -- Of a crowded id a piece leaves the spill; the rest is parked as if it was pushed from now on,
+  -- as a fresh job. A record that cannot be read stays as it is: the owner sets it aside.
   local function piece(id, record)
     local sound, job = pcall(parse, record)
     if not sound then return record end
     -- A repair may have left something there that must not be overwritten.
-    local most = redis.call('HEXISTS', KEYS[6], id) == 1 and 1e9 or nil
-    local piece = spill_take(KEYS[11], KEYS[12], 'w', id, job, most, most)
+    local most = redis.call('HEXISTS', KEY.parked, id) == 1 and 1e9 or nil
+    local piece = spill_take(KEY.spill, KEY.spillx, 'w', id, job, most, most)
     piece.retry, piece.at, piece.err, piece.next = job.retry, job.at, job.err, job.next
     record = pack(piece)
-    redis.call('HSET', KEYS[2], id, record)
+    redis.call('HSET', KEY.jobs, id, record)
     if job.n > 0 then
       job.retry, job.err = -1, ''
-      redis.call('HSET', KEYS[6], id, head('s', job))
+      redis.call('HSET', KEY.parked, id, head('s', job))
     end
     return record
   end
 
-  -- burden is how many payloads and bytes a record adds to a flight. What is short is taken for one payload.
+  -- burden is how many payloads and bytes a record adds to a flight. What is short is taken for one
+  -- payload.
   local function burden(record)
     local job = head_if(record)
     if not job then return 1, #record end
@@ -201,24 +202,24 @@ local function fly(id, record)
   flown[#flown + 1] = id
 end
 
--- take pops this many entries of the ready list. It says whether there may be more for this flight; of deleted jobs
--- nothing is taken.
+-- take pops this many entries of the ready list. It says whether there may be more for this flight;
+-- of deleted jobs nothing is taken.
 local most_payloads = 2000
 local size, extra = 0, 0 -- bytes of the flight, and its payloads beyond one of each id
 local function take(few)
-  local ids = redis.call('LPOP', KEYS[3], few)
+  local ids = redis.call('LPOP', KEY.ready, few)
   if not ids then return false end
-  local records = redis.call('HMGET', KEYS[2], unpack(ids))
-  local left = stale and redis.call('HMGET', KEYS[13], unpack(ids))
+  local records = redis.call('HMGET', KEY.jobs, unpack(ids))
+  local left = stale and redis.call('HMGET', KEY.stale, unpack(ids))
   local answer, flown, crowded, room, bytes, more = answer, flown, crowded, room, size, extra
   local a, f = #answer, #flown
   for i = 1, #ids do
     local record = records[i]
     if left and left[i] then
-      redis.call('HDEL', KEYS[13], ids[i]) -- the job is scheduled; its entry was an earlier one's
+      redis.call('HDEL', KEY.stale, ids[i]) -- the job is scheduled; its entry was an earlier one's
     elseif record == 'x' then
-      redis.call('HDEL', KEYS[2], ids[i])
-      redis.call('HINCRBY', KEYS[8], 'tombs', -1)
+      redis.call('HDEL', KEY.jobs, ids[i])
+      redis.call('HINCRBY', KEY.count, 'tombs', -1)
     elseif record then
       local was, form = bytes, nil
       bytes = bytes + #record
@@ -232,8 +233,8 @@ local function take(few)
       if (bytes > room or f + more >= most_payloads) and f > 0 then
         local back = {}
         for k = #ids, i, -1 do back[#back + 1] = ids[k] end
-        redis.call('LPUSH', KEYS[3], unpack(back))
-        if late and i > 1 then redis.call('HDEL', KEYS[14], unpack(ids, 1, i - 1)) end
+        redis.call('LPUSH', KEY.ready, unpack(back))
+        if late and i > 1 then redis.call('HDEL', KEY.late, unpack(ids, 1, i - 1)) end
         return false
       end
       if crowded and form == 115 then record = crowds().piece(ids[i], record) end
@@ -243,7 +244,7 @@ local function take(few)
     end
   end
   size, extra = bytes, more
-  if late then redis.call('HDEL', KEYS[14], unpack(ids)) end
+  if late then redis.call('HDEL', KEY.late, unpack(ids)) end
   return true
 end
 
@@ -253,12 +254,12 @@ if not plain then
   ends, id = suspect()
 end
 if id then
-  local record = redis.call('HGET', KEYS[2], id)
-  redis.call('HDEL', KEYS[14], id)
+  local record = redis.call('HGET', KEY.jobs, id)
+  redis.call('HDEL', KEY.late, id)
   if record == 'x' then
-    redis.call('HDEL', KEYS[2], id)
-    redis.call('HDEL', KEYS[7], id)
-    redis.call('HINCRBY', KEYS[8], 'tombs', -1)
+    redis.call('HDEL', KEY.jobs, id)
+    redis.call('HDEL', KEY.crashes, id)
+    redis.call('HINCRBY', KEY.count, 'tombs', -1)
   elseif record then
     fly(id, record)
   end
@@ -273,7 +274,7 @@ elseif not ends then
 end
 local fields = {'pop', ARGV[3]}
 if #flown > 0 then
-  redis.call('RPUSH', KEYS[5], unpack(flown))
+  redis.call('RPUSH', KEY.flight, unpack(flown))
   claim['#' .. ARGV[3]] = #flown
   fields[3], fields[4] = '#' .. ARGV[3], #flown
   fields[5], fields[6] = '@' .. ARGV[3], string.format('%.0f', now)
@@ -282,5 +283,5 @@ if claim.max_crashes ~= ARGV[6] then
   fields[#fields + 1] = 'max_crashes'
   fields[#fields + 1] = ARGV[6]
 end
-redis.call('HSET', KEYS[1], unpack(fields))
+redis.call('HSET', KEY.claim, unpack(fields))
 return reply()

@@ -1,6 +1,6 @@
 -- push: put payloads into one shard, all that it does in one step (I6, I7).
 --
--- KEYS  1 jobs  2 ready  3 count  4 due  5 flight  6 parked  7 stale  8 spill  9 spillx
+--#keys jobs ready count due flight parked stale spill spillx
 -- ARGV  1 mode  2 most payloads waiting per id  3 most bytes waiting per id  4 channel to wake the owner
 --       then per job, by mode:
 --         a  id, tail                            tail = 2 bytes place in this push + payload
@@ -11,10 +11,10 @@
 --         0 stored  1 merged into an equal payload  2 too many payloads  3 too many bytes
 --         4 the id's record cannot be read  5 an earlier payload of the id was refused by 2 or 3
 --       Fewer characters than jobs: the rest was not looked at, and is to be sent again. What a job costs depends on
---       what waits for its id, up to 16 KiB or 32 payloads that move to the spill; Redis serves nobody else meanwhile.
+--       what waits for its id, up to 16 KiB or 32 payloads that move to the spill; Redis serves no other client meanwhile.
 -- Errors: REMOVED the field that says so: the queue is deleted, nothing was stored; see remove_shard.lua
--- Keeps I2 (stored before the answer) and I3 (default scores rise strictly within a shard; no payload of
--- an id is stored after an earlier one of the same push was refused).
+-- Keeps I2 (stored before the answer) and I3 (default scores rise strictly within a shard; no
+-- payload of an id is stored after an earlier one of the same push was refused).
 --
 -- The common push, fresh ids that are due now, is a handful of bulk commands and one
 -- concatenation per job. Anything else takes the second half of the script.
@@ -23,7 +23,7 @@ local width = mode == 'm' and 4 or 2
 local n = (#ARGV - 4) / width
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local said = redis.call('HGET', KEYS[3], 'last') or 0
+local said = redis.call('HGET', KEY.count, 'last') or 0
 local last = tonumber(said)
 if not last then return redis.error_reply('REMOVED ' .. said) end
 local base = now
@@ -33,11 +33,12 @@ if last >= base then base = last + 1 end
 
 local ids = {}
 for i = 1, n do ids[i] = ARGV[5 + (i - 1) * width] end
--- Records are read some at a time, as the loop of the second half may end before it comes to the others.
+-- Records are read some at a time, as the loop of the second half may end before it comes to the
+-- others.
 local old, read, few = {}, 0, 64
 local fresh = mode ~= 'm'
 while fresh and read < n do
-  local found = redis.call('HMGET', KEYS[1], unpack(ids, read + 1, math.min(n, read + few)))
+  local found = redis.call('HMGET', KEY.jobs, unpack(ids, read + 1, math.min(n, read + few)))
   for i = 1, #found do
     if found[i] then fresh = false break end
   end
@@ -50,14 +51,14 @@ end
 if fresh then
   local head = mode .. b7(mode == 'a' and base or now)
   for i = 6, #ARGV, 2 do ARGV[i] = head .. ARGV[i] end
-  local added = redis.call('HSET', KEYS[1], unpack(ARGV, 5))
+  local added = redis.call('HSET', KEY.jobs, unpack(ARGV, 5))
   if added == n then
-    if mode == 'a' then redis.call('HSET', KEYS[3], 'last', string.format('%.0f', base + n - 1)) end
-    if redis.call('RPUSH', KEYS[2], unpack(ids)) == n then redis.call('PUBLISH', ARGV[4], '0') end
+    if mode == 'a' then redis.call('HSET', KEY.count, 'last', string.format('%.0f', base + n - 1)) end
+    if redis.call('RPUSH', KEY.ready, unpack(ids)) == n then redis.call('PUBLISH', ARGV[4], '0') end
     return n
   end
-  -- An id came twice in this push, which has 8 jobs at most. Its last record overwrote the first; the loop
-  -- below writes every id of the push again, and ends early of more jobs only.
+  -- An id came twice in this push, which has 8 jobs at most. Its last record overwrote the first;
+  -- the loop below writes every id of the push again, and ends early of more jobs only.
   for i = 6, #ARGV, 2 do ARGV[i] = string.sub(ARGV[i], 9) end
 end
 
@@ -75,7 +76,7 @@ local function read_on()
       asked[#asked + 1] = ids[i]
     end
   end
-  local found = #asked > 0 and redis.call('HMGET', KEYS[1], unpack(asked)) or {}
+  local found = #asked > 0 and redis.call('HMGET', KEY.jobs, unpack(asked)) or {}
   for i = 1, #asked do known[asked[i]] = found[i] end
   for i = from, to do old[i] = known[ids[i]] end
   read = to
@@ -85,27 +86,29 @@ local most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
 -- Only an id with a record can be in flight.
 local in_flight = {}
 if n > 8 then
-  for _, id in ipairs(redis.call('LRANGE', KEYS[5], 0, -1)) do in_flight[id] = true end
+  for _, id in ipairs(redis.call('LRANGE', KEY.flight, 0, -1)) do in_flight[id] = true end
 else
   if read < n then read_on() end
   for i = 1, n do
-    if old[i] and redis.call('LPOS', KEYS[5], ids[i]) then in_flight[ids[i]] = true end
+    if old[i] and redis.call('LPOS', KEY.flight, ids[i]) then in_flight[ids[i]] = true end
   end
 end
--- It raises what Redis answers if it refuses to write, as it does when it is out of memory: then nothing is stored (I6).
--- After a first write Redis refuses no other. Inside of pcall, below, a refusal would pass for a damaged record.
+-- It raises what Redis answers if it refuses to write, as it does when it is out of memory: then
+-- nothing is stored (I6). After a first write Redis refuses no other. Inside of pcall, below, a
+-- refusal would pass for a damaged record.
 local unscored = mode == 'a' and n or 0
 for i = 7, mode == 'm' and #ARGV or 0, 4 do
   if ARGV[i] == '' then unscored = unscored + 1 end
 end
-redis.call('HSET', KEYS[3], 'last', string.format('%.0f', unscored > 0 and base + unscored - 1 or last))
+redis.call('HSET', KEY.count, 'last', string.format('%.0f', unscored > 0 and base + unscored - 1 or last))
 
 local waiting, parked = {}, {}
-local answer, ready, wake = {}, {}, false
+local answer, ready, wake, joins = {}, {}, false, false
 local work, most_work = 0, 2000 -- about as many payloads, or 1 MiB, as elsewhere: see lib/measure.lua
 local full = {} -- ids of which a payload was refused: equal payloads merge, and no other is stored
 
--- weigh adds what it took to add to a record: one of form j is read and written as a whole, or moved to the spill.
+-- weigh adds what it took to add to a record: one of form j is read and written as a whole, or
+-- moved to the spill.
 local function weigh(record, changed)
   work = work + 1
   if not record then return end
@@ -134,10 +137,10 @@ local function place(id, at, entombed)
     return
   end
   -- To find that entry would take as long as the list is. It stays, and the pop passes over it.
-  if entombed then redis.call('HSET', KEYS[7], id, 1) end
-  local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+  if entombed then redis.call('HSET', KEY.stale, id, 1) end
+  local first = redis.call('ZRANGE', KEY.due, 0, 0, 'WITHSCORES')
   if not first[2] or tonumber(first[2]) > at then wake = string.format('%.0f', at) end
-  redis.call('ZADD', KEYS[4], string.format('%.0f', at), id)
+  redis.call('ZADD', KEY.due, string.format('%.0f', at), id)
 end
 
 for i = 1, n do
@@ -149,16 +152,16 @@ for i = 1, n do
     base = base + 1
   end
   local busy = in_flight[ids[i]]
-  local seen, hash = waiting, KEYS[1]
-  if busy then seen, hash = parked, KEYS[6] end
+  local seen, hash = waiting, KEY.jobs
+  if busy then seen, hash = parked, KEY.parked end
   local record = seen[id]
   if record == nil then
-    if busy then record = redis.call('HGET', KEYS[6], id) else record = old[i] end
+    if busy then record = redis.call('HGET', KEY.parked, id) else record = old[i] end
   end
   local entombed = record == 'x'
   if entombed then record = false end
   -- It reads the record before it changes anything. One that cannot be read refuses its job alone.
-  local sound, code, changed = pcall(spill_add, KEYS[8], KEYS[9], 'w', id, record, payload, score, at, full[id] and 0 or most, most_bytes, busy and old[i])
+  local sound, code, changed = pcall(spill_add, KEY.spill, KEY.spillx, 'w', id, record, payload, score, at, full[id] and 0 or most, most_bytes, busy and old[i])
   if not sound then code, changed = '4', nil end
   if code == '2' or code == '3' then
     if full[id] then code = '5' end
@@ -168,9 +171,11 @@ for i = 1, n do
   if changed then
     redis.call('HSET', hash, id, changed)
     seen[id] = changed
-    if not record and not busy then
+    if busy then
+      joins = joins or not record
+    elseif not record then
       place(id, at, entombed)
-      if entombed then redis.call('HINCRBY', KEYS[3], 'tombs', -1) end
+      if entombed then redis.call('HINCRBY', KEY.count, 'tombs', -1) end
     end
   elseif record then
     seen[id] = record
@@ -178,6 +183,7 @@ for i = 1, n do
   weigh(record, changed)
   if work >= most_work and n > 8 then break end
 end
-if #ready > 0 and redis.call('RPUSH', KEYS[2], unpack(ready)) == #ready then wake = '0' end
+if #ready > 0 and redis.call('RPUSH', KEY.ready, unpack(ready)) == #ready then wake = '0' end
 if wake then redis.call('PUBLISH', ARGV[4], wake) end
+if joins then redis.call('PUBLISH', ARGV[4], '-1') end
 return table.concat(answer)

@@ -1,10 +1,10 @@
 -- register: write a queue's entry in the registry, or read the one that is there.
 --
--- KEYS  1 queues
+--#keys queues
 -- ARGV  1 queue  2 the entry's JSON
 -- Returns the entry that counts: the first one written.
 -- It reads first: a node must be able to start while Redis is out of memory, to drain it.
-local entry = redis.call('HGET', KEYS[1], ARGV[1])
+local entry = redis.call('HGET', KEY.queues, ARGV[1])
 if entry then return entry end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('HSET', KEY.queues, ARGV[1], ARGV[2])
 return ARGV[2]

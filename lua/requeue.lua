@@ -1,14 +1,14 @@
 -- requeue: payloads leave the morgue for the queue, or blocked ids wait no longer.
 --
--- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 parked  8 crashes  9 suspects
---       10 count  11 spill  12 spillx  13 stale  14 late  15 morgue  16 dead
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys morgue dead
 -- ARGV  1 '1' if the call before this one began with the first id  2 from: morgue or blocked  3 channel that wakes the
 --       owner  then ids (at most 1,000)
 -- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
 --         payloads of it are left}; see lib/measure.lua.
--- They are fresh and due now, with the error that they had, and with what waits already: equal payloads are one, with the smallest
--- score. Merging drops nothing, so an id may exceed its limits here (I2). Damaged
--- records are left alone.
+-- They are fresh and due now, with the error that they had, and with what waits already: equal
+-- payloads are one, with the smallest score. Merging drops nothing, so an id may exceed its limits
+-- here (I2). Damaged records are left alone.
 --#include record
 --#include sound
 --#include spill
@@ -20,12 +20,12 @@ local count, looked, left = 0, 0, 0
 
 -- revive stores an id's waiting job, which is due now.
 local function revive(id, text, record, busy)
-  local entombed = not busy and redis.call('HGET', KEYS[1], id) == 'x'
-  redis.call('HSET', busy and KEYS[7] or KEYS[1], id, text)
+  local entombed = not busy and redis.call('HGET', KEY.jobs, id) == 'x'
+  redis.call('HSET', busy and KEY.parked or KEY.jobs, id, text)
   if busy then return end
-  redis.call('HDEL', KEYS[14], id) -- it is fresh, where it stands
+  redis.call('HDEL', KEY.late, id) -- it is fresh, where it stands
   if entombed then
-    redis.call('HINCRBY', KEYS[10], 'tombs', -1)
+    redis.call('HINCRBY', KEY.count, 'tombs', -1)
   elseif not record or displace(id) then
     line_up(id)
   end
@@ -36,14 +36,15 @@ local function fresh(job)
   return job
 end
 
--- lead moves a piece of a crowded morgue to what waits, before all that is there: it was pushed before (I3). All pieces
--- of a morgue are shifted by the same distance, which its record remembers. It returns the record of what waits then.
+-- lead moves a piece of a crowded morgue to what waits, before all that is there: it was pushed
+-- before (I3). All pieces of a morgue are shifted by the same distance, which its record remembers.
+-- It returns the record of what waits then.
 local function lead(id, dead, record, from)
-  local piece = spill_take(KEYS[11], KEYS[12], 'm', id, dead)
+  local piece = spill_take(KEY.spill, KEY.spillx, 'm', id, dead)
   weigh(piece.n, piece.bytes)
-  redis.call('HINCRBY', KEYS[10], 'morgue', -piece.n)
+  redis.call('HINCRBY', KEY.count, 'morgue', -piece.n)
   local job = record and parse(record) or {n = 0, bytes = 0, next = from, shift = 0, err = ''}
-  if record and string.byte(record, 1) ~= 115 then spill_open(KEYS[11], KEYS[12], 'w', id, job, from) end
+  if record and string.byte(record, 1) ~= 115 then spill_open(KEY.spill, KEY.spillx, 'w', id, job, from) end
   if dead.err ~= '' then job.err = dead.err end
   -- The million is for what is buried before the last piece has moved.
   if dead.shift == 0 then dead.shift = job.next + dead.next + 1000000 end
@@ -51,7 +52,7 @@ local function lead(id, dead, record, from)
     local key = piece.key[i]
     piece.key[i] = spill_key(string.sub(key, 1, 8), string.sub(key, 9) - dead.shift)
   end
-  spill_put(KEYS[11], KEYS[12], 'w', id, job, piece, true)
+  spill_put(KEY.spill, KEY.spillx, 'w', id, job, piece, true)
   job.next = math.max(job.next, dead.next + dead.shift)
   return head('s', fresh(job))
 end
@@ -62,21 +63,21 @@ local function unblock(id, record, busy)
 end
 
 local function raise(id, text, record, busy)
-  local dead, from = parse(text), busy and spill_from(redis.call('HGET', KEYS[1], id)) or 1
+  local dead, from = parse(text), busy and spill_from(redis.call('HGET', KEY.jobs, id)) or 1
   local waits
   if string.byte(text, 1) == 115 then
     waits = lead(id, dead, record, from)
     left = dead.n > 0 and 1 or 0
   else
     weigh(dead.n, dead.bytes)
-    redis.call('HINCRBY', KEYS[10], 'morgue', -dead.n)
-    waits = spill_join(KEYS[11], KEYS[12], 'w', id, fresh(dead), record or nil, from)
+    redis.call('HINCRBY', KEY.count, 'morgue', -dead.n)
+    waits = spill_join(KEY.spill, KEY.spillx, 'w', id, fresh(dead), record or nil, from)
   end
   if left == 1 then
-    redis.call('HSET', KEYS[15], id, head('s', dead))
+    redis.call('HSET', KEY.morgue, id, head('s', dead))
   else
-    redis.call('HDEL', KEYS[15], id)
-    redis.call('ZREM', KEYS[16], id)
+    redis.call('HDEL', KEY.morgue, id)
+    redis.call('ZREM', KEY.dead, id)
   end
   revive(id, waits, record, busy)
 end
@@ -86,12 +87,12 @@ for i = 4, #ARGV do
   local record, busy = waiting(id)
   if record then weigh(1, #record) end
   if ARGV[2] == 'blocked' then
-    if record and redis.call('ZSCORE', KEYS[5], id) and readable(record) then
+    if record and redis.call('ZSCORE', KEY.blocked, id) and readable(record) then
       count = count + 1
       unblock(id, record, busy)
     end
   else
-    local dead = redis.call('HGET', KEYS[15], id)
+    local dead = redis.call('HGET', KEY.morgue, id)
     if dead and readable(dead) and readable(record) then
       if not begun(i, 4) then count = count + 1 end
       raise(id, dead, record, busy)

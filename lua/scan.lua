@@ -1,9 +1,9 @@
 -- scan: ids of a hash of records, in the order in which Redis stores them. Reads only.
 --
--- KEYS  1 jobs
+--#keys jobs
 -- ARGV  1 cursor of HSCAN  2 about how many
 -- Returns {next cursor, bytes of the records seen, id, …}; tombstones are left out.
-local found = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+local found = redis.call('HSCAN', KEY.jobs, ARGV[1], 'COUNT', ARGV[2])
 local answer, bytes = {found[1], 0}, 0
 for i = 1, #found[2], 2 do
   local id, record = found[2][i], found[2][i + 1]

@@ -1,6 +1,6 @@
 -- show: jobs for people, cut to a bound. Reads only.
 --
--- KEYS  1 jobs  2 due  3 retry  4 blocked  5 flight  6 parked  7 claim  8 spill  9 spillx  10 morgue
+--#keys jobs due retry blocked flight parked claim spill spillx morgue
 -- ARGV  1 from: waiting (or in flight), morgue, or listed (waiting; the state is known)  2 most bytes of payloads per job  3 most bytes of
 --       records to look at  then ids (at most 1,000)
 -- Returns per id {state or '' if there is nothing, flight, since when us, payloads parked, head, error, payloads,
@@ -15,9 +15,9 @@ local most_error = 2048
 
 -- flights says in which flight an id is, and since when each is under way; see lib/take_out.lua.
 local function flights()
-  local sizes, numbers, ids = {}, {}, redis.call('LRANGE', KEYS[5], 0, -1)
+  local sizes, numbers, ids = {}, {}, redis.call('LRANGE', KEY.flight, 0, -1)
   if #ids == 0 then return {}, {} end
-  local flat, since = redis.call('HGETALL', KEYS[7]), {}
+  local flat, since = redis.call('HGETALL', KEY.claim), {}
   for i = 1, #flat, 2 do
     local first, number = string.byte(flat[i], 1), tonumber(string.sub(flat[i], 2))
     if first == 35 then numbers[#numbers + 1], sizes[number] = number, tonumber(flat[i + 1]) end
@@ -45,7 +45,7 @@ local function first(space, id)
   local out, size = {}, 0
   if cut == 0 then return '' end
   local from, to = spill_range(prefix)
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[8], from, to, 'LIMIT', 0, 4)) do
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', KEY.spill, from, to, 'LIMIT', 0, 4)) do
     local data = string.sub(member, #prefix + 21)
     if size < cut then
       out[#out + 1] = f17(ranked(string.sub(member, #prefix + 1))) .. ' ' .. #data .. ':' .. string.sub(data, 1, cut - size)
@@ -76,9 +76,9 @@ if from == 'waiting' then flight, since = flights() end
 local function state(id)
   if from ~= 'waiting' then return from end
   if flight[id] then return 'in_flight' end
-  if redis.call('ZSCORE', KEYS[2], id) then return 'scheduled' end
-  if redis.call('ZSCORE', KEYS[3], id) then return 'retry' end
-  if redis.call('ZSCORE', KEYS[4], id) then return 'blocked' end
+  if redis.call('ZSCORE', KEY.due, id) then return 'scheduled' end
+  if redis.call('ZSCORE', KEY.retry, id) then return 'retry' end
+  if redis.call('ZSCORE', KEY.blocked, id) then return 'blocked' end
   return 'ready'
 end
 
@@ -88,11 +88,11 @@ local function add(...)
 end
 
 local function show(id)
-  local record = redis.call('HGET', from == 'morgue' and KEYS[10] or KEYS[1], id)
+  local record = redis.call('HGET', from == 'morgue' and KEY.morgue or KEY.jobs, id)
   if not record or record == 'x' then return add('', 0, '', 0, '', '', '', 0) end
   room = room - #record
   local there = state(id)
-  local parked = there == 'in_flight' and count(redis.call('HGET', KEYS[6], id)) or 0
+  local parked = there == 'in_flight' and count(redis.call('HGET', KEY.parked, id)) or 0
   local job, stop = head_if(record)
   if not job then
     return add(there, flight[id] or 0, since[flight[id] or 0] or '', parked, '?', '', string.sub(record, 1, 40), #record)

@@ -1,6 +1,6 @@
 -- slice: a stretch of a sorted set of times, beyond a place. Reads only.
 --
--- KEYS  1 the set
+--#keys set
 -- ARGV  1 most members  2 '1': largest first  3 least score  4 largest score
 --       5 score of the place ('' = begin at the end)  6 its member
 -- Returns {members beyond the place, within the scores; member, score, …}
@@ -17,7 +17,7 @@ local function above(x, y)
   return #x > #y
 end
 
-local function below(score) return redis.call('ZCOUNT', KEYS[1], '-inf', score) end
+local function below(score) return redis.call('ZCOUNT', KEY.set, '-inf', score) end
 
 local low = ARGV[3] == '-inf' and 0 or below('(' .. ARGV[3])
 local stop = below(ARGV[4])
@@ -25,7 +25,7 @@ if ARGV[5] ~= '' then
   local a, b = below('(' .. ARGV[5]), below(ARGV[5])
   while a < b do
     local middle = math.floor((a + b) / 2)
-    local member = redis.call('ZRANGE', KEYS[1], middle, middle)[1]
+    local member = redis.call('ZRANGE', KEY.set, middle, middle)[1]
     if above(member, ARGV[6]) or reverse and member == ARGV[6] then b = middle else a = middle + 1 end
   end
   if reverse then stop = math.min(stop, a) else low = math.max(low, a) end
@@ -35,10 +35,10 @@ local answer = {n}
 if math.min(n, most) > 0 then
   local flat
   if reverse then
-    local size = redis.call('ZCARD', KEYS[1])
-    flat = redis.call('ZREVRANGE', KEYS[1], size - stop, size - stop + math.min(n, most) - 1, 'WITHSCORES')
+    local size = redis.call('ZCARD', KEY.set)
+    flat = redis.call('ZREVRANGE', KEY.set, size - stop, size - stop + math.min(n, most) - 1, 'WITHSCORES')
   else
-    flat = redis.call('ZRANGE', KEYS[1], low, low + math.min(n, most) - 1, 'WITHSCORES')
+    flat = redis.call('ZRANGE', KEY.set, low, low + math.min(n, most) - 1, 'WITHSCORES')
   end
   for i = 1, #flat do answer[i + 1] = flat[i] end
 end

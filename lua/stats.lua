@@ -1,19 +1,20 @@
 -- stats: one shard in figures. Reads only.
 --
--- KEYS  1 jobs  2 ready  3 due  4 retry  5 blocked  6 flight  7 suspects  8 count  9 dead  10 claim  11 stale  12 parked  13 late
+--#keys jobs ready due retry blocked flight suspects count dead claim stale parked late
 -- Returns {now us, ready, scheduled, retry, in flight, blocked, ids in the morgue, payloads in the
 --         morgue, processed, failed, due time us of the oldest due job that waits or '', holder, fence, those of ready
 --         that have failed}
--- The oldest due job is among the first of the ready line, those that became due since the last pop, and what was
--- pushed to ids in flight. The line is in order of due times, but for what was pushed with a due time in the past and
--- for an id that took the place of a deleted one: of the first 16 jobs it is the oldest.
+-- The oldest due job is among the first of the ready line, those that became due since the last
+-- pop, and what was pushed to ids in flight. The line is in order of due times, but for what was
+-- pushed with a due time in the past and for an id that took the place of a deleted one: of the
+-- first 16 jobs it is the oldest.
 --#include record
 --#include sound
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local count = redis.call('HMGET', KEYS[8], 'tombs', 'morgue', 'processed', 'failed')
+local count = redis.call('HMGET', KEY.count, 'tombs', 'morgue', 'processed', 'failed')
 for i = 1, 4 do count[i] = tonumber(count[i] or 0) end
-local left = redis.call('HLEN', KEYS[11])
+local left = redis.call('HLEN', KEY.stale)
 local oldest
 
 local function see(at)
@@ -26,19 +27,19 @@ local function see_job(record)
   return job
 end
 
--- see_line looks at the first jobs of a list, whatever entries of deleted jobs stand before or between them.
--- Of an entry the length of its record is asked first, so that 20,000 deleted ones cost 10 ms. Behind more of
--- them it looks on in doubling steps.
+-- see_line looks at the first jobs of a list, whatever entries of deleted jobs stand before or
+-- between them. Of an entry the length of its record is asked first, so that 20,000 deleted ones
+-- cost 10 ms. Behind more of them it looks on in doubling steps.
 local function see_line(key)
   local jobs, bytes, at, width, size = 0, 0, 0, 16, redis.call('LLEN', key)
   while at < size and jobs < 16 and bytes < 262144 do
     local ids = redis.call('LRANGE', key, at, at + width - 1)
     for i = 1, #ids do
-      local length = redis.call('HSTRLEN', KEYS[1], ids[i])
-      if length > 1 and (left == 0 or redis.call('HEXISTS', KEYS[11], ids[i]) == 0) then
+      local length = redis.call('HSTRLEN', KEY.jobs, ids[i])
+      if length > 1 and (left == 0 or redis.call('HEXISTS', KEY.stale, ids[i]) == 0) then
         bytes = bytes + length
         if bytes > 262144 and jobs > 0 then break end
-        if see_job(redis.call('HGET', KEYS[1], ids[i])) then jobs = jobs + 1 end
+        if see_job(redis.call('HGET', KEY.jobs, ids[i])) then jobs = jobs + 1 end
         if jobs == 16 then break end
       end
     end
@@ -47,30 +48,31 @@ local function see_line(key)
   end
 end
 
--- see_parked looks at what was pushed to ids in flight. Such records are small (see lib/spill.lua). Of more than
--- 1,000 the oldest is taken to be as old as the oldest flight: none was pushed before its flight began.
+-- see_parked looks at what was pushed to ids in flight. Such records are small (see lib/spill.lua).
+-- Of more than 1,000 the oldest is taken to be as old as the oldest flight: none was pushed before
+-- its flight began.
 local function see_parked()
-  local parked = redis.call('HLEN', KEYS[12])
+  local parked = redis.call('HLEN', KEY.parked)
   if parked == 0 then return end
   if parked <= 1000 then
-    for _, record in ipairs(redis.call('HGETALL', KEYS[12])) do see_job(record) end
+    for _, record in ipairs(redis.call('HGETALL', KEY.parked)) do see_job(record) end
     return
   end
-  local flat = redis.call('HGETALL', KEYS[10])
+  local flat = redis.call('HGETALL', KEY.claim)
   for i = 1, #flat, 2 do
     if string.byte(flat[i], 1) == 64 then see(tonumber(flat[i + 1])) end
   end
 end
 
-see_line(KEYS[2])
-see_line(KEYS[7])
+see_line(KEY.ready)
+see_line(KEY.suspects)
 see_parked()
-for _, key in ipairs({KEYS[3], KEYS[4]}) do
+for _, key in ipairs({KEY.due, KEY.retry}) do
   see(tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
 end
-local holder = redis.call('HMGET', KEYS[10], 'instance', 'fence')
+local holder = redis.call('HMGET', KEY.claim, 'instance', 'fence')
 return {string.format('%.0f', now),
-  redis.call('LLEN', KEYS[2]) + redis.call('LLEN', KEYS[7]) - count[1] - left,
-  redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]), redis.call('LLEN', KEYS[6]),
-  redis.call('ZCARD', KEYS[5]), redis.call('ZCARD', KEYS[9]), count[2], count[3], count[4],
-  oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0', redis.call('HLEN', KEYS[13])}
+  redis.call('LLEN', KEY.ready) + redis.call('LLEN', KEY.suspects) - count[1] - left,
+  redis.call('ZCARD', KEY.due), redis.call('ZCARD', KEY.retry), redis.call('LLEN', KEY.flight),
+  redis.call('ZCARD', KEY.blocked), redis.call('ZCARD', KEY.dead), count[2], count[3], count[4],
+  oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0', redis.call('HLEN', KEY.late)}

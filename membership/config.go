@@ -24,7 +24,6 @@ type Config struct {
 	Advertise string        // host:port at which others reach it; "" = Bind
 	Join      []string      // host:port of seeds
 	TTL       time.Duration // lease ttl, which the timing follows; 0 = 6 s
-	Rejoin    time.Duration // how often seeds and peers are joined again; 0 = 10 s
 	// Peers returns host:port of further processes, such as those with a live lease;
 	// nil = none.
 	Peers func(ctx context.Context) ([]string, error)
@@ -39,18 +38,14 @@ type Config struct {
 }
 
 const (
-	defaultTTL    = 6 * time.Second
-	defaultRejoin = 10 * time.Second
-	maxName       = 255 // bytes of a memberlist label
-	maxProcess    = 200 // bytes of node/boot: a packet holds it twice, or beside a meta
+	defaultTTL = 6 * time.Second
+	maxName    = 255 // bytes of a memberlist label
+	maxProcess = 200 // bytes of node/boot: a packet holds it twice, or beside a meta
 )
 
 func (c Config) withDefaults() Config {
 	if c.TTL == 0 {
 		c.TTL = defaultTTL
-	}
-	if c.Rejoin == 0 {
-		c.Rejoin = defaultRejoin
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -67,8 +62,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("membership: Node %q and Boot %q: want both, and no slash in Boot", c.Node, c.Boot)
 	case len(c.process()) > maxProcess:
 		return fmt.Errorf("membership: Node and Boot have %d bytes with a slash, want at most %d: Node is %.50q…", len(c.process()), maxProcess, c.Node)
-	case c.TTL < 0 || c.Rejoin < 0:
-		return fmt.Errorf("membership: TTL %s and Rejoin %s must not be negative", c.TTL, c.Rejoin)
+	case c.TTL < 0:
+		return fmt.Errorf("membership: TTL %s must not be negative", c.TTL)
 	}
 	for i, key := range c.Keys {
 		if err := memberlist.ValidateKey(key); err != nil {
@@ -175,8 +170,9 @@ func advertised(address string) (ip string, port int, err error) {
 	return found[0].String(), port, nil
 }
 
-// lineLog passes the library's log on at debug level, but for what unknown senders send: a process that gossips with another key,
-// none, or for another cluster is warned of, as a node with a wrong key is one too.
+// lineLog passes the library's log on at debug level, but for what unknown senders send: a process
+// that gossips with another key, none, or for another cluster is warned of, as a node with a wrong
+// key is one too.
 type lineLog struct {
 	log *slog.Logger
 
@@ -205,7 +201,8 @@ func (l *lineLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// strange reports whether a line tells of a message that could not be decrypted, or has another label.
+// strange reports whether a line tells of a message that could not be decrypted, or has another
+// label.
 func strange(line string) bool {
 	return strings.Contains(line, "[ERR]") && strings.Contains(line, "from=") && (strings.Contains(line, "crypt") || strings.Contains(line, "label"))
 }

@@ -89,7 +89,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// FuzzMeta: whatever a stranger gossips is read or taken for nothing.
+// FuzzMeta: whatever arrives as gossip is read or taken for nothing.
 func FuzzMeta(f *testing.F) {
 	for _, seed := range []string{`{"n":3,"r":7947,"d":true,"s":"x","l":true}`, `{"n":1,"later":[1]}`, `{"n":"x"}`, "", "{"} {
 		f.Add([]byte(seed))

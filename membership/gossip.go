@@ -22,9 +22,7 @@ type Gossip struct {
 	conf    *memberlist.Config
 	table   *table
 	dirty   chan struct{} // one slot: the meta has changed
-	rejoin  chan struct{} // one slot: join without waiting
 	address atomic.Pointer[string]
-	keysMu  sync.Mutex // serializes SetKeys
 
 	metaMu sync.Mutex // guards meta
 	meta   Meta
@@ -44,8 +42,7 @@ func New(cfg Config) (*Gossip, error) {
 	if err != nil {
 		return nil, fmt.Errorf("membership: %w", err)
 	}
-	g := &Gossip{cfg: cfg, conf: conf, table: newTable(meta), meta: cfg.Meta,
-		dirty: make(chan struct{}, 1), rejoin: make(chan struct{}, 1)}
+	g := &Gossip{cfg: cfg, conf: conf, table: newTable(meta), meta: cfg.Meta, dirty: make(chan struct{}, 1)}
 	conf.Delegate, conf.Events = g.table, g.table
 	return g, nil
 }
@@ -98,49 +95,6 @@ func (g *Gossip) Update(change func(*Meta)) error {
 		g.meta = meta
 		g.table.setMeta(data)
 		wake(g.dirty)
-	}
-	return nil
-}
-
-// Rejoin asks for a join of seeds and peers now.
-func (g *Gossip) Rejoin() { wake(g.rejoin) }
-
-// SetKeys replaces the keys. To rotate without losing a process: everywhere append the
-// new key, then everywhere put it first, then everywhere drop the old one. Gossip
-// that began without keys stays without.
-func (g *Gossip) SetKeys(keys [][]byte) error {
-	g.keysMu.Lock()
-	defer g.keysMu.Unlock()
-	ring := g.conf.Keyring
-	if ring == nil {
-		return errors.New("set gossip keys: started without keys; restart with one")
-	}
-	if len(keys) == 0 {
-		return errors.New("set gossip keys: none given; want at least one")
-	}
-	for i, key := range keys {
-		if err := memberlist.ValidateKey(key); err != nil {
-			return fmt.Errorf("set gossip keys: key %d has %d bytes, want 16, 24 or 32", i+1, len(key))
-		}
-	}
-	for _, key := range keys {
-		if err := ring.AddKey(key); err != nil {
-			return fmt.Errorf("set gossip keys: %w", err)
-		}
-	}
-	if err := ring.UseKey(keys[0]); err != nil {
-		return fmt.Errorf("set gossip keys: %w", err)
-	}
-	return dropOthers(ring, keys)
-}
-
-func dropOthers(ring *memberlist.Keyring, keys [][]byte) error {
-	for _, old := range ring.GetKeys() {
-		if !slices.ContainsFunc(keys, func(key []byte) bool { return string(key) == string(old) }) {
-			if err := ring.RemoveKey(old); err != nil {
-				return fmt.Errorf("set gossip keys: %w", err)
-			}
-		}
 	}
 	return nil
 }
@@ -218,22 +172,24 @@ func (g *Gossip) leave(list *memberlist.Memberlist) {
 	}
 }
 
+// joinPause is how long a process that is in the gossip waits before it joins again.
+const joinPause = 10 * time.Second
+
 // joinLoop joins seeds and peers at once, every second until all have been tried and one
-// has answered, and then every Rejoin with some jitter.
+// has answered, and then every joinPause with some jitter.
 func (g *Gossip) joinLoop(ctx context.Context, list *memberlist.Memberlist) {
 	joined := false
 	for {
 		if g.join(ctx, list) {
 			joined = true
 		}
-		pause := g.cfg.Rejoin
+		pause := joinPause
 		if !joined {
-			pause = min(pause, time.Second)
+			pause = time.Second
 		}
 		timer := time.NewTimer(pause + rand.N(pause/10+1))
 		select {
 		case <-ctx.Done():
-		case <-g.rejoin:
 		case <-timer.C:
 		}
 		timer.Stop()

@@ -25,7 +25,7 @@ func TestJoinUpdateLeave(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the update is heard", func() bool { return first.Succeeded(second.instance()) })
+		eventually(t, "the update has come", func() bool { return first.Succeeded(second.instance()) })
 		member := first.Members()[1]
 		if want := (Meta{N: 2, Draining: true, RaftInfo: "B#1.1"}); member.Meta != want {
 			t.Errorf("got meta %+v, want %+v", member.Meta, want)
@@ -38,9 +38,9 @@ func TestJoinUpdateLeave(t *testing.T) {
 		}
 		third := all[2]
 		third.leave()
-		eventually(t, "the goodbye is heard", func() bool { return agree(all[:2], Left, third) })
+		eventually(t, "the goodbye has come", func() bool { return agree(all[:2], Left, third) })
 		if got := first.State(Instance{"n4", "B", 1}); got != Unknown {
-			t.Errorf("a stranger: got %s, want unknown", got)
+			t.Errorf("an unknown node: got %s, want unknown", got)
 		}
 	})
 }
@@ -81,7 +81,7 @@ func TestPartitionHeals(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		var peers atomic.Pointer[[]string]
 		peers.Store(new([]string))
-		cfg := Config{TTL: ttl, Rejoin: 200 * time.Millisecond,
+		cfg := Config{TTL: ttl,
 			Peers: func(context.Context) ([]string, error) { return *peers.Load(), nil }}
 		all := startAll(t, n, cfg, "n1", "n2", "n3", "n4")
 		left, right := all[:2], all[2:]
@@ -102,7 +102,7 @@ func TestPeersAreEnough(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		first := start(t, n, Config{Node: "n1", TTL: ttl})
 		calls := atomic.Int32{}
-		second := start(t, n, Config{Node: "n2", TTL: ttl, Rejoin: 50 * time.Millisecond,
+		second := start(t, n, Config{Node: "n2", TTL: ttl,
 			Peers: func(context.Context) ([]string, error) {
 				if calls.Add(1) < 3 {
 					return nil, errors.New("no leases to be read")
@@ -137,21 +137,9 @@ func TestSockets(t *testing.T) {
 	eventually(t, "the end is noticed", func() bool { return all[0].State(all[1].instance()) != Alive })
 }
 
-// TestPortTaken: Run says so.
-func TestPortTaken(t *testing.T) {
-	t.Parallel()
-	first := start(t, nil, Config{Node: "n1", TTL: ttl})
-	g, err := New(Config{Cluster: "c", Node: "n2", Boot: "b", Bind: first.Address()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Run(context.Background()); err == nil || !strings.Contains(err.Error(), first.Address()) {
-		t.Errorf("got %v, want an error that names %s", err, first.Address())
-	}
-}
-
-// TestBytesOfGossip: an idle second costs each node the same packets in a small and in a large cluster, and what one node has to say
-// anew costs each of the others a few copies of it, one more each time the cluster is some times as large.
+// TestBytesOfGossip: an idle second costs each node the same packets in a small and in a large
+// cluster, and what one node has to say anew costs each of the others a few copies of it, one more
+// each time the cluster is some times as large.
 func TestBytesOfGossip(t *testing.T) {
 	t.Parallel()
 	const seconds = 20

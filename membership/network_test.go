@@ -36,7 +36,7 @@ type network struct {
 	ends map[string]*transport // by address
 	cut  map[string]int        // the island an address is on
 	port int                   // last one given
-	sent int                   // bytes of packets, whoever sent them
+	sent int                   // bytes of packets, of all processes
 }
 
 // packets is how many bytes of packets have been sent so far.
@@ -201,7 +201,8 @@ func agree(observers []*process, state State, observed ...*process) bool {
 	return true
 }
 
-// patience is the bubble's time, and on loopback that of a machine which runs all packages' tests at once.
+// patience is the bubble's time, and on loopback that of a machine which runs all packages' tests
+// at once.
 const patience = time.Minute
 
 // eventually waits for a condition and returns how long it took.

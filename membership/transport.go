@@ -17,8 +17,9 @@ import (
 	"github.com/lowkiq/lowkiq/internal/connlimit"
 )
 
-// What an unknown sender may send before memberlist has authenticated it. It keeps a stream in memory as it arrives, up
-// to 20 MiB each, and knows only at its end whether the sender has the key.
+// What an unknown sender may send before memberlist has authenticated it. It keeps a stream in
+// memory as it arrives, up to 20 MiB each, and knows only at its end whether the sender has the
+// key.
 const (
 	maxStreams     = 128      // at once; one more ends the one that has lasted longest
 	maxStreamsFrom = 64       // of one address, where several nodes may live
@@ -41,7 +42,8 @@ type boundTransport struct {
 	pumps   sync.WaitGroup
 }
 
-// listen opens the ports of a configuration. Of port 0, TCP and UDP have to be free at the same number.
+// listen opens the ports of a configuration. Of port 0, TCP and UDP have to be free at the same
+// number.
 func listen(conf *memberlist.Config) (*boundTransport, error) {
 	tries := 1
 	if conf.BindPort == 0 {
@@ -89,7 +91,8 @@ func (t *boundTransport) passStreams() {
 	}
 }
 
-// passPackets drops what no member sends, and does not keep the reader's buffer of 64 KiB for each packet.
+// passPackets drops what no member sends, and does not keep the reader's buffer of 64 KiB for each
+// packet.
 func (t *boundTransport) passPackets() {
 	for {
 		select {
@@ -127,7 +130,8 @@ type stream struct {
 	over atomic.Bool // its bytes have been given back
 }
 
-// Read ends a stream that sends more than the state of a large cluster, or more than there is room for.
+// Read ends a stream that sends more than the state of a large cluster, or more than there is room
+// for.
 func (s *stream) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
 	size := int64(n)

@@ -49,7 +49,8 @@ type Histogram struct {
 // Observe counts a duration; one below zero counts as zero.
 func (h *Histogram) Observe(d time.Duration) {
 	seconds := max(0, d.Seconds())
-	// First the bucket: a reader that takes the classic ones first never finds more there than in all.
+	// First the bucket: a reader that takes the classic ones first never finds more there than in
+	// all.
 	h.buckets[bucketOf(seconds)-firstBucket].Add(1)
 	classic, _ := slices.BinarySearch(classicBounds, seconds)
 	h.classic[classic].Add(1)

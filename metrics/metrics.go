@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics are what a node counts while it works.
@@ -33,57 +34,60 @@ type Metrics struct {
 
 // New makes the metrics and registers them.
 func New(registry prometheus.Registerer) *Metrics {
-	byQueue := []string{"queue"}
+	factory := promauto.With(registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return factory.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"queue"})
 	}
 	rare := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: classicBounds, NativeHistogramBucketFactor: 1.1})
+		return factory.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: classicBounds, NativeHistogramBucketFactor: 1.1})
+	}
+	often := func(name, help string) *histograms {
+		all := newHistograms(name, help)
+		registry.MustRegister(all)
+		return all
 	}
 	m := &Metrics{
-		processed:   counter("lowkiq_jobs_processed_total", "Job ids handled and acknowledged.", byQueue...),
-		failed:      counter("lowkiq_jobs_failed_total", "Failures of job ids.", byQueue...),
-		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, or with the process killed too often.", byQueue...),
-		redelivered: counter("lowkiq_jobs_redelivered_total", "Job ids that were in flight when their shard was claimed, and are handled again.", byQueue...),
-		handler:     newHistograms("lowkiq_handler_seconds", "Duration of handler calls."),
-		wait:        newHistograms("lowkiq_wait_seconds", "Time from a job's due time to its handler."),
-		processWait: newHistograms("lowkiq_process_wait_seconds", "Time that a batch waits for a free process of its handler, or until its queue's concurrency allows another call."),
-		owned:       prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_shards_owned", Help: "Shards that this node works on."}, byQueue),
-		shards:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_queue_shards", Help: "Shards of the queue, whoever works on them."}, byQueue),
+		processed:   counter("lowkiq_jobs_processed_total", "Job ids handled and acknowledged.", "queue"),
+		failed:      counter("lowkiq_jobs_failed_total", "Failures of job ids.", "queue"),
+		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, or with the process killed too often.", "queue"),
+		redelivered: counter("lowkiq_jobs_redelivered_total", "Job ids that were in flight when their shard was claimed, and are handled again.", "queue"),
+		overdue:     counter("lowkiq_handler_overdue_total", "Handler calls that had not returned 30 s after their timeout.", "queue"),
 		fenced:      counter("lowkiq_fenced_total", "Operations that Redis refused because another instance holds the shard.", "op"),
-		overdue:     counter("lowkiq_handler_overdue_total", "Handler calls that had not returned 30 s after their timeout.", byQueue...),
-		ownerless: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_shards_unowned",
-			Help: "Shards that no live node owns, as the leader found; nothing is exported by others."}, byQueue),
-		unhandled: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_queue_unhandled",
-			Help: "1 if no live node handles the queue, as the leader found; nothing is exported by others."}, byQueue),
-		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "lowkiq_handler_ready",
-			Help: "1 while the queue's handler on this node can work, 0 while its process or endpoint cannot be had; of handlers that know."}, byQueue),
-		Unreplicated: prometheus.NewCounter(prometheus.CounterOpts{Name: "lowkiq_claims_unreplicated_total",
-			Help: "Claims that no replica of Redis had confirmed after 100 ms."}),
-		Moves:    prometheus.NewCounter(prometheus.CounterOpts{Name: "lowkiq_shard_moves_total", Help: "Shards that this node claimed or released."}),
-		Handover: rare("lowkiq_handover_seconds", "Time from the wish to release a shard to its release."),
-		Unowned:  rare("lowkiq_unowned_seconds", "Time from the wish to claim a shard to its claim."),
 
-		RaftLeader: gauge("lowkiq_raft_leader", "1 if this node leads the cluster."),
-		Generation: gauge("lowkiq_generation", "Index of the assignment that this node has applied."),
+		handler:     often("lowkiq_handler_seconds", "Duration of handler calls."),
+		wait:        often("lowkiq_wait_seconds", "Time from a job's due time to its handler."),
+		processWait: often("lowkiq_process_wait_seconds", "Time that a batch waits for a free process of its handler, or until its queue's concurrency allows another call."),
+
+		owned:     gauge("lowkiq_shards_owned", "Shards that this node works on."),
+		shards:    gauge("lowkiq_queue_shards", "Shards of the queue, whoever works on them."),
+		ownerless: gauge("lowkiq_shards_unowned", "Shards that no live node owns, as the leader found; nothing is exported by others."),
+		unhandled: gauge("lowkiq_queue_unhandled", "1 if no live node handles the queue, as the leader found; nothing is exported by others."),
+		ready: gauge("lowkiq_handler_ready",
+			"1 while the queue's handler on this node can work, 0 while its process or endpoint cannot be had; of handlers that know."),
+
+		Unreplicated: factory.NewCounter(prometheus.CounterOpts{Name: "lowkiq_claims_unreplicated_total",
+			Help: "Claims that no replica of Redis had confirmed after 100 ms."}),
+		Moves:      factory.NewCounter(prometheus.CounterOpts{Name: "lowkiq_shard_moves_total", Help: "Shards that this node claimed or released."}),
+		Handover:   rare("lowkiq_handover_seconds", "Time from the wish to release a shard to its release."),
+		Unowned:    rare("lowkiq_unowned_seconds", "Time from the wish to claim a shard to its claim."),
+		RaftLeader: factory.NewGauge(prometheus.GaugeOpts{Name: "lowkiq_raft_leader", Help: "1 if this node leads the cluster."}),
+		Generation: factory.NewGauge(prometheus.GaugeOpts{Name: "lowkiq_generation", Help: "Index of the assignment that this node has applied."}),
 	}
-	remaining := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "lowkiq_lease_remaining_seconds", Help: "Time until this node must stop working unless it renews its lease; 0 without a lease.",
 	}, m.leaseRemaining)
 	// Each operation from the start: increase() does not see the step from no series to 1.
 	for _, op := range []string{"pop", "ack", "nack", "bury", "release"} {
 		m.fenced.WithLabelValues(op)
 	}
-	registry.MustRegister(m.processed, m.failed, m.buried, m.redelivered, m.handler, m.wait, m.processWait, m.owned, m.shards, m.fenced, m.overdue, m.ownerless, m.unhandled, m.ready, m.Unreplicated,
-		m.Moves, m.Handover, m.Unowned, remaining, m.RaftLeader, m.Generation)
 	return m
 }
 
-// LeaseRemaining sets the function that knows how long the node may still work: it is called for every
-// scrape, as the time runs on while nothing is renewed.
+// LeaseRemaining sets the function that knows how long the node may still work: it is called for
+// every scrape, as the time runs on while nothing is renewed.
 func (m *Metrics) LeaseRemaining(ask func() time.Duration) { m.remaining.Store(&ask) }
 
 func (m *Metrics) leaseRemaining() float64 {

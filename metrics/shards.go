@@ -19,8 +19,8 @@ type Figures struct {
 	Morgue int            // payloads in the morgue
 }
 
-// Shards exports the figures of the owned shards, and, on the leader, of those without an owner. Read is called for every scrape. All
-// fields are needed.
+// Shards exports the figures of the owned shards, and, on the leader, of those without an owner.
+// Read is called for every scrape. All fields are needed.
 type Shards struct {
 	Read    func(ctx context.Context) (map[string]Figures, error) // by queue
 	Timeout time.Duration                                         // of one read

@@ -1,22 +1,25 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// What is pushed through a node, by its client or its API, obeys the queue's rules: it is stored encoded, handled
-// decoded, and bounded by the same limits.
+// What is pushed through a node, by its client or its API, obeys the queue's rules: it is stored
+// encoded, handled decoded, and bounded by the same limits.
 func TestPushThroughNodeObeysRules(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -37,7 +40,7 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 		return errors.Join(n.Handle(QueueConfig{Name: "orders", Shards: 1, Push: rules}, lowkiq.HandlerFunc(handle)), web.Serve(n, web.Config{}))
 	}).serving()
 	const secret = `"4711"`
-	if err := n.Client().Pause(t.Context(), "orders"); err != nil {
+	if err := n.Client().Registry().Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
 	n.renew()
@@ -67,12 +70,12 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 		t.Errorf("push without the codec: got %v, want %v", err, queue.ErrCodec)
 	}
 	for _, id := range []string{"http", "go"} {
-		job, ok, err := orders.Job(t.Context(), id)
+		job, ok, err := browse.Of(orders).Job(t.Context(), id)
 		if err != nil || !ok || string(job.Payloads[0].Data) != text.EncodeToString([]byte(secret)) {
 			t.Errorf("%s: got %v, %v, %v, want it stored encoded", id, job.Payloads, ok, err)
 		}
 	}
-	if err := n.Client().Resume(t.Context(), "orders"); err != nil {
+	if err := n.Client().Registry().Resume(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
 	n.renew()
@@ -100,7 +103,7 @@ func TestShardsAsRegistered(t *testing.T) {
 		}
 		got := make(chan string, 1)
 		n := start(t, Config{Redis: server.URL()}, QueueConfig{}, func(_ context.Context, b *lowkiq.Batch) error { got <- b.Jobs[0].ID; return nil }).serving()
-		if shards := n.queues["orders"].queue.Shards; shards != want {
+		if shards := n.queues.handled["orders"].queue.Shards; shards != want {
 			t.Errorf("registered with %d: got %d shards, want %d", registered, shards, want)
 		}
 		if _, err := n.Client().Push(t.Context(), "orders", lowkiq.Push{ID: "a"}); err != nil {
@@ -126,7 +129,52 @@ func TestHalfACodec(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error that says %q", err, want)
 		}
-		n.client.Close()
-		n.leases.Close()
+		n.Close()
+	}
+}
+
+// stamp is a middleware that leaves its name.
+func stamp(name string, trail *[]string) Middleware {
+	return func(next lowkiq.Handler) lowkiq.Handler {
+		return lowkiq.HandlerFunc(func(ctx context.Context, b *lowkiq.Batch) error {
+			*trail = append(*trail, name+" sees "+string(b.Jobs[0].Payloads[0].Data))
+			defer func() { *trail = append(*trail, name+" ends") }()
+			return next.Handle(ctx, b)
+		})
+	}
+}
+
+func TestMiddlewaresAndDecode(t *testing.T) {
+	t.Parallel()
+	n, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	var trail []string
+	err = n.Handle(QueueConfig{
+		Name: "orders", Middlewares: []Middleware{stamp("outer", &trail), stamp("inner", &trail)},
+		Push: queue.PushRules{Codec: queue.Codec{
+			Name:   "bare",
+			Encode: func(p []byte) ([]byte, error) { return bytes.TrimPrefix(p, []byte("plain ")), nil },
+			Decode: func(p []byte) ([]byte, error) { return append([]byte("plain "), p...), nil },
+		}},
+	}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+		trail = append(trail, "handler sees "+string(b.Jobs[0].Payloads[0].Data))
+		return nil
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := &lowkiq.Batch{Jobs: []lowkiq.Job{{ID: "a", Payloads: []lowkiq.Payload{{Data: []byte("x")}}}}}
+	if err := n.queues.handled["orders"].handler.Handle(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"outer sees plain x", "inner sees plain x", "handler sees plain x", "inner ends", "outer ends"}
+	if !reflect.DeepEqual(trail, want) {
+		t.Errorf("got %q, want %q", trail, want)
+	}
+	if got := string(batch.Jobs[0].Payloads[0].Data); got != "x" {
+		t.Errorf("the node's own batch was changed: payload is %q, want x", got)
 	}
 }

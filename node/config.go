@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,15 +28,17 @@ import (
 
 // Config describes a node. The zero value of a field is its default.
 type Config struct {
-	Name    string // stable name of the node. Default: the host's name; if a live node has it, <host>-2, -3, …
+	// Name is the node's stable name. Default: the host's; if a live node has it, <host>-2, -3, …
+	Name    string
 	Redis   string // see queue.Config.Redis
 	Cluster string // nodes of one cluster share it. Default "default"
 
 	// Concurrency bounds the handler calls of the node. Default GOMAXPROCS x 4.
 	Concurrency int
-	// TTL of the lease, 3 s to 120 s. Default 6 s. Renewal every TTL/6; handlers are
-	// cancelled 0.7 TTL after the last good renewal, or when a shard is found to be another
-	// node's; one that still runs 0.2 TTL later leads to OnOverrun. After a crash without witnesses, shards stand still for a TTL.
+	// TTL of the lease, 3 s to 120 s. Default 6 s. Renewal every TTL/6; handlers are cancelled 0.7
+	// TTL after the last good renewal, or when a shard is found to be another node's; one that
+	// still runs 0.2 TTL later leads to OnOverrun. After a crash without witnesses, shards stand
+	// still for a TTL.
 	TTL time.Duration
 	// PollInterval is how often a busy shard, or one without a confirmed subscription,
 	// is looked at. Default 1 s; idle shards are polled less and less, down to every 60 s.
@@ -72,14 +76,13 @@ type Config struct {
 
 	Version  string               // shown in the lease and by status
 	Log      *slog.Logger         // default: slog.Default()
-	Registry *prometheus.Registry // default: a new one, with the collectors of Go and of the process
+	Registry *prometheus.Registry // default: a new one, with the collectors of Go and the process
 
-	// FormatError makes the text kept with a failed job. Default: err.Error().
+	// FormatError makes the text kept with a failed job. Default: err.Error(); that of a panic has
+	// its stack.
 	FormatError func(error) string
 	// OnStart is called before the first claim; an error ends Run.
 	OnStart func() error
-	// LastWords is called when Run ends with an error.
-	LastWords func(error)
 	// OnOverrun is called when a handler ignores its cancelled context for so long that
 	// another node may get, or has, its shard. Default: log all stacks, exit with status 75. It
 	// must not return with the handler still running.
@@ -91,8 +94,10 @@ type QueueConfig struct {
 	Name   string
 	Shards int // default: as registered, 16 for a new queue; fixed once the queue is registered
 
-	BatchSize        int           // ids per handler call. Default 1
-	Concurrency      int           // handler calls of the queue on this node at once. Default: Config.Concurrency, or the processes of its handler
+	BatchSize int // ids per handler call. Default 1
+	// Concurrency bounds the handler calls of the queue on this node at once. Default:
+	// Config.Concurrency, or the processes of its handler.
+	Concurrency      int
 	ShardConcurrency int           // batches of different ids of a shard at once. Default 1
 	Prefetch         int           // most ids popped at once. Default 100
 	HandlerTimeout   time.Duration // default 30 m; negative = none
@@ -128,18 +133,6 @@ const (
 	Seq Scheduler = "seq" // the shard that waits longest first
 )
 
-func orInt(v *int, value int) {
-	if *v == 0 {
-		*v = value
-	}
-}
-
-func orTime(v *time.Duration, value time.Duration) {
-	if *v == 0 {
-		*v = value
-	}
-}
-
 func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Name == "" {
 		host, err := os.Hostname()
@@ -148,20 +141,16 @@ func (cfg Config) withDefaults() (Config, error) {
 		}
 		cfg.Name = host
 	}
-	if cfg.Cluster == "" {
-		cfg.Cluster = "default"
-	}
-	orInt(&cfg.fewNodes, cluster.DefaultFewNodes)
-	orInt(&cfg.Concurrency, runtime.GOMAXPROCS(0)*4)
-	orTime(&cfg.TTL, 6*time.Second)
-	orTime(&cfg.PollInterval, time.Second)
-	orTime(&cfg.ShutdownTimeout, 25*time.Second)
+	cfg.Cluster = cmp.Or(cfg.Cluster, "default")
+	cfg.fewNodes = cmp.Or(cfg.fewNodes, cluster.DefaultFewNodes)
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, runtime.GOMAXPROCS(0)*4)
+	cfg.TTL = cmp.Or(cfg.TTL, 6*time.Second)
+	cfg.PollInterval = cmp.Or(cfg.PollInterval, time.Second)
+	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, 25*time.Second)
 	if cfg.now == nil {
 		cfg.now = lease.SinceBoot
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 		cfg.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -252,21 +241,17 @@ func checkAdvertise(host string) error {
 }
 
 func (cfg QueueConfig) withDefaults() QueueConfig {
-	orInt(&cfg.Shards, 16)
-	orInt(&cfg.BatchSize, 1)
-	orInt(&cfg.ShardConcurrency, 1)
-	orInt(&cfg.Prefetch, 100)
-	orTime(&cfg.HandlerTimeout, 30*time.Minute)
-	orInt(&cfg.MaxRetryCount, 25)
-	orInt(&cfg.MaxCrashes, 3)
-	if cfg.Exhausted == "" {
-		cfg.Exhausted = queue.Skip
-	}
-	if cfg.Scheduler == "" {
-		cfg.Scheduler = Lag
-	}
+	cfg.Shards = cmp.Or(cfg.Shards, 16)
+	cfg.BatchSize = cmp.Or(cfg.BatchSize, 1)
+	cfg.ShardConcurrency = cmp.Or(cfg.ShardConcurrency, 1)
+	cfg.Prefetch = cmp.Or(cfg.Prefetch, 100)
+	cfg.HandlerTimeout = cmp.Or(cfg.HandlerTimeout, 30*time.Minute)
+	cfg.MaxRetryCount = cmp.Or(cfg.MaxRetryCount, 25)
+	cfg.MaxCrashes = cmp.Or(cfg.MaxCrashes, 3)
+	cfg.Exhausted = cmp.Or(cfg.Exhausted, queue.Skip)
+	cfg.Scheduler = cmp.Or(cfg.Scheduler, Lag)
 	if cfg.RetryIn == nil {
-		cfg.RetryIn = DefaultRetryIn
+		cfg.RetryIn = runner.DefaultRetryIn
 	}
 	return cfg
 }
@@ -287,24 +272,12 @@ func (cfg QueueConfig) Validate() error {
 	if cfg.MaxCrashes == 1 {
 		errs = append(errs, fmt.Errorf("queue %q: max_crashes is 1, want 2 or more, or none: one crash does not tell which of the jobs at work has caused it", cfg.Name))
 	}
-	policies := []string{string(queue.Skip), string(queue.Bury), string(queue.Block)}
-	errs = append(errs, oneOf(cfg.Name, "exhausted", string(cfg.Exhausted), policies...))
-	errs = append(errs, oneOf(cfg.Name, "scheduler", string(cfg.Scheduler), string(Lag), string(Seq)))
-	return errors.Join(errs...)
-}
-
-func oneOf(name, field, value string, allowed ...string) error {
-	for _, a := range allowed {
-		if a == value {
-			return nil
+	oneOf := func(field, value string, allowed ...string) {
+		if !slices.Contains(allowed, value) {
+			errs = append(errs, fmt.Errorf("queue %q: %s is %q, want %s", cfg.Name, field, value, strings.Join(allowed, " or ")))
 		}
 	}
-	return fmt.Errorf("queue %q: %s is %q, want %s", name, field, value, strings.Join(allowed, " or "))
+	oneOf("exhausted", string(cfg.Exhausted), string(queue.Skip), string(queue.Bury), string(queue.Block))
+	oneOf("scheduler", string(cfg.Scheduler), string(Lag), string(Seq))
+	return errors.Join(errs...)
 }
-
-// PanicError is the failure of a handler that panicked.
-type PanicError = runner.PanicError
-
-// DefaultRetryIn is Lowkiq's delay: count^4 + 15 + rand(30) * (count+1) seconds, where
-// count is 0 after the first failure.
-func DefaultRetryIn(count int) time.Duration { return runner.DefaultRetryIn(count) }

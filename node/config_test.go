@@ -51,3 +51,14 @@ func TestAdvertise(t *testing.T) {
 		}
 	}
 }
+
+// TestMaxCrashes: one crash is no proof.
+func TestMaxCrashes(t *testing.T) {
+	t.Parallel()
+	for most, want := range map[int]string{0: "", -1: "", 1: "max_crashes is 1, want 2 or more", 2: ""} {
+		err := QueueConfig{Name: "orders", MaxCrashes: most}.Validate()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d: got %v, want %q", most, err, want)
+		}
+	}
+}

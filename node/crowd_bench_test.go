@@ -1,12 +1,11 @@
 package node
 
 import (
-	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -18,7 +17,11 @@ func BenchmarkCrowd(b *testing.B) {
 		b.StopTimer()
 		url := redistest.Start(b).URL()
 		b.StartTimer()
-		crowd := startCrowd(b, url, nodes, shards)
+		var crowd []*running
+		for i := range nodes { // any of them finds the others by their leases
+			cfg := Config{Name: fmt.Sprintf("n%03d", i), Redis: url, Bind: "127.0.0.1:0", TTL: 6 * time.Second, Log: slog.New(slog.DiscardHandler)}
+			crowd = append(crowd, start(b, cfg, QueueConfig{Shards: shards}, nothing))
+		}
 		awaitCrowd(b, crowd, shards/nodes)
 		b.StopTimer()
 		for _, m := range crowd {
@@ -32,25 +35,6 @@ func BenchmarkCrowd(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// startCrowd starts nodes together; any of them finds the others by their leases.
-func startCrowd(b *testing.B, url string, nodes, shards int) (crowd []*running) {
-	b.Helper()
-	for i := range nodes {
-		n, err := New(Config{Name: fmt.Sprintf("n%03d", i), Redis: url, Bind: "127.0.0.1:0"})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := n.Handle(QueueConfig{Name: "orders", Shards: shards}, lowkiq.HandlerFunc(nothing)); err != nil {
-			b.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		run := &running{Node: n, t: b, cancel: cancel, ended: make(chan struct{})}
-		go func() { defer close(run.ended); run.err = n.Run(ctx) }()
-		crowd = append(crowd, run)
-	}
-	return crowd
-}
-
 func awaitCrowd(b *testing.B, crowd []*running, each int) {
 	b.Helper()
 	begun, tick := time.Now(), time.NewTicker(20*time.Millisecond)
@@ -58,10 +42,7 @@ func awaitCrowd(b *testing.B, crowd []*running, each int) {
 	for last := time.Now(); ; <-tick.C {
 		full, owned := 0, 0
 		for _, m := range crowd {
-			n := 0
-			if in := m.instance(); in != nil {
-				n = len(in.claims.All())
-			}
+			n := max(0, m.owns())
 			owned += n
 			if n == each {
 				full++

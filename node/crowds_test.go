@@ -13,9 +13,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// TestCrowdsDrain: many payloads of many ids are handled by a node with the default ttl, which keeps its lease
-// meanwhile, and in pieces. "make bench" asks for as many as the limits of ids allow: 36 ids with 10,000 payloads in each
-// of four shards.
+// TestCrowdsDrain: many payloads of many ids are handled by a node with the default ttl, which
+// keeps its lease meanwhile, and in pieces. "make bench" asks for as many as the limits of ids
+// allow: 36 ids with 10,000 payloads in each of four shards.
 func TestCrowdsDrain(t *testing.T) {
 	t.Parallel()
 	ids, each := 8, 2500

@@ -42,19 +42,19 @@ func TestLeaderWithFlappingRedis(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
 	server := redistest.Start(t)
-	var members []*member
-	proxies := map[*member]*redistest.Proxy{}
+	var members []*running
+	proxies := map[*running]*redistest.Proxy{}
 	for i := range 3 {
 		proxy := redistest.NewProxy(t, server.Addr())
-		m := startMemberWith(t, Config{Name: fmt.Sprintf("n%d", i+1), Redis: proxy.URL(), TTL: ttl}, 12)
+		m := startMember(t, Config{Name: fmt.Sprintf("n%d", i+1), Redis: proxy.URL(), TTL: ttl}, 12)
 		members, proxies[m] = append(members, m), proxy
 	}
 	awaitSpread(t, []int{4, 4, 4}, members...)
-	leads := func(m *member) bool { return m.cluster.Status().Leading }
-	await(t, "three voters", func() bool { return len(members[0].cluster.Status().Voters) == 3 })
+	leads := func(m *running) bool { return m.cluster.Load().Status().Leading }
+	await(t, "three voters", func() bool { return len(members[0].cluster.Load().Status().Voters) == 3 })
 	leader := members[slices.IndexFunc(members, leads)]
-	followers := slices.DeleteFunc(slices.Clone(members), func(m *member) bool { return m == leader })
-	record := leader.cluster.Status().Record
+	followers := slices.DeleteFunc(slices.Clone(members), func(m *running) bool { return m == leader })
+	record := leader.cluster.Load().Status().Record
 	flap(t, proxies[leader], ttl/3, ttl/4)
 	proxies[followers[0]].Refuse(true)
 	proxies[followers[0]].DropAll()
@@ -64,7 +64,7 @@ func TestLeaderWithFlappingRedis(t *testing.T) {
 		return leader.owns()+followers[1].owns() == 12
 	})
 	t.Logf("owned elsewhere after %s", time.Since(cut))
-	if got := followers[1].cluster.Status().Record; got != record {
+	if got := followers[1].cluster.Load().Status().Record; got != record {
 		t.Errorf("got record %d, want still %d: leadership is handed over, no new group founded", got, record)
 	}
 	if !leads(followers[1]) {

@@ -12,44 +12,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
 )
-
-// TestDamagedRecord: a record that cannot be read stops neither its shard nor its neighbours,
-// and it is kept.
-func TestDamagedRecord(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	p := open(t, server.URL(), 1)
-	p.push(lowkiq.Push{ID: "bad", Payload: []byte("1")})
-	db := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2, DisableIdentity: true})
-	defer db.Close()
-	const shard = "lk:{default/orders/1/0}:"
-	if err := db.HSet(t.Context(), shard+"jobs", "bad", "not a record").Err(); err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var got []string
-	start(t, Config{Redis: server.URL()}, QueueConfig{Shards: 1}, func(_ context.Context, batch *lowkiq.Batch) error {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, job := range batch.Jobs {
-			got = append(got, job.ID)
-		}
-		return nil
-	})
-	for i := range 3 {
-		p.push(lowkiq.Push{ID: fmt.Sprint("good", i), Payload: []byte("1")})
-		await(t, "the job beside it is handled", func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Equal(got, []string{"good0", "good1", "good2"}[:i+1])
-		})
-	}
-	if kept, err := db.HGet(t.Context(), shard+"aside", "jobs:bad").Result(); kept != "not a record" {
-		t.Errorf("got %q, %v set aside, want the record", kept, err)
-	}
-}
 
 // TestLaterRecord: a record of a later release's form is neither damaged nor anybody's to
 // mend here. Its id stays in flight, untouched, its neighbours are handled, and the node's
@@ -101,16 +65,15 @@ func TestLaterRecord(t *testing.T) {
 	}
 	kept("while a node runs")
 	await(t, "its lease says so", func() bool {
-		instances, err := p.client.Instances(t.Context())
-		return err == nil && len(instances) == 1 && strings.Contains(strings.Join(refusalsOf(instances[0]), ""), "form of a later release")
+		return strings.Contains(strings.Join(p.refusals(), ""), "form of a later release")
 	})
 	n.stop()
-	audit, err := p.client.Audit(t.Context(), queue.AuditConfig{})
-	if err != nil || len(audit.Faults) != 2 || audit.Faults[0].Kind != queue.LaterRecord || audit.Faults[1].Kind != queue.LaterRecord {
-		t.Errorf("audit: got %+v %v, want two records of a later release", audit.Faults, err)
+	report, err := audit.Run(t.Context(), p.client, audit.Config{})
+	if err != nil || len(report.Faults) != 2 || report.Faults[0].Kind != audit.LaterRecord || report.Faults[1].Kind != audit.LaterRecord {
+		t.Errorf("audit: got %+v %v, want two records of a later release", report.Faults, err)
 	}
-	for _, fault := range audit.Faults {
-		if done, err := p.client.Repair(t.Context(), fault); done || err != nil {
+	for _, fault := range report.Faults {
+		if done, err := audit.Repair(t.Context(), p.client, fault); done || err != nil {
 			t.Errorf("%s: repaired %v (%v), want it left alone", fault, done, err)
 		}
 	}

@@ -4,8 +4,7 @@
 //
 // Build a [Node] with [New], give each of its queues a handler with [Node.Handle], and call
 // [Node.Run], which works until its context ends and then drains. A program that also pushes does
-// so with [Node.Client]. What a node knows of its cluster is told by [Node.Status], [Node.Shards],
-// [Node.Members], [Node.Plan] and [Node.Why]; [Node.Drain] empties a node.
+// so with [Node.Client]. What a node knows of its cluster is told by [Node.Cluster].
 //
 // A node has a stable name. Each run of its process is a boot; what holds a lease is
 // an instance, "<node>/<boot>.<n>". A process whose lease is lost goes on as instance

@@ -8,50 +8,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
-
-// TestDrain: batches in flight finish and are acknowledged, nothing new starts, shards are
-// released and the lease is dropped.
-func TestDrain(t *testing.T) {
-	t.Parallel()
-	srv := redistest.Start(t)
-	p := open(t, srv.URL(), 2)
-	p.push(append(numbered("a", 0, 1), numbered("b", 0, 1)...)...)
-	began, release := make(chan string, 10), make(chan struct{})
-	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 2, ShardConcurrency: 1}, func(ctx context.Context, b *lowkiq.Batch) error {
-		began <- b.Jobs[0].ID
-		<-release
-		return ctx.Err()
-	})
-	run.serving()
-	busy := 1
-	receive(t, "a handler", began)
-	if p.Of("a") != p.Of("b") {
-		receive(t, "the other handler", began)
-		busy++
-	}
-	in := run.instance()
-	run.cancel()
-	await(t, "draining", in.draining.Load)
-	for _, r := range in.claims.All() {
-		r.Runner.Stop() // as the drain does
-	}
-	p.push(numbered("c", 0, 1)...)
-	close(release)
-	run.stop()
-	s := p.stats()
-	if int(s.Processed) != busy || s.Failed != 0 || s.Jobs.Ready != 3-busy || s.Jobs.InFlight != 0 {
-		t.Errorf("%d processed, %d failed, %+v; want %d, 0, the others ready", s.Processed, s.Failed, s.Jobs, busy)
-	}
-	for i := range 2 {
-		if owner, err := p.Shard(i).Owner(t.Context()); err != nil || owner.Instance != "" {
-			t.Errorf("%q owns shard %d, %v", owner.Instance, i, err)
-		}
-	}
-	if instances, err := p.client.Instances(t.Context()); err != nil || len(instances) != 0 {
-		t.Errorf("%d instances are left, %v", len(instances), err)
-	}
-}
 
 // TestShutdownTimeout: patience ends; handlers are cancelled with ErrShutdown, and their
 // jobs go back without a retry spent. What they say is done, is.
@@ -76,7 +34,7 @@ func TestShutdownTimeout(t *testing.T) {
 	if s.Processed != 1 || s.Failed != 0 || s.Jobs.Ready != 1 {
 		t.Errorf("%d processed, %d failed, %+v; want 1, 0, one ready", s.Processed, s.Failed, s.Jobs)
 	}
-	job, _, err := p.Job(t.Context(), "b")
+	job, _, err := browse.Of(p.Queue).Job(t.Context(), "b")
 	if err != nil || job.RetryCount != -1 || job.Error != "" {
 		t.Errorf("b has retry count %d, error %q, %v; want -1, none", job.RetryCount, job.Error, err)
 	}
@@ -86,7 +44,7 @@ func TestShutdownTimeout(t *testing.T) {
 func TestCancelledStart(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	n, err := New(Config{Redis: srv.URL(), LastWords: func(err error) { t.Errorf("last words: %v", err) }})
+	n, err := New(Config{Redis: srv.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,8 +37,8 @@ func Example() {
 	}
 }
 
-// A node of a cluster, with the API, the metrics and the dashboard. Without Pages it serves, and the
-// program links, no dashboard.
+// A node of a cluster, with the API, the metrics and the dashboard. Without Pages it serves, and
+// the program links, no dashboard.
 func Example_dashboard() {
 	n, err := node.New(node.Config{Redis: "redis://127.0.0.1:6379/0", Bind: "127.0.0.1:7946"})
 	if err != nil {

@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -25,10 +26,14 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-func (l *lines) has(words ...string) bool {
+func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
+	return l.text.String()
+}
+
+func (l *lines) has(words ...string) bool {
+	for line := range strings.Lines(l.String()) {
 		found := true
 		for _, word := range words {
 			found = found && strings.Contains(line, word)
@@ -40,17 +45,14 @@ func (l *lines) has(words ...string) bool {
 	return false
 }
 
-// TestFailuresAreLogged: a failed batch and a burial are warnings, a panic is an error with its stack.
+// TestFailuresAreLogged: a failed batch and a burial are warnings, a panic is an error with its
+// stack.
 func TestFailuresAreLogged(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	var log lines
-	n, err := New(Config{Name: "n1", Redis: srv.URL(), TTL: calmTTL, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = n.Handle(QueueConfig{Name: "orders", Shards: 1, RetryIn: func(int) time.Duration { return time.Hour }}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+	start(t, Config{Redis: srv.URL(), Log: slog.New(slog.NewTextHandler(&log, nil))}, QueueConfig{Shards: 1}, func(_ context.Context, b *lowkiq.Batch) error {
 		switch b.Jobs[0].ID {
 		case "panics":
 			panic("poison")
@@ -58,13 +60,7 @@ func TestFailuresAreLogged(t *testing.T) {
 			return lowkiq.Bury{Reason: "no such account"}
 		}
 		return errBoom
-	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
+	})
 	p.ids("fails", 1)
 	p.push(lowkiq.Push{ID: "dead"}, lowkiq.Push{ID: "panics"})
 	await(t, "three lines", func() bool {
@@ -72,61 +68,59 @@ func TestFailuresAreLogged(t *testing.T) {
 			log.has("level=WARN", `msg="jobs buried"`, "id=dead", `err="no such account"`) &&
 			log.has("level=ERROR", `msg="handler panicked"`, "panic=poison", "TestFailuresAreLogged")
 	})
-	cancel()
-	if err := receive(t, "the end", ended); err != nil {
-		t.Error(err)
-	}
 }
 
-// TestFailureLog: one line of a queue and kind in a while, which counts those left out.
-func TestFailureLog(t *testing.T) {
+// TestFailure: one line in a while, which counts those left out; it is over once nothing has failed
+// for some time.
+func TestFailure(t *testing.T) {
 	t.Parallel()
-	var l failureLog
-	for i, c := range []struct {
-		queue string
-		kind  failureKind
-		at    time.Duration
-		left  int
-		ok    bool
-	}{
-		{"a", "batch failed", 0, 0, true},
-		{"a", "batch failed", failureEvery / 3, 0, false},
-		{"a", "batch failed", failureEvery / 2, 0, false},
-		{"a", "jobs buried", failureEvery / 2, 0, true},
-		{"b", "batch failed", failureEvery / 2, 0, true},
-		{"a", "batch failed", failureEvery, 2, true},
-		{"a", "batch failed", 2 * failureEvery, 0, true},
-	} {
-		if left, ok := l.may(c.queue, c.kind, c.at); left != c.left || ok != c.ok {
-			t.Errorf("%d: got %d, %v; want %d, %v", i, left, ok, c.left, c.ok)
-		}
-	}
-}
-
-// TestOutageLog: an outage has a line in a longer while, and is over once nothing has failed for some time.
-func TestOutageLog(t *testing.T) {
-	t.Parallel()
-	var l failureLog
+	const every, calm = 30 * time.Second, 2 * time.Second
+	var f failure
 	may := func(at time.Duration, left int, ok bool) {
 		t.Helper()
-		if l, o := l.may("", redisAway, at); l != left || o != ok {
+		if l, o := f.may(time.Hour+at, every); l != left || o != ok {
 			t.Errorf("at %s: got %d, %v; want %d, %v", at, l, o, left, ok)
 		}
 	}
 	over := func(at time.Duration, left int, ok bool) {
 		t.Helper()
-		if l, o := l.over("", redisAway, at, outageCalm); l != left || o != ok {
+		if l, o := f.over(time.Hour+at, calm); l != left || o != ok {
 			t.Errorf("at %s: over: got %d, %v; want %d, %v", at, l, o, left, ok)
 		}
 	}
 	over(0, 0, false)
 	may(0, 0, true)
-	may(outageEvery-1, 0, false)
-	over(outageEvery, 0, false) // one operation fails, another does not
-	may(outageEvery, 1, true)
-	may(outageEvery+1, 0, false)
-	over(outageEvery+outageCalm, 0, false)
-	over(outageEvery+1+outageCalm, 1, true)
-	over(2*outageEvery, 0, false)
-	may(2*outageEvery, 0, true)
+	may(every/2, 0, false)
+	may(every-1, 0, false)
+	over(every, 0, false) // one operation fails, another does not
+	may(every, 2, true)
+	may(every+1, 0, false)
+	over(every+calm, 0, false)
+	over(every+1+calm, 1, true)
+	over(2*every, 0, false)
+	may(2*every, 0, true)
+	may(3*every, 0, true)
+}
+
+// TestFailureLog: each failure has its lines, and those of long ago are forgotten.
+func TestFailureLog(t *testing.T) {
+	t.Parallel()
+	var l failureLog
+	for i, c := range []struct {
+		what string
+		ok   bool
+	}{{"a", true}, {"a", false}, {"b", true}, {"b", false}, {"a", false}} {
+		if _, ok := l.may(c.what); ok != c.ok {
+			t.Errorf("%d: got %v, want %v", i, ok, c.ok)
+		}
+	}
+	for i := range failureLines {
+		l.may(fmt.Sprint(i))
+	}
+	for _, f := range l.of {
+		f.seen -= time.Hour
+	}
+	if l.may("another"); len(l.of) != 1 {
+		t.Errorf("%d failures are known, want one", len(l.of))
+	}
 }

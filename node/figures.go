@@ -8,9 +8,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// What a scrape asks of the node.
-
-// figures reads the owned shards for a scrape, and those that nobody owns if this node leads.
+// figures reads the owned shards for a scrape, and those without an owner if this node leads.
 func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) {
 	in := n.current.Load()
 	if in == nil {
@@ -20,7 +18,7 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 	for _, o := range in.claims.All() {
 		shards = append(shards, o.Claim.Shard)
 	}
-	shards = append(shards, n.unowned.list(in)...)
+	shards = append(shards, n.orphans.except(in.claims)...)
 	stats, err := n.client.Stats(ctx, shards...)
 	if err != nil {
 		return nil, err
@@ -48,21 +46,10 @@ func (n *Node) slotsInUse() metrics.Use {
 	return metrics.Use{Total: n.cfg.Concurrency}
 }
 
-func (n *Node) childrenInUse() map[string]metrics.Use {
-	all := map[string]metrics.Use{}
-	for name, on := range n.queues {
-		if on.children != nil {
-			running, busy := on.children()
-			all[name] = metrics.Use{Total: running, Busy: busy}
-		}
-	}
-	return all
-}
-
 // release is the version of lowkiq: as configured, else as the program was linked with it.
-func (n *Node) release() string {
-	if n.cfg.Version != "" {
-		return n.cfg.Version
+func (cfg Config) release() string {
+	if cfg.Version != "" {
+		return cfg.Version
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range info.Deps {

@@ -19,12 +19,11 @@ func TestFigures(t *testing.T) {
 			<-release
 			return context.DeadlineExceeded
 		}).serving()
-	m := &member{Node: run.Node}
 	want := func(name string, value float64, labels ...string) {
 		t.Helper()
 		got, series := 0.0, 0
 		await(t, name, func() bool {
-			got, series = scrape(t, m, name, labels...)
+			got, series = scrape(t, run, name, labels...)
 			return series == 1 && got == value
 		})
 	}
@@ -40,6 +39,45 @@ func TestFigures(t *testing.T) {
 	close(release)
 	want("lowkiq_jobs_buried_total", 1, "orders")
 	want("lowkiq_slots_busy", 0)
+}
+
+// What a node exports says of jobs that are due whether they have failed before, and counts each in
+// one state.
+func TestLateJobsAreExported(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	p := open(t, url, 1)
+	p.push(lowkiq.Push{ID: "a"}, lowkiq.Push{ID: "b"}, lowkiq.Push{ID: "c"})
+	claim, err := p.Shard(0).Claim(t.Context(), "n0/1", queue.Fresh, queue.Owner{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	popped, err := claim.Pop(t.Context(), queue.PopRequest{IDs: 3, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, job := range popped.Jobs {
+		_, err := claim.Nack(t.Context(), queue.Nack{Flight: popped.Flight, ID: job.ID, Kind: queue.Retry, Error: "boom"})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.push(lowkiq.Push{ID: "fresh"})
+	_, err = claim.Release(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.client.Registry().Pause(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	nodes := []*running{start(t, Config{Redis: url}, QueueConfig{Shards: 1}, nothing)}
+	await(t, "4 jobs are ready", func() bool { return total(t, nodes, "lowkiq_queue_jobs", "orders", "ready") == 4 })
+	if got := total(t, nodes, "lowkiq_queue_jobs_failed", "orders"); got != 3 {
+		t.Errorf("got %v failed jobs, want 3", got)
+	}
+	if got := total(t, nodes, "lowkiq_queue_jobs", "orders"); got != 4 {
+		t.Errorf("got %v jobs of all states, want 4", got)
+	}
 }
 
 // A registry of the node's own has what Go and the process tell of themselves.

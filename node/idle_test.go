@@ -39,7 +39,7 @@ func TestIdleCost(t *testing.T) {
 	clock := sinceBoot()
 	polls := func(d time.Duration) {
 		for end := clock + d; clock < end; clock += time.Second {
-			in.pollOnce(t.Context(), clock, time.Second)
+			in.wakeups.pollOnce(t.Context(), clock)
 		}
 	}
 	polled := 0

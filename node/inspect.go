@@ -1,44 +1,60 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// What the node answers when it is asked about the cluster. A node that is in none
-// answers from the leases and claims in Redis.
+// inspector answers what is asked of the cluster. A node that is in none answers from the leases
+// and claims in Redis.
+type inspector struct {
+	client  *queue.Client
+	cluster *atomic.Pointer[cluster.Cluster] // holds nil before Run, and without a cluster
+	// here says where this process has an id, if it is the owner that is asked for.
+	here func(owner string, s lowkiq.Shard, id string) (where queue.Whereabouts, isOwner bool)
+}
 
 // Status describes the cluster and its nodes, without the queues.
-func (n *Node) Status(ctx context.Context) (status.Status, error) {
-	known := status.Status{Cluster: n.cfg.Cluster}
-	if n.cluster != nil {
-		n.describe(&known)
+func (x *inspector) Status(ctx context.Context) (status.Status, error) {
+	known := status.Status{Cluster: x.client.Cluster()}
+	joined := x.cluster.Load()
+	if joined != nil {
+		describe(joined, &known)
 	}
-	instances, err := n.client.Instances(ctx)
+	instances, err := x.client.Leases().All(ctx)
 	if err != nil {
 		return known, fmt.Errorf("status: %w", err)
 	}
-	left, err := n.client.LeasesLeft(ctx, instances...)
+	left, err := x.client.Leases().Left(ctx, instances...)
 	if err != nil {
 		return known, fmt.Errorf("status: %w", err)
 	}
 	for i, other := range instances {
-		known.Nodes = append(known.Nodes, n.nodeStatus(other, left[i]))
-		known.Warnings = append(append(known.Warnings, refusalsOf(other)...), unreadyOf(other)...)
+		info, err := identity.ParseLease(other.Lease)
+		if err != nil {
+			info = identity.Lease{} // there is none, or it tells nothing
+		}
+		known.Nodes = append(known.Nodes, nodeStatus(other, info, left[i], joined))
+		known.Warnings = slices.Concat(known.Warnings, refusalsOf(info), unreadyOf(info))
 	}
-	entries, damaged, err := n.client.ReadRegistry(ctx)
+	entries, damaged, err := x.client.Registry().Read(ctx)
 	if err != nil {
 		return known, fmt.Errorf("status: %w", err)
 	}
@@ -54,44 +70,47 @@ func (n *Node) Status(ctx context.Context) (status.Status, error) {
 }
 
 // describe adds what Raft says, and what is wrong with the cluster.
-func (n *Node) describe(known *status.Status) {
-	record := n.cluster.Status().Record
-	known.Generation = status.Generation{Record: strconv.FormatUint(record, 10), Index: n.cluster.Assignment().Generation.Index}
-	known.Leader = n.cluster.Leader()
-	known.Warnings = append(known.Warnings, n.cluster.Warnings()...)
+func describe(joined *cluster.Cluster, known *status.Status) {
+	record := joined.Status().Record
+	known.Generation = status.Generation{Record: strconv.FormatUint(record, 10), Index: joined.Assignment().Generation.Index}
+	known.Leader = joined.Leader()
+	known.Warnings = append(known.Warnings, joined.Warnings()...)
 }
 
 // Owners judges shards by the assignment and the leases of now.
-func (n *Node) Owners(ctx context.Context) (status.Owners, error) {
-	live, err := n.holders(ctx)
-	if err != nil {
-		return nil, err
-	}
-	agreed := n.agreed()
-	return func(s lowkiq.Shard, holder string) (assigned string, state status.ShardState) {
+func (x *inspector) Owners(ctx context.Context) (status.Owners, error) {
+	_, owners, err := x.owners(ctx)
+	return owners, err
+}
+
+// owners also returns the leases, by instance.
+func (x *inspector) owners(ctx context.Context) (map[string]identity.Lease, status.Owners, error) {
+	live, err := leased(ctx, x.client.Leases())
+	agreed := x.cluster.Load().Agreed()
+	return live, func(s lowkiq.Shard, holder string) (assigned string, state status.ShardState) {
 		if agreed != nil {
 			assigned = agreed.Owner(s)
 		}
 		return assigned, shardState(s.Queue, holder, assigned, agreed != nil, live)
-	}, nil
+	}, err
 }
 
 // nodeStatus is what the lease of an instance says, with what is left of it.
-func (n *Node) nodeStatus(other queue.Instance, left time.Duration) status.Node {
-	if other.Lease == nil {
-		return status.Node{Name: identity.NodeOf(other.Name), Instance: other.Name, State: status.Gone}
+func nodeStatus(other lease.Instance, info identity.Lease, left time.Duration, joined *cluster.Cluster) status.Node {
+	s := status.Node{
+		Name: cmp.Or(info.Node, identity.NodeOf(other.Name)), Instance: other.Name, State: status.Live, HTTP: info.HTTP,
 	}
-	info, err := identity.ParseLease(other.Lease)
-	if err != nil {
-		return status.Node{Name: identity.NodeOf(other.Name), Instance: other.Name, State: status.Live}
-	}
-	s := status.Node{Name: info.Node, Instance: info.Instance, State: status.Live, HTTP: info.HTTP}
-	s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()
-	if n.cluster != nil {
-		s.Voter = slices.Contains(n.cluster.Status().Voters, info.RaftInfo.Server)
-	}
-	if info.Draining {
+	switch {
+	case other.Lease == nil:
+		s.State = status.Gone
+	case info.Draining:
 		s.State = status.Draining
+	}
+	if info.TTL > 0 {
+		s.LeaseAge = max(0, time.Duration(info.TTL)*time.Millisecond-left).Seconds()
+	}
+	if joined != nil {
+		s.Voter = slices.Contains(joined.Status().Voters, info.RaftInfo.Server)
 	}
 	for _, owned := range info.Queues {
 		s.Shards += owned
@@ -100,8 +119,8 @@ func (n *Node) nodeStatus(other queue.Instance, left time.Duration) status.Node 
 }
 
 // Handled names, for each queue, the nodes whose leases say that they handle it.
-func (n *Node) Handled(ctx context.Context) (status.Handled, error) {
-	instances, err := n.client.Instances(ctx)
+func (x *inspector) Handled(ctx context.Context) (status.Handled, error) {
+	instances, err := x.client.Leases().All(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -121,9 +140,9 @@ func (n *Node) Handled(ctx context.Context) (status.Handled, error) {
 	return handled, nil
 }
 
-// holders are the instances that have a lease, by name.
-func (n *Node) holders(ctx context.Context) (map[string]identity.Lease, error) {
-	instances, err := n.client.Instances(ctx)
+// leased are the instances that have a lease, by name.
+func leased(ctx context.Context, index *lease.Index) (map[string]identity.Lease, error) {
+	instances, err := index.All(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -139,55 +158,40 @@ func (n *Node) holders(ctx context.Context) (map[string]identity.Lease, error) {
 	return live, nil
 }
 
-// agreed is the assignment, nil if none is known.
-func (n *Node) agreed() *plan.Assignment {
-	if n.cluster == nil {
-		return nil
-	}
-	a := n.cluster.Assignment()
-	if a.Generation == (plan.Generation{}) {
-		return nil
-	}
-	return a
-}
-
 // Shards lists the shards of all queues, by queue and index, and how they are looked after.
-func (n *Node) Shards(ctx context.Context) ([]status.Shard, error) {
-	live, err := n.holders(ctx)
+func (x *inspector) Shards(ctx context.Context) ([]status.Shard, error) {
+	_, owners, err := x.owners(ctx)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := n.client.Registry(ctx)
+	entries, err := x.client.Registry().Entries(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var list []status.Shard
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		q, err := n.client.Queue(ctx, name)
+		q, err := x.client.Queue(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		shards := q.All()
-		stats, err := n.client.Stats(ctx, shards...)
+		stats, err := x.client.Stats(ctx, shards...)
 		if err != nil {
 			return nil, err
 		}
 		for i, s := range shards {
-			list = append(list, shardStatus(s.Shard, stats[i], n.agreed(), live))
+			list = append(list, shardStatus(s.Shard, stats[i], owners))
 		}
 	}
 	return list, nil
 }
 
-func shardStatus(s lowkiq.Shard, stats queue.Stats, agreed *plan.Assignment, live map[string]identity.Lease) status.Shard {
-	one := status.Shard{
-		Queue: s.Queue, Index: s.Index, Owner: stats.Owner.Instance, Fence: stats.Owner.Fence, Lag: stats.Lag.Seconds(),
+func shardStatus(s lowkiq.Shard, stats queue.Stats, owners status.Owners) status.Shard {
+	assigned, state := owners(s, stats.Owner.Instance)
+	return status.Shard{
+		Queue: s.Queue, Index: s.Index, Assigned: assigned, State: state,
+		Owner: stats.Owner.Instance, Fence: stats.Owner.Fence, Lag: stats.Lag.Seconds(),
 	}
-	if agreed != nil {
-		one.Assigned = agreed.Owner(s)
-	}
-	one.State = shardState(s.Queue, one.Owner, one.Assigned, agreed != nil, live)
-	return one
 }
 
 // shardState says how a shard is looked after. Without an assignment every live node
@@ -210,12 +214,13 @@ func shardState(queueName, owner, assigned string, agreed bool, live map[string]
 }
 
 // Members lists what gossip says of processes.
-func (n *Node) Members() ([]status.Member, error) {
-	if n.cluster == nil {
+func (x *inspector) Members() ([]status.Member, error) {
+	joined := x.cluster.Load()
+	if joined == nil {
 		return nil, status.ErrNoCluster
 	}
 	var list []status.Member
-	for _, m := range n.cluster.Members() {
+	for _, m := range joined.Members() {
 		list = append(list, status.Member{
 			Node: m.Instance.Node, Instance: m.Instance.String(), Boot: m.Instance.Boot, State: m.State.String(),
 			Address: m.Address, Since: float64(m.Since.UnixMilli()) / 1000, Draining: m.Meta.Draining,
@@ -224,13 +229,14 @@ func (n *Node) Members() ([]status.Member, error) {
 	return list, nil
 }
 
-// Plan says what would move: it plans with nodes added and removed. An added node is taken to handle every
-// queue, with weight 1.
-func (n *Node) Plan(ctx context.Context, add, remove []string) ([]status.Move, error) {
-	if n.cluster == nil {
+// Plan says what would move: it plans with nodes added and removed. An added node is taken to
+// handle every queue, with weight 1.
+func (x *inspector) Plan(ctx context.Context, add, remove []string) ([]status.Move, error) {
+	joined := x.cluster.Load()
+	if joined == nil {
 		return nil, status.ErrNoCluster
 	}
-	view, err := n.cluster.Look(ctx)
+	view, err := joined.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +245,7 @@ func (n *Node) Plan(ctx context.Context, add, remove []string) ([]status.Move, e
 		return nil, err
 	}
 	var moves []status.Move
-	for _, m := range plan.Compute(n.cluster.Assignment(), nodes, view.Queues).Moves {
+	for _, m := range plan.Compute(joined.Assignment(), nodes, view.Queues).Moves {
 		moves = append(moves, status.Move{Queue: m.Shard.Queue, Index: m.Shard.Index, From: m.From, To: m.To, Reason: m.Reason.String()})
 	}
 	return moves, nil
@@ -279,8 +285,8 @@ func unknownNode[T any](name string, known map[string]T) error {
 }
 
 // Drain passes a wish on to the newest live instance of a node, be it this one.
-func (n *Node) Drain(ctx context.Context, name string, on bool) (string, error) {
-	live, err := n.holders(ctx)
+func (x *inspector) Drain(ctx context.Context, name string, on bool) (string, error) {
+	live, err := leased(ctx, x.client.Leases())
 	if err != nil {
 		return "", err
 	}
@@ -294,72 +300,52 @@ func (n *Node) Drain(ctx context.Context, name string, on bool) (string, error) 
 	if !ok {
 		return "", unknownNode(name, newest)
 	}
-	heard, err := n.client.Drain(ctx, info.Instance, on)
-	if err == nil && !heard {
+	got, err := x.client.Drain(ctx, info.Instance, on)
+	if err == nil && !got {
 		err = fmt.Errorf("drain %s: %w", info.Instance, status.ErrNotHeard)
 	}
 	return info.Instance, err
 }
 
 // Why says why an id is not with a handler now.
-func (n *Node) Why(ctx context.Context, q *queue.Queue, id string) (status.Why, error) {
+func (x *inspector) Why(ctx context.Context, q *queue.Queue, id string) (status.Why, error) {
 	var f status.Facts
 	var err error
-	if f.Job, f.Found, err = q.Job(ctx, id); err != nil {
+	if f.Job, f.Found, err = browse.Of(q).Job(ctx, id); err != nil {
 		return status.Why{}, err
 	}
-	if f.Standing, err = q.Standing(ctx, id); err != nil {
+	if f.Position, err = browse.Of(q).Position(ctx, id); err != nil {
 		return status.Why{}, err
 	}
-	entries, err := n.client.Registry(ctx)
+	entries, err := x.client.Registry().Entries(ctx)
 	if err != nil {
 		return status.Why{}, err
 	}
-	live, err := n.holders(ctx)
+	live, owners, err := x.owners(ctx)
 	if err != nil {
 		return status.Why{}, err
 	}
 	f.Paused = entries[q.Name].Paused
-	f.Shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.Standing.Owner}, n.agreed(), live)
+	f.Shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.Position.Owner}, owners)
 	f.Handled = shardState(q.Name, "", "", false, live) == status.Claiming
 	f.Refused = live[f.Shard.Owner].RefusedFor(q.Of(id).Shard)
 	f.Unready = live[f.Shard.Owner].Unready[q.Name]
-	if f.Job.State == queue.InFlight && f.Alive() {
-		if f.Where, err = n.ask(ctx, q.Of(id), f.Shard.Owner, id); err != nil {
+	if f.Job.State == browse.StateInFlight && f.Alive() {
+		if f.Where, err = x.ask(ctx, q.Of(id), f.Shard.Owner, id); err != nil {
 			return status.Why{}, err
 		}
 	}
 	return f.Why(id), nil
 }
 
-// Where is an id in flight: does it wait for a process, or has a handler begun? Only the node that
-// popped it knows.
+// askPatience is how long another node may take to say where it has an id.
+const askPatience = time.Second
 
-func (in *instance) whereabouts(s lowkiq.Shard, id string) queue.Whereabouts {
-	if o := in.claims.Get(s); o != nil {
-		return o.Runner.Whereabouts(id)
+// ask finds out where the owner of a shard has an id in flight: only the owner knows whether it
+// waits for a process or a handler has begun. An owner that does not answer leaves it open.
+func (x *inspector) ask(ctx context.Context, s *queue.Shard, owner, id string) (queue.Whereabouts, error) {
+	if where, isOwner := x.here(owner, s.Shard, id); isOwner {
+		return where, nil
 	}
-	return queue.Whereabouts{}
-}
-
-const (
-	askPatience    = time.Second            // with the node that is asked
-	answerPatience = 250 * time.Millisecond // of the one that answers: news of shards wait behind it
-)
-
-// answer tells whoever asks where an id is.
-func (in *instance) answer(q *queue.Question) {
-	ctx, cancel := context.WithTimeout(in.io, answerPatience)
-	defer cancel()
-	if err := in.node.client.Answer(ctx, q, in.whereabouts(q.Shard, q.ID)); err != nil {
-		in.trouble("answer", q.Shard, err)
-	}
-}
-
-// ask finds out where the owner of a shard has an id. One that does not answer leaves it open.
-func (n *Node) ask(ctx context.Context, s *queue.Shard, owner, id string) (queue.Whereabouts, error) {
-	if in := n.current.Load(); in != nil && in.name == owner {
-		return in.whereabouts(s.Shard, id), nil
-	}
-	return n.client.Whereabouts(ctx, owner, s, id, askPatience)
+	return x.client.Whereabouts(ctx, owner, s, id, askPatience)
 }

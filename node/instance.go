@@ -17,18 +17,36 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	queuelease "github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // sinceBoot is the clock of leases and timers: no wall clock has a part in it.
 var sinceBoot = lease.SinceBoot
 
-// instance is one lease's worth of a process's life.
+// redisClock estimates Redis's clock, for figures and timers only. This host's wall clock has no
+// part in it: it may jump.
+type redisClock struct{ offset atomic.Int64 } // from sinceBoot to Redis's clock, unix ns
+
+// saw takes in what Redis's clock is now; zero: unknown.
+func (c *redisClock) saw(now time.Time) {
+	if !now.IsZero() {
+		c.offset.Store(now.UnixNano() - int64(sinceBoot()))
+	}
+}
+
+// at is Redis's clock at a time of sinceBoot.
+func (c *redisClock) at(d time.Duration) time.Time { return time.Unix(0, c.offset.Load()+int64(d)) }
+
+// instance is one lease's worth of a process's life. It joins the lease, the claims, their runners
+// and what wakes them.
 type instance struct {
 	node   *Node
 	name   string
+	number int // counts the instances of this boot
 	log    *slog.Logger
-	keeper *lease.Keeper
-	calls  *lease.Calls // handler calls, and what ends them
+	start  time.Time // by Redis's clock, for people
+
 	// stop ends when the instance is to drain.
 	stop context.Context
 	// work ends handlers: the lease is lost, or the shutdown's patience is over. io ends
@@ -38,85 +56,95 @@ type instance struct {
 	io         context.Context
 	cancelIO   context.CancelFunc
 
-	start    time.Time     // by Redis's clock
-	begun    time.Duration // sinceBoot when it was made
-	offset   atomic.Int64  // from sinceBoot to Redis's clock, unix ns
-	slots    *runner.Slots
-	queues   map[string]*runner.Queue // by name; not written
-	process  *runner.Process
-	lanes    sync.WaitGroup // lanes of all runners
-	claims   *claims.Claims[*runner.Runner]
-	number   int // counts the instances of this boot
-	draining atomic.Bool
-	refusals *refusedOps
-	failures failureLog
-	quiet    *quiet
-	wakes    *queue.Wakes
+	clock     redisClock
+	keeper    *lease.Keeper
+	calls     *lease.Calls // handler calls, and what ends them
+	ops       *operations
+	slots     *runner.Slots
+	lanes     sync.WaitGroup // of all runners
+	claims    *claims.Claims[*runner.Runner]
+	ownership *ownership
+	wakeups   *wakeups
 }
 
+// newInstance builds the parts of an instance: those that others need come first.
 func newInstance(stop context.Context, n *Node, number int) *instance {
 	in := &instance{
-		stop: stop, node: n, name: identity.Instance(n.cfg.Name, n.boot, number), number: number, begun: sinceBoot(),
-		slots: runner.NewSlots(n.cfg.Concurrency), queues: make(map[string]*runner.Queue, len(n.queues)),
-		quiet: newQuiet(), refusals: newRefusedOps(),
-	}
-	for name, on := range n.queues {
-		in.queues[name] = on.forRunners(n.cfg.FormatError)
+		stop: stop, node: n, name: identity.Instance(n.cfg.Name, n.boot, number), number: number, slots: runner.NewSlots(n.cfg.Concurrency),
 	}
 	in.log = n.log.With("instance", in.name)
 	in.work, in.cancelWork = context.WithCancelCause(context.Background())
 	in.io, in.cancelIO = context.WithCancel(context.Background())
-	in.wakes = n.client.NewWakes(in.io, in.name)
-	in.keeper = lease.NewKeeper(n.cfg.TTL, n.cfg.now, in.info, func(err error) bool { return n.outOfReach("renew the lease", err) }, in.log)
-	in.calls = lease.NewCalls(in.keeper, in.running, func(why error) { in.cancelWork(why) }, func() { n.cfg.OnOverrun(runner.Stacks()) })
-	in.process = in.facts()
-	in.claims = in.newClaims()
+	in.keeper = lease.NewKeeper(n.cfg.TTL, n.cfg.now, in.info, func(err error) bool { return n.outages.note("renew the lease", err) }, in.log)
+	in.ops = &operations{outages: &n.outages, io: in.io, log: in.log, changed: in.keeper.Poke}
+	in.ownership = &ownership{
+		node: n.cfg.Name, boot: n.boot, ttl: n.cfg.TTL, begun: sinceBoot(), cluster: n.cluster.Load(), keeper: in.keeper,
+		queues: &n.queues, metrics: n.metrics, drained: &n.drained,
+	}
+	in.calls = lease.NewCalls(in.keeper, in.ownership.running, func(why error) { in.cancelWork(why) }, func() { n.cfg.OnOverrun(runner.Stacks()) })
+	news := n.client.NewWakes(in.io, in.name)
+	in.claims = claims.New(in.claimant(news), n.absent)
+	in.ownership.claims = in.claims
+	in.wakeups = &wakeups{
+		client: n.client, news: news, claims: in.claims, clock: &in.clock, ops: in.ops, interval: n.cfg.PollInterval, io: in.io, drain: n.drain,
+	}
 	return in
 }
 
-// facts are what runners need to know of this instance.
-func (in *instance) facts() *runner.Process {
+// claimant is what the claims need to know of this instance.
+func (in *instance) claimant(news *queue.Wakes) claims.Process[*runner.Runner] {
+	n, own := in.node, in.ownership
+	process, queues := in.worker(), make(map[string]*runner.Queue, len(n.queues.handled))
+	for name, on := range n.queues.handled {
+		queues[name] = on.forRunners(n.cfg.FormatError)
+	}
+	return claims.Process[*runner.Runner]{
+		Instance: in.name, TTL: n.cfg.TTL, Redis: claimsRedis{n.client, n.client.Leases(), news}, Log: in.log, Now: n.cfg.now,
+		Stop: in.stop, IO: in.io, Lost: in.keeper.Lost(),
+		MayWork: in.mayWork, LeaseMissing: in.keeper.Missing, Desired: own.desires, Placed: own.placed,
+		Prunes: func() bool { return !own.cluster.LooksAway() },
+		Shards: n.queues.shards, Shard: n.queues.shard,
+		Gone: n.process.Gone, Ended: n.process.Ended, Gossip: own.cluster.Dead,
+		Start: func(claim *queue.Claim) *runner.Runner {
+			s := claim.Shard.Shard
+			return runner.New(process, queues[s.Queue], s, claim.Fence, claim)
+		},
+		OpFailed: in.ops.warn,
+		Told: claims.Told{
+			Claimed: own.claimed, Gone: func(s lowkiq.Shard) { in.ops.released(s); own.released(s) },
+			Fenced: n.metrics.Fenced, AllOwned: n.settled.Store,
+			Left: func(took time.Duration) { n.metrics.Handover.Observe(took.Seconds()) },
+		},
+	}
+}
+
+// worker is what runners need to know of this instance.
+func (in *instance) worker() *runner.Process {
 	return &runner.Process{
 		Work: in.work, IO: in.io, Log: in.log, Lanes: &in.lanes, Slots: in.slots, Quarantine: &runner.QuarantineSlot{},
-		Now: sinceBoot, RedisTime: in.redisAt, SawRedisTime: in.clock, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
-		Trouble: in.troubled, Worked: in.worked,
+		Now: sinceBoot, RedisTime: in.clock.at, SawRedisTime: in.clock.saw, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
+		OpFailed: in.ops.failed, OpDone: in.ops.done,
 		Fenced: func(op string, calls func() int64) {
 			in.node.metrics.Fenced(op)
 			in.calls.EndWithClaim(calls)
 		},
-		MayLog: func(queueName, kind string) (int, bool) {
-			return in.failures.may(queueName, failureKind(kind), sinceBoot())
-		},
+		MayLog: func(queueName, kind string) (int, bool) { return in.ops.lines.may(queueName + ": " + kind) },
 	}
 }
 
 // mayWork is asked right before every handler call (I1).
 func (in *instance) mayWork() bool { return in.keeper.Holds() && in.work.Err() == nil }
 
-// clock takes in Redis's time.
-func (in *instance) clock(redis time.Time) {
-	if !redis.IsZero() {
-		in.offset.Store(redis.UnixNano() - int64(sinceBoot()))
-	}
-}
-
-// redisAt estimates Redis's clock at a time of sinceBoot, for figures and timers only. This host's wall
-// clock has no part in it: it may jump.
-func (in *instance) redisAt(d time.Duration) time.Time {
-	return time.Unix(0, in.offset.Load()+int64(d))
-}
-
 // info is what the lease says.
 func (in *instance) info() []byte {
+	n := in.node
 	info := identity.Lease{
-		Node: in.node.cfg.Name, Boot: in.node.boot, Instance: in.name, Start: in.start,
-		HTTP: in.node.URL(), Version: in.node.cfg.Version, Weight: in.node.cfg.Weight,
-		Queues: in.owned(), Draining: in.leaves(), TTL: in.node.cfg.TTL.Milliseconds(), Process: in.node.process,
-		Refused: in.refusals.list(), Unready: in.node.unready.told(), Features: queue.Features(),
+		Node: n.cfg.Name, Boot: n.boot, Instance: in.name, Start: in.start,
+		HTTP: n.URL(), Version: n.cfg.Version, Weight: n.cfg.Weight,
+		Queues: in.ownership.counts(), Draining: in.ownership.leaves(), TTL: n.cfg.TTL.Milliseconds(), Process: n.process,
+		Refused: in.ops.stuck.list(), Unready: n.ready.told(), Features: queue.Features(),
 	}
-	if c := in.node.cluster; c != nil {
-		info.Gossip, info.Raft, info.RaftInfo = c.Address(), c.RaftAddress(), c.RaftInfo()
-	}
+	in.ownership.cluster.Describe(&info)
 	value, err := json.Marshal(info)
 	if err != nil {
 		panic("node: lease: " + err.Error()) // plain strings and numbers always marshal
@@ -124,74 +152,65 @@ func (in *instance) info() []byte {
 	return value
 }
 
-// owned counts the shards of each handled queue.
-func (in *instance) owned() map[string]int {
-	counts := make(map[string]int, len(in.node.queues))
-	for name := range in.node.queues {
-		counts[name] = 0
-	}
-	for shard := range in.claims.Held() {
-		counts[shard.Queue]++
-	}
-	return counts
-}
-
 // live runs the instance until it is to stop or the lease is lost. An error says that there
 // was no lease to begin with.
 func (in *instance) live() error {
+	n := in.node
 	defer in.cancelIO()
 	defer in.cancelWork(lowkiq.ErrShutdown)
-	in.start, _ = in.node.client.Time(in.stop) // zero if unknown; for people
-	in.clock(in.start)
-	if err := in.node.registerAnew(in.stop); err != nil {
+	in.start, _ = n.client.Time(in.stop) // zero if unknown
+	in.clock.saw(in.start)
+	if err := n.queues.registerAnew(in.stop, n.absent); err != nil {
 		return err
 	}
-	who, err := json.Marshal(identity.Identity{Process: in.node.process, TTL: in.node.cfg.TTL.Milliseconds(), Children: in.node.hasChildren()})
+	who, err := json.Marshal(identity.Identity{Process: n.process, TTL: n.cfg.TTL.Milliseconds(), Children: n.queues.haveChildren()})
 	if err != nil {
 		return err
 	}
-	var taken *queue.Lease
+	var taken *queuelease.Lease
 	err = in.keeper.Take(in.stop, func(ctx context.Context) (err error) {
-		taken, err = in.node.leases.TakeLease(ctx, in.name, who, in.info(), in.node.cfg.TTL)
+		taken, err = n.leases.Leases().Take(ctx, in.name, who, in.info(), n.cfg.TTL)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	in.log.Info("lease taken", "ttl", in.node.cfg.TTL)
-	in.grant() // before the first batch: a frozen node cannot end what it has granted nothing (I1)
-	in.node.freeName(in.io, in.node.cfg.Name)
-	in.node.metrics.LeaseRemaining(in.keeper.Remaining)
-	in.node.settled.Store(false)
-	in.node.current.Store(in)
-	defer in.node.current.CompareAndSwap(in, nil)
+	in.log.Info("lease taken", "ttl", n.cfg.TTL)
+	// Before the first batch: a frozen node cannot end what it has granted nothing (I1).
+	n.queues.grant(in.keeper.Remaining())
+	n.naming.free(in.io)
+	n.metrics.LeaseRemaining(in.keeper.Remaining)
+	n.settled.Store(false)
+	n.current.Store(in)
+	defer n.current.CompareAndSwap(in, nil)
 	in.announce()
 	in.serve(taken)
 	return nil
 }
 
 // serve works until it must stop, then hands everything back.
-func (in *instance) serve(taken *queue.Lease) {
+func (in *instance) serve(taken *queuelease.Lease) {
 	var group sync.WaitGroup
 	keep, stopKeeping := context.WithCancel(context.Background())
 	loops, stopLoops := context.WithCancel(context.Background())
 	defer group.Wait()
 	defer stopKeeping()
 	group.Go(func() { in.keeper.Run(keep, taken, in.renewed) })
-	group.Go(func() { in.listen(loops) })
-	group.Go(func() { in.poll(loops) })
-	group.Go(func() { in.tellTimings(loops) })
-	group.Go(func() { in.watchHandlers(loops) })
-	group.Go(func() { in.claims.ScanOrphans(loops, in.orphans()) })
+	for _, loop := range in.loops() {
+		group.Go(func() { loop(loops) })
+	}
 	handedBack := make(chan struct{})
 	group.Go(func() { in.calls.EndWithLease(handedBack) })
 	supervised := make(chan struct{})
 	group.Go(func() { defer close(supervised); in.claims.Supervise(loops) })
 	select {
 	case <-in.stop.Done():
-		in.draining.Store(true)
+		in.ownership.draining.Store(true)
 		in.log.Info("draining", "shards", len(in.claims.All()))
-		in.handOver()
+		if in.ownership.cluster != nil {
+			in.announce()
+			in.ownership.handOver(in.io)
+		}
 	case <-in.keeper.Lost():
 		in.log.Warn("lease lost", "err", in.keeper.Why())
 		in.cancelWork(in.keeper.Why())
@@ -209,6 +228,26 @@ func (in *instance) serve(taken *queue.Lease) {
 	}
 }
 
+// loops are what runs beside the lease and the claims until the instance ends.
+func (in *instance) loops() []func(context.Context) {
+	n := in.node
+	timings := &timings{
+		read: n.metrics.Durations,
+		publish: func(ctx context.Context, all map[string]browse.Timing) error {
+			return browse.PublishTimings(ctx, n.client, in.name, all)
+		},
+		failed: func(err error) { in.ops.warn("publish timings", nil, err) },
+	}
+	scan := &orphanScan{
+		instance: in.name, cluster: in.ownership.cluster, queues: &n.queues, leases: n.leases, metrics: n.metrics, found: &n.orphans, warn: in.ops.warn,
+	}
+	return []func(context.Context){
+		in.wakeups.listen, in.wakeups.poll, timings.run,
+		func(ctx context.Context) { n.ready.watch(ctx, in.log, in.keeper.Poke) },
+		func(ctx context.Context) { in.claims.ScanOrphans(ctx, scan.needs()) },
+	}
+}
+
 // awaitCalls returns when no handler call runs; a shutdown ends those that take too long.
 func (in *instance) awaitCalls() {
 	returned := make(chan struct{})
@@ -222,28 +261,11 @@ func (in *instance) awaitCalls() {
 // announce tells the cluster at once what changed of this instance.
 func (in *instance) announce() {
 	in.keeper.Poke()
-	if c := in.node.cluster; c != nil {
-		c.Announce(in.number, in.leaves())
-	}
-}
-
-// leaves reports whether the instance gives its shards away.
-func (in *instance) leaves() bool { return in.draining.Load() || in.node.drained.Load() }
-
-// drain gives all shards away, or takes some again, until the process ends.
-func (n *Node) drain(on bool) {
-	if n.drained.Swap(on) == on {
-		return
-	}
-	n.log.Info("drain", "on", on)
-	if in := n.current.Load(); in != nil {
-		in.announce()
-		in.claims.Kick()
-	}
+	in.ownership.cluster.Announce(in.number, in.ownership.leaves())
 }
 
 // drop deletes the lease at the end of a drain.
-func (in *instance) drop(taken *queue.Lease) {
+func (in *instance) drop(taken *queuelease.Lease) {
 	ctx, cancel := context.WithTimeout(in.io, time.Second)
 	defer cancel()
 	if err := taken.Drop(ctx); err != nil {
@@ -251,112 +273,56 @@ func (in *instance) drop(taken *queue.Lease) {
 	}
 }
 
-// grant tells handlers that are processes for how long they may run on without news.
-func (in *instance) grant() {
-	for _, on := range in.node.queues {
-		if on.grant != nil {
-			on.grant(in.keeper.Remaining())
-		}
-	}
-}
-
-// errAnew ends an instance that knows a queue by shards of the past, or by none as its entry was damaged; the next one finds those of now.
+// errAnew ends an instance that knows a queue by shards of the past, or by none as its entry was
+// damaged; the next one finds those of now.
 var errAnew = errors.New("a queue was deleted and registered anew since this node started, or its entry was mended")
 
 // renewed is called after each good renewal.
 func (in *instance) renewed(ctx context.Context) {
-	in.node.inReach()
-	in.grant()
-	registry, err := in.node.readRegistry(ctx)
+	n := in.node
+	n.outages.answered()
+	n.queues.grant(in.keeper.Remaining())
+	registry, err := n.queues.read(ctx)
 	if err != nil {
-		in.trouble("read the registry", nil, err)
+		in.ops.warn("read the registry", nil, err)
 		return
 	}
-	for name, on := range in.node.queues {
+	for name, on := range n.queues.handled {
 		entry, there := registry.all[name]
 		unfit := registry.damaged[name]
 		if unfit == nil && there {
-			unfit = in.node.unfit(on, entry)
+			unfit = on.fits(entry, n.client.Redis())
 		}
 		if unfit == nil && on.queue == nil {
-			unfit = on.refused.holds(entry, in.node.cfg.TTL)
+			unfit = on.refused.holds(entry, n.cfg.TTL)
 		}
 		switch {
-		case unfit != nil: // known or not, it is not handled here, and the next instance would not find it, either
+		case unfit != nil: // it is not handled here, and the next instance would not find it, either
 		case !there && on.queue != nil:
-			in.node.registerAgain(ctx, on) // Redis lost it
+			n.queues.registerAgain(ctx, on) // Redis lost it
 			continue
 		case on.queue == nil || !on.queue.Serves(entry):
 			in.keeper.End(fmt.Errorf("%w: %w: %q", lowkiq.ErrLeaseLost, errAnew, name))
 			return
 		}
-		paused := in.cannotRead(name, cmp.Or(unfit, entry.Stores(name, on.rules.Push.Codec.Name))) || entry.Paused
-		if was := on.paused.Swap(paused); was != paused {
-			in.log.Info("queue paused or resumed", "queue", name, "paused", paused)
-			for _, o := range in.claims.All() {
-				switch {
-				case o.Shard().Queue != name:
-				case paused:
-					o.Runner.Pause()
-				default:
-					o.Runner.Wake()
-				}
-			}
-		}
+		unreadable := in.ops.unreadable(name, cmp.Or(unfit, entry.Stores(name, on.rules.Push.Codec.Name)))
+		in.pause(on, unreadable || entry.Paused)
 	}
 }
 
-// cannotRead notes why a queue is not handled here, in the log and in every node's status, or that it is again; nil
-// is no reason. It reports whether there is one. What handlers have is finished, as in a pause.
-func (in *instance) cannotRead(name string, err error) bool {
-	const op = "read the jobs of a queue"
-	whole := lowkiq.Shard{Queue: name, Index: -1} // none of its own: all of them
-	switch {
-	case err == nil && in.refusals.end(whole, op):
-		in.log.Info("the queue can be read again", "queue", name)
-	case err != nil && in.refusals.note(whole, op, err):
-		in.log.Error("this node cannot read the jobs of a queue: it handles none of them until that is mended", "queue", name, "err", err)
-	default:
-		return err != nil
-	}
-	in.keeper.Poke()
-	return err != nil
-}
-
-// running is how many handler calls run.
-func (in *instance) running() (n int64) {
-	for _, o := range in.claims.All() {
-		n += o.Runner.Calls()
-	}
-	return n
-}
-
-// trouble logs an error of Redis, the same one at most once a second, and that it is out of reach as outOfReach does.
-func (in *instance) trouble(op string, shard any, err error) {
-	if in.io.Err() != nil || errors.Is(err, context.Canceled) || in.node.outOfReach(op, err) || !in.quiet.may(op+err.Error()) {
+// pause has the runners of a queue begin nothing, or look for work again.
+func (in *instance) pause(on *handled, paused bool) {
+	if on.paused.Swap(paused) == paused {
 		return
 	}
-	in.log.Warn("redis operation not done, repeating", "op", op, "shard", shard, "err", err)
-}
-
-// quiet keeps a log readable during an outage.
-type quiet struct {
-	mu   sync.Mutex
-	last map[string]time.Time
-}
-
-func newQuiet() *quiet { return &quiet{last: map[string]time.Time{}} }
-
-func (q *quiet) may(key string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	now := time.Now()
-	if now.Sub(q.last[key]) < time.Second {
-		return false
+	in.log.Info("queue paused or resumed", "queue", on.rules.Name, "paused", paused)
+	for _, o := range in.claims.All() {
+		switch {
+		case o.Shard().Queue != on.rules.Name:
+		case paused:
+			o.Runner.Pause()
+		default:
+			o.Runner.Wake()
+		}
 	}
-	if len(q.last) > 100 {
-		clear(q.last)
-	}
-	q.last[key] = now
-	return true
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // cutter cuts connections at random until the test stops it.
@@ -64,14 +65,15 @@ func TestLostReplies(t *testing.T) {
 			proxy := redistest.NewProxy(t, srv.Addr())
 			var stop func()
 			const ids, each = 40, 15
-			w := newWitness(lanes)
 			var fails atomic.Int64
+			p := open(t, srv.URL(), 3)
+			p.judged = newJudged(t)
 			run := start(t, Config{Redis: proxy.URL(), TTL: 6 * time.Second, OnStart: func() error {
 				stop = cutter(t, proxy, rand.Uint64())
 				return nil
 			}}, QueueConfig{
 				Shards: 3, ShardConcurrency: lanes, BatchSize: 2, RetryIn: func(int) time.Duration { return time.Millisecond },
-			}, w.around(func(context.Context, *lowkiq.Batch) error {
+			}, p.judged.around(func(context.Context, *lowkiq.Batch) error {
 				if rand.IntN(10) == 0 && fails.Add(1) < 50 {
 					return errBoom
 				}
@@ -79,7 +81,6 @@ func TestLostReplies(t *testing.T) {
 			}))
 			run.serving()
 			defer stop()
-			p := open(t, srv.URL(), 3)
 			for n := range each {
 				for i := range ids {
 					p.push(numbered(fmt.Sprint("id", i), n, n+1)...)
@@ -89,7 +90,7 @@ func TestLostReplies(t *testing.T) {
 			t.Logf("%d connections were cut", proxy.Cuts())
 			stop()
 			run.stop()
-			w.check(t, ids*each)
+			p.judged.check(t, -1, lanes)
 			if owner, err := p.Shard(0).Owner(t.Context()); err != nil || owner.Instance != "" {
 				t.Errorf("after the drain %q owns a shard, %v", owner.Instance, err)
 			}
@@ -125,8 +126,8 @@ func TestForgetfulRedis(t *testing.T) {
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	held, release := make(chan struct{}, 2), make(chan struct{})
-	w := newWitness(1)
-	run := start(t, Config{Redis: srv.URL(), TTL: time.Minute}, QueueConfig{Shards: 1}, w.around(func(_ context.Context, b *lowkiq.Batch) error {
+	p.judged = newJudged(t)
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1}, p.judged.around(func(_ context.Context, b *lowkiq.Batch) error {
 		if b.Jobs[0].ID == "held" {
 			held <- struct{}{}
 			<-release
@@ -148,8 +149,40 @@ func TestForgetfulRedis(t *testing.T) {
 	p.drained()
 	p.push(numbered("after", 5, 6)...)
 	p.drained()
-	w.check(t, 7)
+	p.judged.check(t, -1, 1)
 	if got := run.instance().name; !strings.HasSuffix(got, ".1") {
 		t.Errorf("works as %s: its lease was to survive", got)
+	}
+}
+
+// TestTwoNodes: the second one waits, and takes over as soon as the first has drained.
+func TestTwoNodes(t *testing.T) {
+	tier.Usual(t)
+	t.Parallel()
+	srv := redistest.Start(t)
+	const shards = 8
+	p := open(t, srv.URL(), shards)
+	p.judged = newJudged(t)
+	handle := p.judged.around(nothing)
+	first := start(t, Config{Name: "n1", Redis: srv.URL()}, QueueConfig{Shards: shards}, handle).serving()
+	second := start(t, Config{Name: "n2", Redis: srv.URL()}, QueueConfig{Shards: shards}, handle).serving()
+	if got := second.owns(); got != 0 {
+		t.Errorf("the second node has %d shards, want 0", got)
+	}
+	const each = 40
+	for n := range each {
+		if n == each/2 {
+			first.cancel()
+		}
+		for i := range 20 {
+			p.push(numbered(fmt.Sprint("id", i), n, n+1)...)
+		}
+	}
+	p.drained()
+	second.serving()
+	p.judged.check(t, 0, 1) // a drain loses nothing
+	second.stop()
+	if instances, err := p.client.Leases().All(t.Context()); err != nil || len(instances) != 0 {
+		t.Errorf("%d instances have an entry in the index, %v; want none after two drains", len(instances), err)
 	}
 }

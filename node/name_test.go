@@ -20,9 +20,9 @@ func TestUnnamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var nodes []*member
+	var nodes []*running
 	for range 5 {
-		nodes = append(nodes, startMemberWith(t, Config{Redis: url, TTL: calmTTL}, 4))
+		nodes = append(nodes, startMember(t, Config{Redis: url, TTL: calmTTL}, 4))
 	}
 	want := []string{host, host + "-2", host + "-3", host + "-4", host + "-5"}
 	var got []string
@@ -38,7 +38,7 @@ func TestUnnamed(t *testing.T) {
 			m.stop()
 		}
 	}
-	again := startMemberWith(t, Config{Redis: url, TTL: calmTTL}, 4)
+	again := startMember(t, Config{Redis: url, TTL: calmTTL}, 4)
 	await(t, "a lease", func() bool { return again.current.Load() != nil })
 	if got := again.Name(); got != host+"-3" {
 		t.Errorf("got %q, want the name that has become free", got)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +20,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // Node handles the jobs of its queues. Build it with New, give it handlers with
@@ -35,30 +35,28 @@ type Node struct {
 	leases  *queue.Client // for the lease keeper alone
 	certs   *certs.Store  // nil: no TLS
 	metrics *metrics.Metrics
-	queues  map[string]*handled // by name; not written after Run began
+	queues  queues
+	naming  naming
+	server  server // attached, if any
 
-	current  atomic.Pointer[instance] // nil between two instances
-	settled  atomic.Bool              // every desired shard has a runner, here or with a live owner
-	server   server                   // attached, if any
-	url      atomic.Pointer[string]   // of the server
-	registry atomic.Pointer[registry] // as last read
-	unowned  unowned                  // while this node leads
-	stopped  chan struct{}            // closed when the last instance has ended
-	started  atomic.Bool
-	reserved atomic.Bool                     // the name, until the lease shows it
-	drained  atomic.Bool                     // an operator asked the node to give its shards away
-	outages  failureLog                      // of Redis; all instances and the cluster share it
-	unready  unready                         // handlers that cannot work
-	cluster  *cluster.Cluster                // nil: no cluster; set by Run before its actors
-	joined   atomic.Pointer[cluster.Cluster] // the same, for callers of the node
-	dialRaft rebalance.DialFunc              // for tests: a network with walls
+	started  atomic.Bool                     // by Run, or closed
+	stopped  chan struct{}                   // closed when the last instance has ended
+	current  atomic.Pointer[instance]        // nil between two instances
+	cluster  atomic.Pointer[cluster.Cluster] // nil without one; set by Run before its actors
+	dialRaft rebalance.DialFunc              // for tests without TLS: a network with walls; or nil
 
-	absent *claims.AbsentInstances
+	// What outlives an instance.
+	settled atomic.Bool // every desired shard has a runner, here or with a live owner
+	drained atomic.Bool // an operator asked the node to give its shards away
+	absent  *claims.AbsentInstances
+	orphans orphans   // found while this node leads
+	outages outages   // of Redis
+	ready   readiness // of its handlers
 
 	mu sync.Mutex // guards cfg.Name and log until Run has chosen the name
 }
 
-// New validates cfg and builds a node. It does not connect.
+// New validates cfg and builds a node. It does not connect. A node that is not Run is to be closed.
 func New(cfg Config) (*Node, error) {
 	unnamed := cfg.Name == ""
 	cfg, err := cfg.withDefaults()
@@ -81,15 +79,18 @@ func New(cfg Config) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("node: %w", err), client.Close())
 	}
 	n := &Node{
-		cfg: cfg, unnamed: unnamed, log: cfg.Log.With("node", cfg.Name), boot: identity.NewBoot(), process: identity.This(),
+		cfg: cfg, unnamed: unnamed, boot: identity.NewBoot(), process: identity.This(),
 		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
-		queues: map[string]*handled{}, stopped: make(chan struct{}),
-		absent: claims.NewAbsentInstances(cfg.now),
+		queues:  queues{handled: map[string]*handled{}, client: client, leases: leases},
+		stopped: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
 	}
-	cfg.Registry.MustRegister(metrics.Build(n.release()), &metrics.Working{Slots: n.slotsInUse, Children: n.childrenInUse}, &metrics.Shards{
+	n.ready = readiness{handled: n.queues.handled, ttl: cfg.TTL}
+	n.rename(cfg.Name)
+	n.naming = naming{index: client.Leases(), boot: n.boot, process: n.process, log: n.log}
+	cfg.Registry.MustRegister(metrics.Build(cfg.release()), &metrics.Working{Slots: n.slotsInUse, Children: n.queues.children}, &metrics.Shards{
 		Read: n.figures, Timeout: cfg.TTL, // a scrape must not hang longer than a lease
 		Failed: func(err error) {
-			if !n.outOfReach("read figures for a scrape", err) {
+			if !n.outages.note("read figures for a scrape", err) {
 				n.log.Warn("figures not read for a scrape", "err", err)
 			}
 		},
@@ -104,23 +105,46 @@ func (n *Node) Name() string {
 	return n.cfg.Name
 }
 
+// rename gives the node its name, for the log too.
+func (n *Node) rename(name string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cfg.Name, n.log = name, n.cfg.Log.With("node", name)
+	n.queues.log, n.outages.log = n.log, n.log
+}
+
 // Client pushes to the node's Redis and cluster, by the rules of the queues that the node
-// handles; see queue.Client.SetRules for other queues.
+// handles; see queue.Client.SetRules for other queues. It is closed with the node.
 func (n *Node) Client() *queue.Client { return n.client }
+
+// Cluster answers questions about the cluster, whose node this is, as a whole. A node without Bind
+// is in none, and answers from what Redis says of nodes.
+func (n *Node) Cluster() status.Cluster {
+	return &inspector{client: n.client, cluster: &n.cluster, here: func(owner string, s lowkiq.Shard, id string) (queue.Whereabouts, bool) {
+		if in := n.current.Load(); in != nil && in.name == owner {
+			return in.wakeups.whereabouts(s, id), true
+		}
+		return queue.Whereabouts{}, false
+	}}
+}
+
+// Metrics are what the node exports, and what else is in Config.Registry.
+func (n *Node) Metrics() prometheus.Gatherer { return n.cfg.Registry }
+
+// Gossip is the host:port at which other nodes may join this one, "" while there is none.
+func (n *Node) Gossip() string { return n.cluster.Load().Address() }
 
 // Handle makes the node handle a queue. A handler that also has a method
 // Run(context.Context) error gets it called for as long as the node runs; one that has a method
 // Ready() error is asked whether it can work. See lowkiq.Handler.
 func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
-	registered := rules.Shards == 0 // or the default
-	rules = rules.withDefaults()
 	if err := rules.Validate(); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
 	switch {
 	case handler == nil:
 		return fmt.Errorf("node: queue %q has no handler", rules.Name)
-	case n.queues[rules.Name] != nil:
+	case n.queues.handled[rules.Name] != nil:
 		return fmt.Errorf("node: queue %q has a handler already", rules.Name)
 	case n.started.Load():
 		return fmt.Errorf("node: queue %q: Handle was called after Run", rules.Name)
@@ -128,54 +152,24 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 	if codec := rules.Push.Codec; codec.Encode != nil && codec.Decode == nil {
 		return fmt.Errorf("node: queue %q: the codec encodes and does not decode: the handler would get what is stored", rules.Name)
 	}
-	for _, client := range []*queue.Client{n.client, n.leases} { // that of the leases registers a queue again that Redis has lost
+	// The leases' client registers a queue again that Redis has lost.
+	for _, client := range []*queue.Client{n.client, n.leases} {
 		if err := client.SetRules(rules.Name, rules.Push); err != nil {
 			return fmt.Errorf("node: %w", err)
 		}
 	}
-	on := &handled{rules: rules, asRegistered: registered, metrics: n.metrics.Queue(rules.Name)}
-	on.metrics.Shards.Set(float64(rules.Shards))
-	on.service, _ = handler.(interface{ Run(context.Context) error })
-	if scarce, ok := handler.(interface {
-		Reserve(context.Context) (func(context.Context) context.Context, func(), error)
-		Processes() int
-	}); ok {
-		on.reserve, on.processes, on.processWait = scarce.Reserve, scarce.Processes(), on.metrics.ProcessWait()
-	}
-	if teller, ok := handler.(interface{ Ready() error }); ok {
-		on.ready = teller.Ready
-		on.metrics.Ready().Set(1)
-	}
-	if granted, ok := handler.(interface{ Grant(time.Duration) }); ok {
-		on.grant = granted.Grant
-	}
-	if parent, ok := handler.(interface{ Children() (running, busy int) }); ok {
-		on.children = parent.Children
-	}
-	for i := len(rules.Middlewares) - 1; i >= 0; i-- {
-		handler = rules.Middlewares[i](handler)
-	}
-	if rules.Push.Codec.Decode != nil {
-		handler = runner.Decoded(rules.Push.Codec.Decode, handler) // middlewares see what the handler sees
-	}
-	on.handler = handler
-	n.queues[rules.Name] = on
+	n.queues.handled[rules.Name] = newHandled(rules, handler, n.metrics)
 	return nil
 }
 
 // Run works until ctx ends, then drains: it finishes the batches in flight, gives its
-// shards back and returns nil. It must be called once.
+// shards back and returns nil. It must be called once; it closes the node.
 func (n *Node) Run(ctx context.Context) (err error) {
 	if n.started.Swap(true) {
-		return errors.New("node: Run was called twice")
+		return errors.New("node: Run was called twice, or after Close")
 	}
-	defer func() {
-		err = errors.Join(err, n.leases.Close(), n.client.Close())
-		if err != nil && n.cfg.LastWords != nil {
-			n.cfg.LastWords(err)
-		}
-	}()
-	defer func() { n.freeName(ctx, n.cfg.Name) }()
+	defer func() { err = errors.Join(err, n.leases.Close(), n.client.Close()) }()
+	defer func() { n.naming.free(ctx) }()
 	if err := n.prepare(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before it began
@@ -185,7 +179,17 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	return n.runGroup(ctx)
 }
 
-// prepare connects and registers the queues.
+// Close ends the connections to Redis of a node that is not Run, as when Handle has failed; Client
+// may have opened some. It must not be called while Run begins. A node that runs, or has run, is
+// closed by Run: then Close does nothing, so a program may always defer it.
+func (n *Node) Close() error {
+	if n.started.Swap(true) {
+		return nil
+	}
+	return errors.Join(n.leases.Close(), n.client.Close())
+}
+
+// prepare connects, settles the name and registers the queues.
 func (n *Node) prepare(ctx context.Context) error {
 	if faults := n.cfg.exposed(); len(faults) > 0 {
 		n.log.Warn("reachable from other hosts", "detail", "insecure: "+errors.Join(faults...).Error())
@@ -197,55 +201,20 @@ func (n *Node) prepare(ctx context.Context) error {
 	if aof, known := server.Fields["aof_enabled"]; known && aof != "1" {
 		n.log.Warn("redis has no append-only file: jobs survive its restart only as far as its snapshots do", "redis", n.client.Redis())
 	}
-	if err := n.settleName(ctx); err != nil {
-		return err
-	}
-	for _, on := range n.queues {
-		if err := n.register(ctx, on); err != nil {
+	if n.unnamed {
+		name, err := n.naming.find(ctx, n.cfg.Name)
+		if err != nil {
 			return err
 		}
+		n.rename(name)
 	}
-	if err := n.readPaused(ctx); err != nil {
+	if err := n.queues.open(ctx); err != nil {
 		return err
 	}
 	if n.cfg.OnStart != nil {
 		return n.cfg.OnStart()
 	}
 	return nil
-}
-
-// register finds a queue's shards. One whose entry is damaged has none until that is mended: the node's other queues go on.
-func (n *Node) register(ctx context.Context, on *handled) error {
-	err := n.find(ctx, on)
-	if errors.Is(err, queue.ErrEntryDamaged) {
-		on.queue, err = nil, nil // the log and the status tell with the first renewal of the lease
-	}
-	return err
-}
-
-// find finds a queue's shards: those of the registry where the rules name no count.
-func (n *Node) find(ctx context.Context, on *handled) (err error) {
-	if on.asRegistered {
-		on.queue, err = n.client.Queue(ctx, on.rules.Name)
-	}
-	if !on.asRegistered || errors.Is(err, lowkiq.ErrUnknownQueue) {
-		on.queue, err = n.client.Register(ctx, lowkiq.Queue{Name: on.rules.Name, Shards: on.rules.Shards})
-	}
-	if err != nil {
-		return err
-	}
-	on.rules.Shards = on.queue.Shards
-	on.metrics.Shards.Set(float64(on.queue.Shards))
-	return n.client.PublishRules(ctx, on.rules.Name)
-}
-
-// readPaused lets a queue that was paused before the node started stay so.
-func (n *Node) readPaused(ctx context.Context) error {
-	entries, err := n.client.Registry(ctx)
-	for name, on := range n.queues {
-		on.paused.Store(entries[name].Paused)
-	}
-	return err
 }
 
 // runGroup runs the process's actors. The instances end first: the others interrupt
@@ -258,21 +227,41 @@ func (n *Node) runGroup(ctx context.Context) error {
 		defer close(n.stopped)
 		return n.instances(stop)
 	}, func(error) { cancel(lowkiq.ErrShutdown) })
-	n.addServices(&group)
-	if err := n.addServer(&group); err != nil {
-		return fmt.Errorf("node: %w", err)
+	for name, on := range n.queues.handled {
+		if on.service != nil {
+			n.addActor(&group, fmt.Sprintf("handler of queue %q: ", name), on.service.Run)
+		}
+	}
+	if n.server.serve != nil {
+		if err := n.server.open(); err != nil {
+			return fmt.Errorf("node: %w", err)
+		}
+		n.addActor(&group, "", n.server.serve)
 	}
 	if n.cfg.Bind != "" {
-		var err error
-		if n.cluster, err = cluster.New(n.clusterConfig()); err != nil {
-			return errors.Join(fmt.Errorf("node: %w", err), n.closeServer())
+		joined, err := cluster.New(n.clusterConfig())
+		if err != nil {
+			return errors.Join(fmt.Errorf("node: %w", err), n.server.close())
 		}
-		n.cluster.Add(&group, n.stopped)
-		n.joined.Store(n.cluster)
+		joined.Add(&group, n.stopped)
+		n.cluster.Store(joined)
 	}
 	left, leave := context.WithCancel(ctx)
 	group.Add(func() error { <-left.Done(); return nil }, func(error) { leave() })
 	return group.Run()
+}
+
+// addActor runs what instances need until the last one has ended. Its error ends the node, its
+// return does not.
+func (n *Node) addActor(group *run.Group, what string, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	group.Add(func() error {
+		if err := run(ctx); err != nil {
+			return fmt.Errorf("node: %s%w", what, err)
+		}
+		<-ctx.Done()
+		return nil
+	}, func(error) { <-n.stopped; cancel() })
 }
 
 // clusterConfig is what the cluster needs to know of this process.
@@ -280,17 +269,8 @@ func (n *Node) clusterConfig() cluster.Config {
 	return cluster.Config{
 		Cluster: n.cfg.Cluster, Node: n.cfg.Name, Boot: n.boot, Process: n.process, TTL: n.cfg.TTL,
 		Bind: n.cfg.Bind, Advertise: n.cfg.Advertise, Join: n.cfg.Join, GossipKeys: n.cfg.GossipKeys, Insecure: n.cfg.Insecure,
-		FewNodes: n.cfg.fewNodes, Redis: n.leases, Log: n.log, Now: n.cfg.now, Network: n.raftNetwork, Dial: n.dialRaft,
-		Registry: func(ctx context.Context, within time.Duration) (map[string]queue.Entry, error) {
-			registry := n.registry.Load()
-			if registry == nil || sinceBoot()-registry.at > within {
-				var err error
-				if registry, err = n.readRegistry(ctx); err != nil {
-					return nil, err
-				}
-			}
-			return registry.all, nil
-		},
+		FewNodes: n.cfg.fewNodes, Redis: n.leases, Leases: n.leases.Leases(), Log: n.log, Now: n.cfg.now, Network: n.raftNetwork,
+		Registry: n.queues.within,
 		Instance: func() (name string, leased bool) {
 			if in := n.current.Load(); in != nil {
 				return in.name, in.keeper.Holds()
@@ -311,7 +291,7 @@ func (n *Node) clusterConfig() cluster.Config {
 			n.metrics.RaftLeader.Set(map[bool]float64{true: 1}[leads])
 			n.metrics.Generation.Set(float64(generation))
 		},
-		OutOfReach: n.outOfReach,
+		OutOfReach: n.outages.note,
 	}
 }
 
@@ -330,7 +310,7 @@ func (n *Node) instances(stop context.Context) error {
 		case !queue.Transient(err):
 			return fmt.Errorf("node: %w", err)
 		}
-		if !n.outOfReach("take a lease", err) {
+		if !n.outages.note("take a lease", err) {
 			n.log.Warn("no lease yet", "err", err)
 		}
 		if wait.Sleep(stop) != nil {
@@ -339,34 +319,17 @@ func (n *Node) instances(stop context.Context) error {
 	}
 }
 
-// addServices runs handlers that have a loop of their own.
-func (n *Node) addServices(group *run.Group) {
-	for name, on := range n.queues {
-		if on.service == nil {
-			continue
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		group.Add(func() error {
-			err := on.service.Run(ctx)
-			if err != nil && ctx.Err() == nil {
-				return fmt.Errorf("node: handler of queue %q: %w", name, err)
-			}
-			<-ctx.Done()
-			return nil
-		}, func(error) { <-n.stopped; cancel() })
+// drain gives all shards away, or takes some again, until the process ends.
+func (n *Node) drain(on bool) {
+	if n.drained.Swap(on) == on {
+		return
+	}
+	n.log.Info("drain", "on", on)
+	if in := n.current.Load(); in != nil {
+		in.announce()
+		in.claims.Kick()
 	}
 }
-
-// Gossip is the host:port at which other nodes may join this one, "" while there is none.
-func (n *Node) Gossip() string {
-	if c := n.joined.Load(); c != nil {
-		return c.Address()
-	}
-	return ""
-}
-
-// Metrics are what the node exports, and what else is in Config.Registry.
-func (n *Node) Metrics() prometheus.Gatherer { return n.cfg.Registry }
 
 // Ready says why the node does not serve all its shards yet, or any more: nil if it
 // does. A rolling update waits for it.
@@ -375,16 +338,64 @@ func (n *Node) Ready() error {
 	switch {
 	case in == nil:
 		return errors.New("no lease yet")
-	case in.leaves():
+	case in.ownership.leaves():
 		return errors.New("draining")
-	case n.cluster != nil && n.cluster.Superseded():
+	case in.ownership.cluster.Superseded():
 		return fmt.Errorf("name %s is taken by a newer process", n.cfg.Name)
 	case !in.mayWork():
 		return errors.New("lease lost, taking a new one")
-	case n.unready.text() != "":
-		return errors.New(n.unready.text())
+	case n.ready.text() != "":
+		return errors.New(n.ready.text())
 	case !n.settled.Load():
 		return errors.New("shards are not claimed yet")
 	}
 	return nil
+}
+
+// Attach makes Run run a server, such as the API: see web.Serve. listen is called once the node has
+// its name, and before the first lease, which tells the URL that it returns. Then serve is called,
+// once, until the node has handed back all its shards; it ends, and closes what listen has opened,
+// when its context does. An error of either ends Run.
+func (n *Node) Attach(listen func() (url string, err error), serve func(context.Context) error) error {
+	switch {
+	case n.started.Load():
+		return errors.New("node: Attach was called after Run")
+	case n.server.serve != nil:
+		return errors.New("node: a server is attached already")
+	}
+	n.server.listen, n.server.serve = listen, serve
+	return nil
+}
+
+// URL is where the attached server is reached, "" while there is none.
+func (n *Node) URL() string {
+	if url := n.server.url.Load(); url != nil {
+		return *url
+	}
+	return ""
+}
+
+// server is what Attach was given.
+type server struct {
+	listen func() (url string, err error)
+	serve  func(context.Context) error
+	url    atomic.Pointer[string]
+}
+
+func (s *server) open() error {
+	url, err := s.listen()
+	if err == nil {
+		s.url.Store(&url)
+	}
+	return err
+}
+
+// close frees the port of a node that does not get to serve.
+func (s *server) close() error {
+	if s.serve == nil {
+		return nil
+	}
+	ended, end := context.WithCancel(context.Background())
+	end()
+	return s.serve(ended)
 }

@@ -30,7 +30,7 @@ func TestOverrunOfClaim(t *testing.T) {
 		cause <- context.Cause(ctx)
 		return nil
 	}).serving()
-	if _, err := p.client.TakeLease(t.Context(), "n2/X.1", []byte("{}"), []byte("{}"), time.Hour); err != nil {
+	if _, err := p.client.Leases().Take(t.Context(), "n2/X.1", []byte("{}"), []byte("{}"), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	p.push(numbered("a", 0, 1)...)
@@ -55,5 +55,44 @@ func TestOverrunOfClaim(t *testing.T) {
 	}
 	if !strings.HasSuffix(run.instance().name, ".1") {
 		t.Errorf("works as %s: the lease was to live", run.instance().name)
+	}
+}
+
+// TestOverrunOfLease: a handler that ignores its cancel leads to OnOverrun at 0.9 ttl, and
+// its shard is not released before it has returned.
+func TestOverrunOfLease(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	began, release := make(chan struct{}, 2), make(chan struct{})
+	overrun := make(chan time.Duration, 2)
+	var run *running
+	run = start(t, Config{Redis: srv.URL(), TTL: shortTTL, OnOverrun: func(stacks []byte) {
+		in := run.instance()
+		if !strings.Contains(string(stacks), "TestOverrunOfLease") {
+			t.Error("the stacks do not show the handler")
+		}
+		overrun <- sinceBoot() - in.keeper.SafeEnd() - shortTTL/5
+		srv.Resume()
+		if owner, err := p.Shard(0).Owner(context.Background()); err != nil || owner.Instance != in.name {
+			t.Errorf("owner is %q, %v; want %q: the handler still runs", owner.Instance, err, in.name)
+		}
+		close(release)
+	}}, QueueConfig{Shards: 1}, func(context.Context, *lowkiq.Batch) error {
+		began <- struct{}{}
+		<-release
+		return nil
+	})
+	first := run.serving().instance()
+	p.push(numbered("a", 0, 1)...)
+	receive(t, "the handler", began)
+	srv.Pause()
+	if late := receive(t, "the overrun", overrun); late < 0 {
+		t.Errorf("OnOverrun was called %s before 0.9 ttl", -late)
+	}
+	run.next(first)
+	p.drained()
+	if got := p.stats().Processed; got != 1 {
+		t.Errorf("%d processed, want 1: it was done, and acked under the old name", got)
 	}
 }

@@ -14,7 +14,7 @@ func TestPaused(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 2)
-	if err := p.client.Pause(t.Context(), "orders"); err != nil {
+	if err := p.client.Registry().Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
 	p.push(numbered("a", 0, 3)...)
@@ -32,17 +32,17 @@ func TestPaused(t *testing.T) {
 		t.Errorf("%d ids are ready, want 1", got)
 	}
 	resumed.Store(true)
-	if err := p.client.Resume(t.Context(), "orders"); err != nil {
+	if err := p.client.Registry().Resume(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
 	run.renew()
 	p.drained()
 	resumed.Store(false)
-	if err := p.client.Pause(t.Context(), "orders"); err != nil {
+	if err := p.client.Registry().Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
 	run.renew()
-	await(t, "the node notices", func() bool { return run.queues["orders"].paused.Load() })
+	await(t, "the node notices", func() bool { return run.queues.handled["orders"].paused.Load() })
 	p.push(numbered("a", 3, 4)...)
 	run.stop()
 	if got := p.stats().Jobs.Ready; got != 1 {
@@ -55,22 +55,21 @@ func TestPausedBeforeStart(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
-	if err := p.client.Pause(t.Context(), "orders"); err != nil {
+	if err := p.client.Registry().Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
 	n, err := New(Config{Redis: srv.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer n.client.Close()
-	defer n.leases.Close()
+	defer n.Close()
 	if err := n.Handle(QueueConfig{Name: "orders", Shards: 1}, lowkiq.HandlerFunc(nothing)); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !n.queues["orders"].paused.Load() {
+	if !n.queues.handled["orders"].paused.Load() {
 		t.Error("the node does not know that the queue is paused")
 	}
 }

@@ -2,18 +2,22 @@ package node
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
@@ -61,6 +65,9 @@ type running struct {
 // seconds must not cost them a lease.
 const calmTTL = time.Minute
 
+// shortTTL is the shortest one there is, of tests that wait for a lease to run out.
+const shortTTL = 3 * time.Second
+
 // start runs a node with one queue until the test ends.
 func start(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.HandlerFunc) *running {
 	t.Helper()
@@ -69,32 +76,32 @@ func start(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.HandlerFun
 
 func startHandler(t testing.TB, cfg Config, rules QueueConfig, handle lowkiq.Handler) *running {
 	t.Helper()
-	if rules.Name == "" {
-		rules.Name = "orders"
-	}
+	rules.Name, cfg.Name = cmp.Or(rules.Name, "orders"), cmp.Or(cfg.Name, "n1")
 	return startQueues(t, cfg, func(n *Node) error { return n.Handle(rules, handle) })
 }
 
-// startQueues runs a node until the test ends; queues gives it its handlers.
-func startQueues(t testing.TB, cfg Config, queues func(*Node) error) *running {
+// startQueues runs a node until the test ends; queues give it its handlers, and what it is to have
+// besides.
+func startQueues(t testing.TB, cfg Config, queues ...func(*Node) error) *running {
 	t.Helper()
-	if cfg.Name == "" {
-		cfg.Name = "n1"
-	}
 	if cfg.Bind != "" || cfg.TTL > 0 {
 		tier.Usual(t) // of clusters, and of leases that run out: seconds each
 	}
-	orTime(&cfg.TTL, calmTTL)
+	cfg.TTL = cmp.Or(cfg.TTL, calmTTL)
 	if cfg.OnOverrun == nil {
 		cfg.OnOverrun = func([]byte) { t.Log("a handler was not cancelled in time; with exit 75 here ended all tests") }
 	}
-	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo}))
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := queues(n); err != nil {
-		t.Fatal(err)
+	for _, add := range queues {
+		if err := add(n); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	run := &running{Node: n, t: t, cancel: cancel, ended: make(chan struct{})}
@@ -121,6 +128,39 @@ func (r *running) serving() *running {
 
 func (r *running) instance() *instance { return r.Node.current.Load() }
 
+// refusals is what the lease of the only node tells of what it is refused.
+func (p *producer) refusals() (told []string) {
+	p.t.Helper()
+	live, err := leased(p.t.Context(), p.client.Leases())
+	if err != nil || len(live) != 1 {
+		p.t.Fatalf("got %d leases, %v, want one", len(live), err)
+	}
+	for _, info := range live {
+		told = refusalsOf(info)
+	}
+	return told
+}
+
+// owns counts the shards that a node runs, -1 while it is between two instances.
+func (r *running) owns() int {
+	if in := r.instance(); in != nil {
+		return len(in.claims.All())
+	}
+	return -1
+}
+
+// next waits until the node works as an instance after this one.
+func (r *running) next(after *instance) (in *instance) {
+	r.t.Helper()
+	await(r.t, "an instance after "+after.name, func() bool {
+		in = r.instance()
+		return in != nil && in.number > after.number && r.settled.Load() && len(in.claims.All()) > 0
+	})
+	return in
+}
+
+func nothing(context.Context, *lowkiq.Batch) error { return nil }
+
 // stop drains the node.
 func (r *running) stop() {
 	r.cancel()
@@ -135,11 +175,44 @@ type producer struct {
 	t testing.TB
 	*queue.Queue
 	client *queue.Client
+	judged *judged // what is told of each push; or nil
 }
 
-func open(t testing.TB, url string, shards int) *producer {
+// judged is a run whose handlers write down what they do, so that the judge can say whether I1, I2
+// and I3 held.
+type judged struct {
+	path   string
+	writer *judge.Writer
+	pushed []judge.Pushed
+}
+
+func newJudged(t *testing.T) *judged {
 	t.Helper()
-	return openCluster(t, url, "default", shards)
+	path := filepath.Join(t.TempDir(), "history")
+	writer, err := judge.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { writer.Close() })
+	return &judged{path: path, writer: writer}
+}
+
+// around has a handler write down its calls.
+func (j *judged) around(handle lowkiq.HandlerFunc) lowkiq.HandlerFunc {
+	return judge.Wrap(j.writer, handle).Handle
+}
+
+// check ends a run in which at most so many payloads were to be handled again, -1 = any number.
+func (j *judged) check(t *testing.T, repeats, lanes int) {
+	t.Helper()
+	cfg := judge.Config{ShardConcurrency: lanes, MaxDuplicates: repeats, MaxUncaused: repeats}
+	verdict, err := judge.Check(cfg, slices.Values(j.pushed), j.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if t.Logf("%d payloads in %d calls, %d handled again", verdict.Distinct, verdict.Calls, verdict.Duplicates); !verdict.OK() {
+		t.Errorf("%+v", verdict)
+	}
 }
 
 func (p *producer) push(jobs ...lowkiq.Push) {
@@ -151,6 +224,9 @@ func (p *producer) push(jobs ...lowkiq.Push) {
 	for i, r := range results {
 		if r.Err != nil {
 			p.t.Fatalf("push of %q: %v", jobs[i].ID, r.Err)
+		}
+		if p.judged != nil {
+			p.judged.pushed = append(p.judged.pushed, judge.PushedOf(p.Name, jobs[i], 0))
 		}
 	}
 }
@@ -170,20 +246,29 @@ func (p *producer) drained() {
 	await(p.t, "no job left", func() bool { return p.stats().Jobs.Total() == 0 })
 }
 
-// numbered are payloads 0..n-1 of an id.
+// numbered are payloads of an id, their numbers and scores from..to-1.
 func numbered(id string, from, to int) (jobs []lowkiq.Push) {
 	for i := from; i < to; i++ {
-		jobs = append(jobs, lowkiq.Push{ID: id, Payload: []byte(strconv.Itoa(i))})
+		score := float64(i)
+		jobs = append(jobs, lowkiq.Push{ID: id, Payload: []byte(strconv.Itoa(i)), Score: &score})
 	}
 	return jobs
 }
 
+// ids pushes n jobs of different ids.
+func (p *producer) ids(prefix string, n int) {
+	var jobs []lowkiq.Push
+	for i := range n {
+		jobs = append(jobs, lowkiq.Push{ID: fmt.Sprint(prefix, i)})
+	}
+	p.push(jobs...)
+}
+
 var errBoom = errors.New("boom")
 
-// openCluster is open for a cluster of another name.
-func openCluster(t testing.TB, url, cluster string, shards int) *producer {
+func open(t testing.TB, url string, shards int) *producer {
 	t.Helper()
-	client, err := queue.Open(queue.Config{Redis: url, Cluster: cluster})
+	client, err := queue.Open(queue.Config{Redis: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +277,7 @@ func openCluster(t testing.TB, url, cluster string, shards int) *producer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &producer{t, q, client}
+	return &producer{t: t, Queue: q, client: client}
 }
 
 // raw sends one command to a Redis and returns its answer.

@@ -12,7 +12,7 @@ import (
 
 // scrape adds up what a node exports under a name, with these values among the labels:
 // values, or observations of a histogram.
-func scrape(t *testing.T, m *member, name string, labels ...string) (sum float64, series int) {
+func scrape(t *testing.T, m *running, name string, labels ...string) (sum float64, series int) {
 	t.Helper()
 	families, err := m.cfg.Registry.Gather()
 	if err != nil {
@@ -33,7 +33,7 @@ func scrape(t *testing.T, m *member, name string, labels ...string) (sum float64
 	return sum, series
 }
 
-func total(t *testing.T, nodes []*member, name string, labels ...string) (sum float64) {
+func total(t *testing.T, nodes []*running, name string, labels ...string) (sum float64) {
 	t.Helper()
 	for _, m := range nodes {
 		one, _ := scrape(t, m, name, labels...)
@@ -47,9 +47,9 @@ func TestClusterMetrics(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	p := open(t, url, 40)
-	var nodes []*member
+	var nodes []*running
 	for i := range 3 {
-		nodes = append(nodes, startMemberWith(t, Config{Name: fmt.Sprint("n", i+1), Redis: url, TTL: 6 * time.Second}, 40))
+		nodes = append(nodes, startMember(t, Config{Name: fmt.Sprint("n", i+1), Redis: url, TTL: 6 * time.Second}, 40))
 	}
 	awaitSpread(t, []int{13, 13, 14}, nodes...)
 	for i := range 100 {
@@ -63,7 +63,7 @@ func TestClusterMetrics(t *testing.T) {
 	check("spread", "lowkiq_queue_jobs", 100, "orders", "scheduled")
 	check("spread", "lowkiq_raft_leader", 1)
 	await(t, "all export the generation", func() bool {
-		return total(t, nodes, "lowkiq_generation") == 3*float64(nodes[0].agreed().Generation.Index)
+		return total(t, nodes, "lowkiq_generation") == 3*float64(nodes[0].cluster.Load().Agreed().Generation.Index)
 	})
 	for _, m := range nodes {
 		if left, _ := scrape(t, m, "lowkiq_lease_remaining_seconds"); left == 0 || left > 4.2 {
@@ -84,32 +84,5 @@ func TestClusterMetrics(t *testing.T) {
 		if _, series := scrape(t, nodes[1], name); series != 0 {
 			t.Errorf("%s: the drained node exports %d series, want none", name, series)
 		}
-	}
-}
-
-// TestIdleCluster: an idle node of five costs fewer than 5 Redis commands a second beyond
-// its polls, the leader's share included.
-func TestIdleCluster(t *testing.T) {
-	t.Parallel()
-	const size, window, windows = 5, 6 * time.Second, 10
-	srv := redistest.Start(t)
-	var nodes []*member
-	for i := range size {
-		cfg := Config{Name: fmt.Sprint("n", i+1), Redis: srv.URL(), TTL: 6 * time.Second, PollInterval: time.Minute}
-		nodes = append(nodes, startMemberWith(t, cfg, 10))
-	}
-	awaitSpread(t, []int{2, 2, 2, 2, 2}, nodes...)
-	for _, m := range nodes {
-		await(t, m.Name()+" is ready", func() bool { return m.Ready() == nil })
-	}
-	each := 5.0
-	for n := 0; n < windows && each >= 5; n++ { // in the first ones news of the last changes may still be told
-		before, begun := commands(t, srv.Addr()), time.Now()
-		<-time.After(window)
-		each = float64(commands(t, srv.Addr())-before) / time.Since(begun).Seconds() / size
-		t.Logf("%.2f commands a second per node", each)
-	}
-	if each <= 0 || each >= 5 {
-		t.Errorf("got %.2f commands a second per idle node, want some and less than 5", each)
 	}
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -12,7 +11,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -54,24 +52,6 @@ func TestLeaksAreFound(t *testing.T) {
 	}
 }
 
-// safeBuffer is a log that several goroutines write.
-type safeBuffer struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
 // Whatever a node says, at any level and anywhere, its secrets are not in it.
 func TestNoSecretIsTold(t *testing.T) {
 	t.Parallel()
@@ -81,7 +61,7 @@ func TestNoSecretIsTold(t *testing.T) {
 	}
 	redis := redistest.Start(t, "--requirepass", secrets["redis password"])
 	address := "redis://:" + url.PathEscape(secrets["redis password"]) + "@" + redis.Addr() + "/0"
-	var log safeBuffer
+	var log lines
 	cfg := Config{
 		Name: "n1", Redis: address, TTL: 3 * time.Second, GossipKeys: [][]byte{[]byte(secrets["gossip key"])},
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -91,9 +71,9 @@ func TestNoSecretIsTold(t *testing.T) {
 		Pages:  dashboard.New, Log: cfg.Log,
 	}
 	served := func(n *Node) error { return web.Serve(n, api) }
-	n1 := startMemberWith(t, cfg, 4, served)
+	n1 := startMember(t, cfg, 4, served)
 	cfg.Name, cfg.GossipKeys = "n2", [][]byte{[]byte("another-key-0123456789-abcdef-01")} // its gossip cannot be read
-	n2 := startMemberWith(t, cfg, 4, served)
+	n2 := startMember(t, cfg, 4, served)
 	await(t, "n1 serves", func() bool { return n1.owns() > 0 })
 	await(t, "n2 has a lease", func() bool { return n2.current.Load() != nil })
 	said := answers(t, n1.URL(), secrets)

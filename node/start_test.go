@@ -90,3 +90,42 @@ func takenPort(t *testing.T) string {
 	t.Fatal("no two ports in a row are free")
 	return ""
 }
+
+// TestClose: a node that is not Run leaves no connection behind, and does not begin to work.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	n, err := New(Config{Name: "n1", Redis: srv.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Client().Register(t.Context(), lowkiq.Queue{Name: "orders", Shards: 1}); err != nil {
+		t.Fatal(err)
+	}
+	open := func() int { return strings.Count(raw(t, srv.Addr(), "CLIENT", "LIST"), "\n") }
+	if open() < 2 {
+		t.Error("the node's client has no connection, so the test shows nothing")
+	}
+	for range 2 { // a program may defer one and call another
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	await(t, "no connection but the one that asks", func() bool { return open() == 1 })
+	if err := n.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "after Close") {
+		t.Errorf("Run after Close: got %v", err)
+	}
+}
+
+// TestCloseAfterRun: a node that has run is closed.
+func TestCloseAfterRun(t *testing.T) {
+	t.Parallel()
+	run := start(t, Config{Redis: redistest.Start(t).URL()}, QueueConfig{}, nothing).serving()
+	if err := run.Close(); err != nil || run.Ready() != nil {
+		t.Errorf("Close while it runs: %v, ready: %v", err, run.Ready())
+	}
+	run.stop()
+	if err := run.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // timingsEvery is how often an instance that works publishes how long its handlers took.
@@ -15,7 +15,7 @@ const timingsEvery = 10 * time.Second
 // what it published last expires.
 type timings struct {
 	read    func() map[string]metrics.Durations
-	publish func(context.Context, map[string]queue.Timing) error
+	publish func(context.Context, map[string]browse.Timing) error
 	failed  func(error)
 
 	past []map[string]metrics.Durations // the readings of the last minute, oldest first
@@ -55,36 +55,24 @@ func (t *timings) see(ctx context.Context) {
 }
 
 // since is what was handled between two readings, by queue.
-func since(then, now map[string]metrics.Durations) map[string]queue.Timing {
-	all := map[string]queue.Timing{}
+func since(then, now map[string]metrics.Durations) map[string]browse.Timing {
+	all := map[string]browse.Timing{}
 	for name, n := range now {
 		handler := between(then[name].Handler, n.Handler)
 		if handler.Count() > 0 {
-			all[name] = queue.Timing{Handler: handler, Wait: between(then[name].Wait, n.Wait)}
+			all[name] = browse.Timing{Handler: handler, Wait: between(then[name].Wait, n.Wait)}
 		}
 	}
 	return all
 }
 
 // between is what was counted from one reading to the next.
-func between(then, now metrics.Buckets) queue.Histogram {
-	h := queue.Histogram{Counts: map[int]uint64{}, Sum: now.Sum - then.Sum}
+func between(then, now metrics.Buckets) browse.Histogram {
+	h := browse.Histogram{Counts: map[int]uint64{}, Sum: now.Sum - then.Sum}
 	for k, n := range now.Counts {
 		if n > then.Counts[k] {
 			h.Counts[k] = n - then.Counts[k]
 		}
 	}
 	return h
-}
-
-// tellTimings publishes the timings of an instance until ctx ends.
-func (in *instance) tellTimings(ctx context.Context) {
-	t := &timings{
-		read: in.node.metrics.Durations,
-		publish: func(ctx context.Context, all map[string]queue.Timing) error {
-			return in.node.client.PublishTimings(ctx, in.name, all)
-		},
-		failed: func(err error) { in.trouble("publish timings", nil, err) },
-	}
-	t.run(ctx)
 }

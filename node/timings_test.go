@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // TestTimings: a node tells of its last minute while it works, and nothing while it idles.
@@ -25,7 +25,7 @@ func TestTimings(t *testing.T) {
 		told := make(chan string, 1)
 		pub := &timings{
 			read: m.Durations,
-			publish: func(_ context.Context, all map[string]queue.Timing) error {
+			publish: func(_ context.Context, all map[string]browse.Timing) error {
 				told <- fmt.Sprint(all["orders"].Handler.Count(), all["mail"].Handler.Count(), all["orders"].Wait.Count())
 				return nil
 			},
@@ -78,7 +78,7 @@ func TestTimingsFailures(t *testing.T) {
 			calls++
 			return map[string]metrics.Durations{"orders": {Handler: metrics.Buckets{Counts: map[int]uint64{0: calls}}}}
 		},
-		publish: func(context.Context, map[string]queue.Timing) error { return broken },
+		publish: func(context.Context, map[string]browse.Timing) error { return broken },
 		failed:  func(err error) { failures = append(failures, err) },
 	}
 	for range 3 {

@@ -15,12 +15,13 @@ import (
 type TLS struct {
 	CertFile string // of this node
 	KeyFile  string
-	// CAFile holds the authorities of peers. With it Raft is mutual TLS: each
-	// end wants of the other a certificate of these authorities for servers. All nodes of a cluster have
-	// it, or none.
+	// CAFile holds the authorities of peers. With it Raft is mutual TLS: each end wants of the
+	// other a certificate of these authorities for servers. All nodes of a cluster have it, or
+	// none.
 	CAFile string
-	// PeerName is a DNS name that the certificates of all nodes have and no other server's: without it
-	// any server of the authorities is taken for a node. Required to bind beyond loopback, unless Insecure.
+	// PeerName is a DNS name that the certificates of all nodes have and no other server's: without
+	// it any server of the authorities is taken for a node. Required to bind beyond loopback,
+	// unless Insecure.
 	PeerName string
 }
 
@@ -79,7 +80,7 @@ func (cfg Config) exposed() (faults []error) {
 // are to.
 func (n *Node) raftNetwork(l net.Listener) (net.Listener, rebalance.DialFunc) {
 	if n.certs == nil || n.cfg.TLS.CAFile == "" {
-		return l, nil
+		return l, n.dialRaft
 	}
 	name := n.cfg.TLS.PeerName
 	return n.certs.Listen(l, name), func(ctx context.Context, hostPort string) (net.Conn, error) { return n.certs.Dial(ctx, hostPort, name) }

@@ -2,13 +2,11 @@ package node
 
 import (
 	"context"
-	"crypto/tls"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/certtest"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -77,52 +75,6 @@ func TestNewReadsCertificates(t *testing.T) {
 	}
 }
 
-// A cluster speaks mutual TLS on its Raft ports.
-func TestClusterWithTLS(t *testing.T) {
-	t.Parallel()
-	url, ca := redistest.Start(t).URL(), certtest.New(t)
-	var members []*member
-	for _, name := range []string{"n1", "n2", "n3"} {
-		cert, key := ca.Server(name)
-		members = append(members, startMemberWith(t, Config{
-			Name: name, Redis: url, TTL: 3 * time.Second, TLS: TLS{CertFile: cert, KeyFile: key, CAFile: ca.File},
-			GossipKeys: [][]byte{make([]byte, 32)},
-		}, 40))
-	}
-	awaitSpread(t, []int{13, 13, 14}, members...)
-	raftPort := members[0].cluster.RaftAddress()
-	cert, key := ca.Client("client")
-	for name, config := range map[string]*tls.Config{
-		"no certificate": {InsecureSkipVerify: true},
-		"a client's":     clientTLS(t, certs.Files{Cert: cert, Key: key, CA: ca.File}),
-	} {
-		if err := shakeHands(raftPort, config); err == nil || !strings.Contains(err.Error(), "tls: ") {
-			t.Errorf("raft port, %s: got %v, want the handshake refused", name, err)
-		}
-	}
-}
-
-// shakeHands connects and waits for the other side to end it, or not.
-func shakeHands(address string, config *tls.Config) error {
-	conn, err := tls.Dial("tcp", address, config)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
-	_, err = conn.Read(make([]byte, 1))
-	return err
-}
-
-func clientTLS(t *testing.T, files certs.Files) *tls.Config {
-	t.Helper()
-	store, err := certs.Open(files, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store.Client()
-}
-
 // A node that cannot prove that it belongs to the cluster gets no part of it, and stops
 // nobody: one that comes after it gets its share.
 func TestStrangerInATLSCluster(t *testing.T) {
@@ -146,8 +98,8 @@ func TestStrangerInATLSCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := redistest.Start(t).URL()
-			start := func(name string, tls TLS) *member {
-				return startMemberWith(t, Config{Name: name, Redis: url, TTL: 3 * time.Second, TLS: tls}, 40)
+			start := func(name string, tls TLS) *running {
+				return startMember(t, Config{Name: name, Redis: url, TTL: 3 * time.Second, TLS: tls}, 40)
 			}
 			n1 := start("n1", first)
 			awaitSpread(t, []int{40}, n1)
@@ -158,7 +110,7 @@ func TestStrangerInATLSCluster(t *testing.T) {
 			if got := stranger.owns(); got != 0 || stranger.Ready() == nil {
 				t.Errorf("the stranger has %d shards, ready: %v; want none", got, stranger.Ready())
 			}
-			if a := stranger.cluster.Assignment(); len(a.Queues) > 0 {
+			if a := stranger.cluster.Load().Assignment(); len(a.Queues) > 0 {
 				t.Errorf("the stranger has heard of assignment %s", a.Generation)
 			}
 		})
@@ -166,8 +118,8 @@ func TestStrangerInATLSCluster(t *testing.T) {
 }
 
 // seats reports whether a leader has another node's lease, and where its Raft is, in view.
-func seats(leader, other *member) bool {
-	view, err := leader.cluster.Look(context.Background())
+func seats(leader, other *running) bool {
+	view, err := leader.cluster.Load().Look(context.Background())
 	return err == nil && slices.ContainsFunc(view.Peers, func(p rebalance.Peer) bool {
 		return p.Boot == other.boot && p.Leased && p.RaftInfo.Server != ""
 	})

@@ -17,7 +17,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// startOrdersBeside starts a node that handles orders, of two shards, and others, whose ids it tells.
+// startOrdersBeside starts a node that handles orders, of two shards, and others, whose ids it
+// tells.
 func startOrdersBeside(t *testing.T, url string, order func()) (*running, <-chan string) {
 	t.Helper()
 	others := make(chan string, 1)
@@ -41,8 +42,8 @@ func register(t *testing.T, addr, name, entry string) {
 	raw(t, addr, "HSET", "lk:{default}:queues", name, `"`+strings.ReplaceAll(entry, `"`, `\"`)+`"`)
 }
 
-// A queue's jobs become something that a running node does not read: it pops none of them and says so, until they
-// are what it reads. Its other queues go on.
+// A queue's jobs become something that a running node does not read: it pops none of them and says
+// so, until they are what it reads. Its other queues go on.
 func TestQueueThatANodeCannotRead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ entry, says string }{
@@ -70,15 +71,9 @@ func TestQueueThatANodeCannotRead(t *testing.T) {
 				register(t, srv.Addr(), "orders", entry)
 				run.renew()
 			}
-			told := func() string {
-				instances, err := p.client.Instances(t.Context())
-				if err != nil || len(instances) != 1 {
-					t.Fatalf("got %d instances, %v, want one", len(instances), err)
-				}
-				return strings.Join(refusalsOf(instances[0]), "\n")
-			}
+			told := func() string { return strings.Join(p.refusals(), "\n") }
 			const plain = `{"shards":2,"layout":1}`
-			await(t, "the node stops popping", func() bool { write(c.entry); return run.queues["orders"].paused.Load() })
+			await(t, "the node stops popping", func() bool { write(c.entry); return run.queues.handled["orders"].paused.Load() })
 			unreadable.Store(true)
 			await(t, "the lease says why", func() bool { return strings.Contains(told(), c.says) })
 			p.push(numbered("a", 0, 3)...)
@@ -101,8 +96,8 @@ func TestQueueThatANodeCannotRead(t *testing.T) {
 	}
 }
 
-// A queue's entry is damaged before a node starts: the node serves its other queues, says what is wrong, and serves this one once
-// a person has mended the entry. Nobody overwrites it.
+// A queue's entry is damaged before a node starts: the node serves its other queues, says what is
+// wrong, and serves this one once a person has mended the entry. Nobody overwrites it.
 func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 	t.Parallel()
 	for _, shards := range []int{0, 2} { // as registered, and configured
@@ -137,7 +132,7 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 				t.Errorf("got %q handled, want that of the other queue", got)
 			}
 			await(t, "the status says what is wrong, where, and what would be right", func() bool {
-				status, err := run.Status(t.Context())
+				status, err := run.Cluster().Status(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -188,8 +183,9 @@ func TestNodeWithoutTheCodec(t *testing.T) {
 	}
 }
 
-// A queue is registered anew with another number of shards, or deleted, in the moment in which the node looks for its shards:
-// that ends neither the node nor its other queues, and no instance after another.
+// A queue is registered anew with another number of shards, or deleted, in the moment in which the
+// node looks for its shards: that ends neither the node nor its other queues, and no instance after
+// another.
 func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 	t.Parallel()
 	for name, entry := range map[string]string{
@@ -202,10 +198,10 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 			p := open(t, srv.URL(), 2)
 			run, others := startOrdersBeside(t, srv.URL(), func() {})
 			register(t, srv.Addr(), "orders", entry)
-			seen := *run.registry.Load()
+			seen := *run.queues.registry.Load()
 			seen.all = maps.Clone(seen.all)
 			seen.all["orders"] = queue.Entry{Shards: 2, Layout: 2}
-			run.registry.Store(&seen) // as it was just read
+			run.queues.registry.Store(&seen) // as it was just read
 			first := run.instance()
 			first.keeper.End(errAnew)
 			second := run.next(first)
@@ -231,32 +227,68 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 	}
 }
 
-// A queue of a later release does not stop what is said and planned of the others: the first plan of a group starts from
-// the claims of those that can be read, and status and the list of shards show these, with a warning.
+// A queue of a later release does not stop what is said and planned of the others: the first plan
+// of a group starts from the claims of those that can be read, and status and the list of shards
+// show these, with a warning.
 func TestLaterQueueStopsNoPlan(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	register(t, srv.Addr(), "later", `{"shards":2,"layout":1,"needs":["fmt2"]}`)
 	run := start(t, Config{Redis: srv.URL(), Bind: "127.0.0.1:0", TTL: 3 * time.Second}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error { return nil })
 	await(t, "a plan", func() bool {
-		c := run.joined.Load()
+		c := run.cluster.Load()
 		return c != nil && len(c.Assignment().Owned("n1")) == 2
 	})
-	list, err := run.Shards(t.Context())
+	list, err := run.Cluster().Shards(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(list) != 2 || list[0].Queue != "orders" {
 		t.Errorf("got shards %v, want the two of orders", list)
 	}
-	status, err := run.Status(t.Context())
+	status, err := run.Cluster().Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(strings.Join(status.Warnings, "\n"), "needs fmt2") {
 		t.Errorf("got warnings %q, want one of the other queue", status.Warnings)
 	}
-	if entries, err := run.client.Registry(t.Context()); err != nil || len(entries) != 1 || entries["orders"].Shards != 2 {
+	if entries, err := run.client.Registry().Entries(t.Context()); err != nil || len(entries) != 1 || entries["orders"].Shards != 2 {
 		t.Errorf("got %v, %v, want the queue that the API shows figures of: orders", entries, err)
 	}
+}
+
+// A queue is deleted and registered anew while a node that knows it by its first shards starts: it
+// goes on with the new ones.
+func TestQueueRegisteredAnew(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := open(t, server.URL(), 2)
+	run := start(t, Config{Redis: server.URL()}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error { return nil }).serving()
+	first := run.instance()
+	db := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2, DisableIdentity: true})
+	defer db.Close()
+	if err := db.HSet(t.Context(), "lk:{default}:queues", "orders", `{"shards":2,"layout":1,"removed":true}`).Err(); err != nil {
+		t.Fatal(err)
+	}
+	run.renew() // it registers the queue anew
+	await(t, "the queue is registered anew", func() bool {
+		entries, err := p.client.Registry().Entries(t.Context())
+		return err == nil && entries["orders"].Layout == 2
+	})
+	if in := run.instance(); in == first {
+		in.keeper.Poke()
+	}
+	run.next(first)
+	anew, err := p.client.Queue(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := anew.Push(t.Context(), lowkiq.Push{ID: "a"}, lowkiq.Push{ID: "b"}, lowkiq.Push{ID: "c"}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "its jobs are handled", func() bool {
+		stats, err := anew.Stats(t.Context())
+		return err == nil && stats.Processed == 3
+	})
 }

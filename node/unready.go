@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/queue"
 )
 
 // Which handlers of this node cannot work. The lease tells, so that the leader gives their shards
@@ -60,7 +60,7 @@ func (m *mark) observe(now, ttl time.Duration, err error) (news bool) {
 	} else {
 		m.hold = readyTTLs * ttl
 	}
-	m.why, m.well = cut(err.Error()), 0 // the first reason stays: a lease must not change all the time
+	m.why, m.well = cut(err.Error()), 0 // it stays: a lease must not change all the time
 	return true
 }
 
@@ -72,33 +72,23 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:min(toldBytes, len(text))], "")
 }
 
-// unready are the marks of a node's handlers.
-type unready struct {
-	mu sync.Mutex
-	of map[string]*mark // by queue; guarded by mu
+// readiness is what is known of the node's handlers. It outlives instances.
+type readiness struct {
+	handled map[string]*handled
+	ttl     time.Duration // of the lease
+
+	mu    sync.Mutex
+	marks map[string]*mark // by queue; guarded by mu
 }
 
-// observe takes what a queue's handler says. It reports whether its mark came or went.
-func (u *unready) observe(name string, now, ttl time.Duration, err error) (m mark, news bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.of == nil {
-		u.of = map[string]*mark{}
-	}
-	if u.of[name] == nil {
-		u.of[name] = &mark{}
-	}
-	news = u.of[name].observe(now, ttl, err)
-	return *u.of[name], news
-}
-
-// told is what the lease tells: all queues, and the reasons of the first ones, as all nodes read it.
-func (u *unready) told() map[string]string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+// told is what the lease tells: all queues, and the reasons of the first ones, as all nodes read
+// it.
+func (r *readiness) told() map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var told map[string]string
-	for _, name := range slices.Sorted(maps.Keys(u.of)) {
-		why := u.of[name].why
+	for _, name := range slices.Sorted(maps.Keys(r.marks)) {
+		why := r.marks[name].why
 		switch {
 		case why == "":
 			continue
@@ -113,15 +103,15 @@ func (u *unready) told() map[string]string {
 }
 
 // text says which handler is not ready, and how many more; "" if all are.
-func (u *unready) text() string {
-	told := u.told()
+func (r *readiness) text() string {
+	told := r.told()
 	if len(told) == 0 {
 		return ""
 	}
 	name := slices.Sorted(maps.Keys(told))[0]
-	u.mu.Lock()
-	well, hold := u.of[name].well, u.of[name].hold
-	u.mu.Unlock()
+	r.mu.Lock()
+	well, hold := r.marks[name].well, r.marks[name].hold
+	r.mu.Unlock()
 	text := fmt.Sprintf("the handler of queue %q is not ready: %s", name, told[name])
 	if well != 0 {
 		text = fmt.Sprintf("the handler of queue %q is ready again, which counts after %s: %s", name, hold, told[name])
@@ -132,11 +122,12 @@ func (u *unready) text() string {
 	return text
 }
 
-// watchHandlers asks the handlers whether they can work, until ctx ends.
-func (in *instance) watchHandlers(ctx context.Context) {
-	ticker := time.NewTicker(min(readyEvery, in.node.cfg.TTL/6))
+// watch asks the handlers whether they can work until ctx ends. changed is called when what the
+// lease tells has.
+func (r *readiness) watch(ctx context.Context, log *slog.Logger, changed func()) {
+	ticker := time.NewTicker(r.moment())
 	defer ticker.Stop()
-	for in.askHandlers() {
+	for r.ask(log, changed) {
 		select {
 		case <-ctx.Done():
 			return
@@ -145,31 +136,47 @@ func (in *instance) watchHandlers(ctx context.Context) {
 	}
 }
 
-// askHandlers asks once. It reports whether there is anybody to ask.
-func (in *instance) askHandlers() (some bool) {
-	for name, on := range in.node.queues {
+// moment is how often handlers are asked, and how long an answer is waited for.
+func (r *readiness) moment() time.Duration { return min(readyEvery, r.ttl/6) }
+
+// ask asks once. It reports whether there is a handler that can be asked.
+func (r *readiness) ask(log *slog.Logger, changed func()) (some bool) {
+	for name, on := range r.handled {
 		if on.ready == nil {
 			continue
 		}
 		some = true
-		says, known := on.asked(min(readyEvery, in.node.cfg.TTL/6), in.node.cfg.TTL)
+		err, known := on.asked(r.moment(), r.ttl)
 		if !known {
 			continue
 		}
-		m, news := in.node.unready.observe(name, sinceBoot(), in.node.cfg.TTL, says)
-		if !news {
+		switch m, news := r.observe(name, sinceBoot(), err); {
+		case !news:
 			continue
-		}
-		if m.why != "" {
+		case m.why != "":
 			on.metrics.Ready().Set(0)
-			in.log.Warn("handler not ready: in a cluster the queue's shards go to nodes whose handler is", "queue", name, "err", m.why)
-		} else {
+			log.Warn("handler not ready: in a cluster the queue's shards go to nodes whose handler is", "queue", name, "err", m.why)
+		default:
 			on.metrics.Ready().Set(1)
-			in.log.Info("handler ready again", "queue", name, "after", m.hold)
+			log.Info("handler ready again", "queue", name, "after", m.hold)
 		}
-		in.keeper.Poke()
+		changed()
 	}
 	return some
+}
+
+// observe takes what a queue's handler says. It reports whether its mark came or went.
+func (r *readiness) observe(name string, now time.Duration, err error) (m mark, news bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.marks == nil {
+		r.marks = map[string]*mark{}
+	}
+	if r.marks[name] == nil {
+		r.marks[name] = &mark{}
+	}
+	news = r.marks[name].observe(now, r.ttl, err)
+	return *r.marks[name], news
 }
 
 // question is a call of a handler's Ready that has not returned.
@@ -178,27 +185,9 @@ type question struct {
 	since  time.Duration // sinceBoot when it was asked
 }
 
-// within waits for the answer for a moment, which may be 0.
-func (q *question) within(moment time.Duration) (err error, known bool) {
-	select {
-	case err := <-q.answer:
-		return err, true
-	default:
-	}
-	if moment == 0 {
-		return nil, false
-	}
-	select {
-	case err := <-q.answer:
-		return err, true
-	case <-time.After(moment):
-		return nil, false
-	}
-}
-
-// asked is what the handler says, or why it does not. It waits for a moment only, and once, and nothing is known while the answer
-// is due: neither an instance nor other handlers wait for a Ready that hangs. When it has not returned for the patience, that is
-// an answer, too.
+// asked is what the handler says, or why it does not. It waits for a moment only, and once, and
+// nothing is known while the answer is due: neither an instance nor other handlers wait for a Ready
+// that hangs. When it has not returned for the patience, that is an answer, too.
 func (on *handled) asked(moment, patience time.Duration) (err error, known bool) {
 	if on.asking == nil {
 		on.asking = &question{make(chan error, 1), sinceBoot()}
@@ -206,9 +195,11 @@ func (on *handled) asked(moment, patience time.Duration) (err error, known bool)
 	} else {
 		moment = 0
 	}
-	if err, known := on.asking.within(moment); known {
+	select {
+	case err := <-on.asking.answer:
 		on.asking = nil
 		return err, true
+	case <-time.After(moment): // an answer that comes with it is taken at the next look
 	}
 	if sinceBoot()-on.asking.since < patience {
 		return nil, false
@@ -229,11 +220,7 @@ func (on *handled) ask(answer chan<- error) {
 }
 
 // unreadyOf is what an instance's lease tells of handlers that cannot work, for people.
-func unreadyOf(other queue.Instance) (warnings []string) {
-	info, err := identity.ParseLease(other.Lease)
-	if err != nil {
-		return nil
-	}
+func unreadyOf(info identity.Lease) (warnings []string) {
 	for i, name := range slices.Sorted(maps.Keys(info.Unready)) {
 		if i == toldRefusals {
 			return append(warnings, fmt.Sprintf("the handlers of %d more queues on node %s are not ready", len(info.Unready)-i, info.Node))

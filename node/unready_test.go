@@ -5,10 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,10 +15,10 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/node/handler"
 )
 
-// A mark goes once the handler was ready for 2 ttl, and for longer each time that it came back soon.
+// A mark goes once the handler was ready for 2 ttl, and for longer each time that it came back
+// soon.
 func TestMark(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -63,12 +59,12 @@ func TestMark(t *testing.T) {
 
 func TestUnreadyTold(t *testing.T) {
 	t.Parallel()
-	var u unready
+	u := readiness{ttl: time.Second}
 	if u.text() != "" || u.told() != nil {
 		t.Errorf("got %q, %v of a node without marks", u.text(), u.told())
 	}
 	for i := range 5 {
-		u.observe(fmt.Sprint("q", i), time.Hour, time.Second, errors.New(strings.Repeat("ä", 200)))
+		u.observe(fmt.Sprint("q", i), time.Hour, errors.New(strings.Repeat("ä", 200)))
 	}
 	told := u.told()
 	if got := slices.Sorted(maps.Keys(told)); len(got) != 5 || len(told["q0"]) != toldBytes || told["q4"] != "see its log" {
@@ -77,7 +73,7 @@ func TestUnreadyTold(t *testing.T) {
 	if got := u.text(); !strings.HasPrefix(got, `the handler of queue "q0" is not ready: ä`) || !strings.HasSuffix(got, "; so are those of 4 other queues") {
 		t.Errorf("got %q", got)
 	}
-	u.observe("q0", 2*time.Hour, time.Second, nil)
+	u.observe("q0", 2*time.Hour, nil)
 	if got := u.text(); !strings.HasPrefix(got, `the handler of queue "q0" is ready again, which counts after 2s: ä`) {
 		t.Errorf("got %q, want that it is ready again", got)
 	}
@@ -108,15 +104,15 @@ func memberOf(t *testing.T, url, name string, queues func(*Node) error) *running
 }
 
 func (r *running) ownsOf(name string) int {
-	in := r.instance()
-	if in == nil {
-		return -1
+	if in := r.instance(); in != nil {
+		return in.ownership.counts()[name]
 	}
-	return in.owned()[name]
+	return -1
 }
 
-// TestUnready: a node whose handler says that it cannot work is not ready, says why in all places, and
-// has no shards of that queue, while another one handles it; it has its half again after it is ready.
+// TestUnready: a node whose handler says that it cannot work is not ready, says why in all places,
+// and has no shards of that queue, while another one handles it; it has its half again after it is
+// ready.
 func TestUnready(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -146,10 +142,10 @@ func TestUnready(t *testing.T) {
 		t.Errorf("the shards were elsewhere after %s, want within 5 ttl, %s", took, 5*shortTTL)
 	}
 	await(t, "every node's status warns", func() bool {
-		status, err := n2.Status(t.Context())
+		status, err := n2.Cluster().Status(t.Context())
 		return err == nil && slices.Contains(status.Warnings, "the handler of queue orders on node n1 is not ready: no licence")
 	})
-	if got := testutil.ToFloat64(n1.queues["orders"].metrics.Ready()); got != 0 {
+	if got := testutil.ToFloat64(n1.queues.handled["orders"].metrics.Ready()); got != 0 {
 		t.Errorf("lowkiq_handler_ready is %v, want 0", got)
 	}
 	sick.why.Store(nil)
@@ -159,7 +155,7 @@ func TestUnready(t *testing.T) {
 		t.Errorf("it had them again after %s, want 2 ttl at least, %s", took, readyTTLs*shortTTL)
 	}
 	await(t, "n1 is ready", func() bool { return n1.Ready() == nil })
-	if got := testutil.ToFloat64(n1.queues["orders"].metrics.Ready()); got != 1 {
+	if got := testutil.ToFloat64(n1.queues.handled["orders"].metrics.Ready()); got != 1 {
 		t.Errorf("lowkiq_handler_ready is %v, want 1", got)
 	}
 }
@@ -178,8 +174,8 @@ func (h *hanging) Ready() error {
 	return nil
 }
 
-// TestReadyHangs: a handler whose Ready does not return is not ready. Its node takes its next lease all the same, ends when it is
-// told to, and the handler is ready again once Ready answers.
+// TestReadyHangs: a handler whose Ready does not return is not ready. Its node takes its next lease
+// all the same, ends when it is told to, and the handler is ready again once Ready answers.
 func TestReadyHangs(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -220,87 +216,5 @@ func TestUnreadyAlone(t *testing.T) {
 	p.drained()
 	if sick.calls.Load() != 1 {
 		t.Errorf("%d calls, want 1", sick.calls.Load())
-	}
-}
-
-// TestUnreadyEndpoint: jobs of a node whose endpoint refuses connections, or whose command does not start,
-// are handled by another node within 5 ttl (30 s at the default), with no retry spent; it has shards
-// again once that is mended, by its own probe.
-func TestUnreadyEndpoint(t *testing.T) {
-	t.Parallel()
-	for _, kind := range []string{"http", "exec"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			srv := redistest.Start(t)
-			broken := brokenHTTP
-			if kind == "exec" {
-				broken = brokenExec
-			}
-			h, mend := broken(t)
-			n1 := memberOf(t, srv.URL(), "n1", func(n *Node) error { return n.Handle(QueueConfig{Name: "orders", Shards: 8}, h) })
-			var handled atomic.Int64
-			n2 := memberOf(t, srv.URL(), "n2", func(n *Node) error {
-				return n.Handle(QueueConfig{Name: "orders", Shards: 8}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { handled.Add(1); return nil }))
-			})
-			n1.serving()
-			began := time.Now()
-			await(t, "all shards are with n2", func() bool { return n1.ownsOf("orders") == 0 && n2.ownsOf("orders") == 8 })
-			// The wait for an endpoint is 10 s at any ttl.
-			if took, most := time.Since(began), 10*time.Second+5*shortTTL; took > most {
-				t.Errorf("the shards were elsewhere after %s, want within %s", took, most)
-			}
-			if err := n1.Ready(); err == nil {
-				t.Error("n1 is ready, want that it says why it is not")
-			} else {
-				t.Log(err)
-			}
-			p := open(t, srv.URL(), 8)
-			p.ids("a", 20)
-			p.drained()
-			if s := p.stats(); s.Failed != 0 || handled.Load() != 20 {
-				t.Errorf("%d failed, %d handled by n2; want 0, 20", s.Failed, handled.Load())
-			}
-			mend()
-			await(t, "n1 has its half again", func() bool { return n1.ownsOf("orders") == 4 && n2.ownsOf("orders") == 4 })
-			await(t, "n1 is ready", func() bool { return n1.Ready() == nil })
-		})
-	}
-}
-
-// brokenHTTP is a handler whose endpoint refuses connections until it is mended.
-func brokenHTTP(t *testing.T) (h lowkiq.Handler, mend func()) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
-	h, err = handler.NewHTTP(handler.HTTPConfig{URL: "http://" + address})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h, func() {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Skipf("the port was taken by another test: %v", err)
-		}
-		server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-		go server.Serve(l) //nolint:errcheck // it ends with the test
-		t.Cleanup(func() { server.Close() })
-	}
-}
-
-// brokenExec is a handler whose command ends at once until it is mended.
-func brokenExec(t *testing.T) (h lowkiq.Handler, mend func()) {
-	mended := filepath.Join(t.TempDir(), "mended")
-	h, err := handler.NewExec(handler.ExecConfig{Processes: 2, Argv: []string{"sh", "-c",
-		`[ -e "$0" ] || exit 4; while IFS= read -r line; do echo '{"ok":true}'; done`, mended}})
-	if err != nil {
-		t.Skip(err) // not a Unix
-	}
-	return h, func() {
-		if err := os.WriteFile(mended, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

@@ -4,58 +4,92 @@ import (
 	"context"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/node/internal/claims"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// How a node notices work: wake-ups, and polls for what wake-ups miss.
+// wakeups are how an instance notices work: news of its shards, and polls for what news miss.
+type wakeups struct {
+	client   *queue.Client
+	news     *queue.Wakes
+	claims   *claims.Claims[*runner.Runner]
+	clock    *redisClock
+	ops      *operations
+	interval time.Duration // between two polls
+	io       context.Context
+	drain    func(on bool) // an operator asks for it
+}
 
 // listen follows wake-ups until ctx ends.
-func (in *instance) listen(ctx context.Context) {
-	if err := in.wakes.Run(ctx, in.noticed); err != nil && ctx.Err() == nil {
-		in.log.Error("wake-ups end; polling goes on", "err", err)
+func (w *wakeups) listen(ctx context.Context) {
+	if err := w.news.Run(ctx, w.noticed); err != nil && ctx.Err() == nil {
+		w.ops.log.Error("wake-ups end; polling goes on", "err", err)
 	}
 }
 
 // noticed takes in one piece of news.
-func (in *instance) noticed(w queue.Wake) {
-	if w.Lost {
-		in.unsubscribed()
+func (w *wakeups) noticed(news queue.Wake) {
+	if news.Lost {
+		w.unsubscribed()
 		return
 	}
-	o := in.claims.Get(w.Shard)
-	if w.Confirmed {
-		o = in.claims.Subscribed(w.Shard)
+	o := w.claims.Get(news.Shard)
+	if news.Confirmed {
+		o = w.claims.Subscribed(news.Shard)
 	}
 	switch {
-	case w.Asked != nil:
-		in.answer(w.Asked)
-	case w.Drain != "":
-		in.node.drain(w.Drain == "on")
-	case w.Wanted != 0:
-		in.claims.Wanted(w.Shard, w.Wanted)
+	case news.Asked != nil:
+		w.answer(news.Asked)
+	case news.Drain != "":
+		w.drain(news.Drain == "on")
+	case news.Wanted != 0:
+		w.claims.Wanted(news.Shard, news.Wanted)
 	case o == nil:
-		in.claims.Freed(w.Shard)
-	case w.Due.IsZero():
+		w.claims.Freed(news.Shard)
+	case news.Parked:
+		o.Runner.Parked()
+	case news.Due.IsZero():
 		o.Runner.Wake()
 	default:
-		o.Runner.WakeAt(w.Due)
+		o.Runner.WakeAt(news.Due)
 	}
+}
+
+// answerPatience is for the answer to another node's question: news of shards wait behind it.
+const answerPatience = 250 * time.Millisecond
+
+// answer tells the node that asks where an id is.
+func (w *wakeups) answer(q *queue.Question) {
+	ctx, cancel := context.WithTimeout(w.io, answerPatience)
+	defer cancel()
+	if err := w.client.Answer(ctx, q, w.whereabouts(q.Shard, q.ID)); err != nil {
+		w.ops.warn("answer", q.Shard, err)
+	}
+}
+
+// whereabouts says where an id in flight is: does it wait for a process, or has a handler begun?
+func (w *wakeups) whereabouts(s lowkiq.Shard, id string) queue.Whereabouts {
+	if o := w.claims.Get(s); o != nil {
+		return o.Runner.Whereabouts(id)
+	}
+	return queue.Whereabouts{}
 }
 
 // unsubscribed notes that news may be missed until subscriptions are confirmed again.
-func (in *instance) unsubscribed() {
-	in.claims.Unsubscribed()
-	for _, o := range in.claims.All() {
-		o.Runner.Unsubscribed(in.node.cfg.PollInterval)
+func (w *wakeups) unsubscribed() {
+	w.claims.Unsubscribed()
+	for _, o := range w.claims.All() {
+		o.Runner.Unsubscribed(w.interval)
 	}
 }
 
-const peekPage = 200
+const peekPage = 200 // shards in a round trip
 
 // poll looks at idle shards in pages, one round trip each, until ctx ends.
-func (in *instance) poll(ctx context.Context) {
-	interval := in.node.cfg.PollInterval
-	ticker := time.NewTicker(interval)
+func (w *wakeups) poll(ctx context.Context) {
+	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -63,26 +97,26 @@ func (in *instance) poll(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		in.pollOnce(ctx, sinceBoot(), interval)
+		w.pollOnce(ctx, sinceBoot())
 	}
 }
 
-func (in *instance) pollOnce(ctx context.Context, now, interval time.Duration) {
+func (w *wakeups) pollOnce(ctx context.Context, now time.Duration) {
 	var page []*ownedShard
-	for _, o := range in.claims.All() {
-		if o.Runner.PollDue(now, interval) {
+	for _, o := range w.claims.All() {
+		if o.Runner.PollDue(now, w.interval) {
 			page = append(page, o)
 		}
 		if len(page) == peekPage {
-			in.peek(ctx, page)
+			w.peek(ctx, page)
 			page = nil
 		}
 	}
-	in.peek(ctx, page)
+	w.peek(ctx, page)
 }
 
 // peek wakes the runners whose shard has something due.
-func (in *instance) peek(ctx context.Context, page []*ownedShard) {
+func (w *wakeups) peek(ctx context.Context, page []*ownedShard) {
 	if len(page) == 0 {
 		return
 	}
@@ -90,15 +124,15 @@ func (in *instance) peek(ctx context.Context, page []*ownedShard) {
 	for i, o := range page {
 		shards[i] = o.Claim.Shard
 	}
-	seen, err := in.node.client.Peek(ctx, shards...)
+	seen, err := w.client.PeekDue(ctx, shards...)
 	if err != nil {
-		in.trouble("peek", nil, err)
+		w.ops.warn("peek", nil, err)
 		return
 	}
 	for _, p := range seen {
 		if !p.Next.IsZero() {
-			now, _ := in.node.client.Time(ctx) // Redis's clock may have jumped; zero if unknown
-			in.clock(now)
+			now, _ := w.client.Time(ctx) // Redis's clock may have jumped; zero if unknown
+			w.clock.saw(now)
 			break
 		}
 	}

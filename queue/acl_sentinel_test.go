@@ -1,10 +1,12 @@
-package queue
+package queue_test
 
 import (
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
@@ -77,7 +79,7 @@ func unknownMaster(t *testing.T, s *redistest.Sentinel) {
 	b := &backend{url: strings.Replace(s.URL(), "/mymaster", "/theirs", 1)}
 	c := b.open(t, func(c *Config) { c.Timeout = 2 * time.Second })
 	_, check := c.Check(t.Context(), false)
-	record, load := c.Record().Load(t.Context())
+	record, load := c.Leases().Record().Load(t.Context())
 	for _, err := range []error{check, load} {
 		if err == nil || !strings.Contains(err.Error(), `knows a master "theirs"`) || !Transient(err) {
 			t.Errorf("got %v, record %q, want an error that names the master, transient", err, record)

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"errors"
@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 
@@ -67,7 +70,7 @@ func TestACL(t *testing.T) {
 			t.Errorf("%s is for the tests only, but in the rule", word)
 		}
 	}
-	runCases(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...), second: true}, tier.Of(differing(), except(suite(), long), suite()))
+	runCases(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...), second: true, shared: true}, tier.Of(differing(), eachScript(), suite()))
 }
 
 // The check at the start passes with the whole rule, and names whatever is missing.
@@ -145,7 +148,7 @@ func called(t *testing.T) []string {
 			found[strings.ToLower(m[1])] = true
 		}
 	}
-	for _, text := range sources(t, "*.go") {
+	for _, text := range sources(t, "*.go", "*/*.go", "../internal/redisdb/*.go") {
 		for _, m := range inGo.FindAllStringSubmatch(text, -1) {
 			if commands[m[1]] {
 				found[strings.ToLower(m[1])] = true
@@ -203,11 +206,11 @@ func tryProducer(t *testing.T, producer *backend, owner *rig) {
 		"pop":     func() error { _, err := claim.Pop(t.Context(), PopRequest{IDs: 1, Bytes: 1}); return err },
 		"claim":   func() error { _, err := q.Shard(0).Claim(t.Context(), "m/1", Fresh, Owner{}); return err },
 		"release": func() error { _, err := claim.Release(t.Context()); return err },
-		"delete":  func() error { _, err := q.Delete(t.Context(), Anywhere, "a"); return err },
-		"lease":   func() error { _, err := c.TakeLease(t.Context(), "m/1", nil, []byte("x"), 1e9); return err },
-		"leases":  func() error { _, err := c.Instances(t.Context()); return err },
-		"keys":    func() error { return c.rdb().Keys(t.Context(), "*").Err() },
-		"flush":   func() error { return c.rdb().FlushAll(t.Context()).Err() },
+		"delete":  func() error { _, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, "a"); return err },
+		"lease":   func() error { _, err := c.Leases().Take(t.Context(), "m/1", nil, []byte("x"), 1e9); return err },
+		"leases":  func() error { _, err := c.Leases().All(t.Context()); return err },
+		"keys":    func() error { return c.DB().ForTests().Keys(t.Context(), "*").Err() },
+		"flush":   func() error { return c.DB().ForTests().FlushAll(t.Context()).Err() },
 	} {
 		if err := try(); err == nil || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "can't") {
 			t.Errorf("%s: got %v, want it not permitted", name, err)
@@ -232,7 +235,7 @@ func everyKindOfPush(t *testing.T, q *Queue, owner *rig) {
 	}
 	push(job("a", "1"))
 	push(job("deleted", "1"))
-	if _, err := owner.q.Delete(t.Context(), Anywhere, "deleted"); err != nil {
+	if _, err := browse.Of(owner.q).Delete(t.Context(), browse.Anywhere, "deleted"); err != nil {
 		t.Fatal(err)
 	}
 	push(job("deleted", "1", in(1e12)))

@@ -1,9 +1,12 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
@@ -13,7 +16,8 @@ var adminTests = []testCase{
 	{"ManyCrowdedIDs", manyCrowdedIDs}, {"LargeRecords", largeRecords}, {"MorgueOfACrowd", morgueOfACrowd}, {"RequeueKeepsTheOrder", requeueKeepsTheOrder},
 }
 
-// One script changes ids of about 2,000 payloads, however many it is asked for: an id may have 10,000.
+// One script changes ids of about 2,000 payloads, however many it is asked for: an id may have
+// 10,000.
 func manyCrowdedIDs(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const each = 300
@@ -28,7 +32,7 @@ func manyCrowdedIDs(t *testing.T, b *backend) {
 	}
 	first := func(script *redisdb.Script, keys []string, args ...any) {
 		t.Helper()
-		reply, err := r.c.run(r.ctx, script, keys, withIDs(args, ids)...)
+		reply, err := r.c.Run(r.ctx, script, keys, append(args, anyOf(ids)...)...)
 		r.no(err)
 		eq(t, script.Name, fmt.Sprint(reply), "[7 7 0]")
 	}
@@ -37,22 +41,22 @@ func manyCrowdedIDs(t *testing.T, b *backend) {
 		r.no(err)
 		eq(t, what, n, len(ids))
 	}
-	k := r.s.keys
-	first(r.c.db.Scripts.Kill, k.ForMorgue(), 0, "", "all", k.Wake)
-	n, err := r.q.Kill(r.ctx, Anywhere, ids...)
+	k := r.s.Keys()
+	first(r.c.DB().Scripts.Kill, k.For(r.c.DB().Scripts.Kill), 0, "", "all", k.Wake)
+	n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, ids...)
 	all("the rest killed", n+7, err)
-	first(r.c.db.Scripts.Requeue, k.ForMorgue(), 0, "morgue", k.Wake)
-	n, err = r.q.Requeue(r.ctx, ids...)
+	first(r.c.DB().Scripts.Requeue, k.For(r.c.DB().Scripts.Requeue), 0, "morgue", k.Wake)
+	n, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, ids...)
 	all("the rest requeued", n+7, err)
-	first(r.c.db.Scripts.Delete, k.ForWaiting(), 0, "")
-	n, err = r.q.Delete(r.ctx, Anywhere, ids[7:]...)
+	first(r.c.DB().Scripts.Delete, k.For(r.c.DB().Scripts.Delete), 0, "")
+	n, err = browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids[7:]...)
 	all("the rest deleted", n+7, err)
 	for _, id := range ids {
 		r.push(job(id, "1"), job(id, "2"))
 	}
-	n, err = r.q.Kill(r.ctx, Anywhere, ids...)
+	n, err = browse.Of(r.q).Bury(r.ctx, browse.Anywhere, ids...)
 	all("small ones killed", n, err)
-	n, err = r.q.DeleteDead(r.ctx, ids...)
+	n, err = browse.Of(r.q).Delete(r.ctx, browse.StateMorgue, ids...)
 	all("forgotten", n, err)
 }
 
@@ -64,17 +68,17 @@ func largeRecords(t *testing.T, b *backend) {
 		ids = append(ids, fmt.Sprint("id", i))
 		r.push(job(ids[i], strings.Repeat("x", 1<<20)))
 	}
-	k := r.s.keys
-	reply, err := r.c.run(r.ctx, r.c.db.Scripts.Kill, k.ForMorgue(), withIDs([]any{0, "", "all", k.Wake}, ids)...)
+	k := r.s.Keys()
+	reply, err := r.c.Run(r.ctx, r.c.DB().Scripts.Kill, k.For(r.c.DB().Scripts.Kill), append([]any{0, "", "all", k.Wake}, anyOf(ids)...)...)
 	r.no(err)
 	eq(t, "kill", fmt.Sprint(reply), "[1 1 0]")
-	reply, err = r.c.run(r.ctx, r.c.db.Scripts.Delete, k.ForWaiting(), withIDs([]any{0, ""}, ids)...)
+	reply, err = r.c.Run(r.ctx, r.c.DB().Scripts.Delete, k.For(r.c.DB().Scripts.Delete), append([]any{0, ""}, anyOf(ids)...)...)
 	r.no(err)
 	eq(t, "delete", fmt.Sprint(reply), "[1 2 0]")
-	n, err := r.q.Kill(r.ctx, Anywhere, ids...)
+	n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, ids...)
 	r.no(err)
 	eq(t, "killed", n, 4)
-	n, err = r.q.Requeue(r.ctx, ids...)
+	n, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, ids...)
 	r.no(err)
 	eq(t, "requeued", n, 5)
 }
@@ -89,7 +93,7 @@ func morgueOfACrowd(t *testing.T, b *backend) {
 	}
 	kill := func() {
 		t.Helper()
-		n, err := r.q.Kill(r.ctx, Anywhere, "a")
+		n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a")
 		r.no(err)
 		eq(t, "killed", n, 1)
 	}
@@ -105,11 +109,11 @@ func morgueOfACrowd(t *testing.T, b *backend) {
 	stats, err := r.q.Stats(r.ctx)
 	r.no(err)
 	eq(t, "payloads in the morgue", stats.Morgue, 90)
-	if _, err := r.q.Requeue(r.ctx, "a"); err != nil {
+	if _, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a"); err != nil {
 		t.Fatal(err)
 	}
 	scores := map[string]float64{}
-	for _, p := range r.find("a", Ready).Payloads {
+	for _, p := range r.find("a", browse.StateReady).Payloads {
 		scores[string(p.Data)] = p.Score
 	}
 	for i := range 90 {
@@ -136,16 +140,16 @@ func requeueKeepsTheOrder(t *testing.T, b *backend) {
 	_, flight := r.popOne("a")
 	r.bury(flight, "a", Skip)
 	r.push(job("a", "3", score(7)))
-	_, err := r.q.Requeue(r.ctx, "a")
+	_, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
 	r.no(err)
-	eq(t, "after skip", show(r.find("a", Ready).Job), "a[1 2 3]")
+	eq(t, "after skip", show(r.find("a", browse.StateReady).Job), "a[1 2 3]")
 	_, flight = r.popOne("a")
 	r.bury(flight, "a", Bury)
 	r.push(job("a", "4", score(7)))
 	r.popOne("a")
 	r.push(job("a", "5", score(7)))
-	_, err = r.q.Requeue(r.ctx, "a")
+	_, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
 	r.no(err)
 	r.own(Self)
-	eq(t, "beside a flight", show(r.find("a", Ready).Job), "a[4 1 2 3 5]")
+	eq(t, "beside a flight", show(r.find("a", browse.StateReady).Job), "a[4 1 2 3 5]")
 }

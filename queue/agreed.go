@@ -10,15 +10,19 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// What the registry says of a queue's payloads holds for whoever pushes: the codec in which they are stored, by its
-// name, and the limits. So a program that does not know of them stores nothing in another form, or beyond them.
+// What the registry says of a queue's payloads holds for every client that pushes: the codec in
+// which they are stored, by its name, and the limits. So a program that does not know of them
+// stores nothing in another form, or beyond them.
 
-// ErrCodec: the queue's payloads are stored in a codec that this client does not have, or without the one it has.
+// ErrCodec: the queue's payloads are stored in a codec that this client does not have, or without
+// the one it has.
 var ErrCodec = errors.New("payloads of the queue are stored in another form")
 
-// Limits of what waits in a queue. They are in the registry, and hold for whoever pushes; 0 is the default.
+// Limits of what waits in a queue. They are in the registry, and hold for every client that pushes;
+// 0 is the default.
 type Limits struct {
 	PayloadBytes int `json:"payload_bytes,omitempty"` // longest payload as stored, bytes. Default 1 MiB
 	Payloads     int `json:"id_payloads,omitempty"`   // most payloads waiting for one id. Default 10,000
@@ -32,8 +36,8 @@ const (
 	MostIDPayload    = 1 << 30
 )
 
-// Validate says what is wrong with limits.
-func (l Limits) Validate() error {
+// validate says what is wrong with limits.
+func (l Limits) validate() error {
 	for _, of := range []struct {
 		name       string
 		value, max int
@@ -63,20 +67,21 @@ func (l Limits) with(own Limits) Limits {
 	}
 }
 
-// Effective are the limits that hold for pushes of a client that has none of its own: those of the registry, and the
-// defaults of others.
+// Effective are the limits that hold for pushes of a client that has none of its own: those of the
+// registry, and the defaults of others.
 func (l Limits) Effective() Limits { return l.with(Limits{}) }
 
 // limits are those that rules name.
 func (r *PushRules) limits() Limits { return Limits{r.PayloadBytes, r.Payloads, r.IDPayload} }
 
-// Stores says whether payloads in the form of a codec, by its name, are what the queue stores: ErrCodec if not.
+// Stores says whether payloads in the form of a codec, by its name, are what the queue stores:
+// ErrCodec if not.
 func (e Entry) Stores(queue, codec string) error {
 	switch {
 	case e.Codec == codec:
 		return nil
 	case e.Codec == "":
-		return fmt.Errorf("queue %q: %w: as they are pushed, not in codec %q: it becomes so once a node starts that handles the queue with this codec, or by queue.Client.PublishRules",
+		return fmt.Errorf("queue %q: %w: as they are pushed, not in codec %q: it becomes so once a node starts that handles the queue with this codec, or by queue.Registry.Publish",
 			queue, ErrCodec, codec)
 	case codec == "":
 		return fmt.Errorf("queue %q: %w: codec %q, which is not here: push through a node that handles the queue (lowkiq-node push --node URL), or give this program the codec (queue.Client.SetRules, node.QueueConfig.Push)",
@@ -87,12 +92,12 @@ func (e Entry) Stores(queue, codec string) error {
 
 // Pushable says why this client may not push to the queue; nil if it may.
 func (q *Queue) Pushable() error {
-	q.c.mu.Lock()
-	defer q.c.mu.Unlock()
-	return q.refuses(q.c.rules[q.Name])
+	q.registry.mu.Lock()
+	defer q.registry.mu.Unlock()
+	return q.refuses(q.registry.rules[q.Name])
 }
 
-// refuses says why pushes by rules are refused as a whole. The caller holds c.mu.
+// refuses says why pushes by rules are refused as a whole. The caller holds g.mu.
 func (q *Queue) refuses(r PushRules) error {
 	if q.damage != nil {
 		return q.damage
@@ -120,22 +125,23 @@ func refused(reason error) Pusher {
 	}
 }
 
-// PublishRules writes the codec's name and the limits of this client's rules for a registered queue into the
-// registry, where they hold for whoever pushes. A node does so when it starts, for the queues that it handles.
-// Limits that the rules do not name stay as they are. A queue without a codec gets one by this, whose Decode
-// must be able to read what waits; a codec is never replaced: ErrCodec.
+// Publish writes the codec's name and the limits of this client's rules for a registered queue into
+// the registry, where they hold for every client that pushes. A node does so when it starts, for
+// the queues that it handles. Limits that the rules do not name stay as they are. A queue without a
+// codec gets one by this, whose Decode must be able to read what waits; a codec is never replaced:
+// ErrCodec.
 //
 // A client that has the queue already learns of it within half a minute of pushing.
-func (c *Client) PublishRules(ctx context.Context, queue string) error {
-	rules := c.rulesOf(queue)
+func (g *Registry) Publish(ctx context.Context, queue string) error {
+	rules := g.rulesOf(queue)
 	if rules.Codec.Name == "" && rules.limits() == (Limits{}) { // nothing to write
-		q, err := c.Queue(ctx, queue)
+		q, err := g.queue(ctx, queue)
 		if err != nil {
 			return err
 		}
 		return q.Pushable()
 	}
-	return c.rewrite(ctx, queue, func(e *Entry) error {
+	return g.rewrite(ctx, queue, func(e *Entry) error {
 		if err := e.Readable(queue); err != nil {
 			return err
 		}
@@ -154,17 +160,17 @@ func (c *Client) PublishRules(ctx context.Context, queue string) error {
 	})
 }
 
-func (c *Client) rulesOf(queue string) PushRules {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.rules[queue]
+func (g *Registry) rulesOf(queue string) PushRules {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.rules[queue]
 }
 
 // saw takes in an entry that was just read, or why it could not be.
-func (c *Client) saw(name string, entry Entry, damage error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q := c.queues[name]
+func (g *Registry) saw(name string, entry Entry, damage error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	q := g.queues[name]
 	switch {
 	case q == nil:
 	case damage != nil:
@@ -174,33 +180,33 @@ func (c *Client) saw(name string, entry Entry, damage error) {
 	}
 }
 
-// refuse has the queue's pushes refused until its entry can be read again. The caller holds c.mu.
+// refuse has the queue's pushes refused until its entry can be read again. The caller holds g.mu.
 func (q *Queue) refuse(damage error) {
 	q.damage = damage
-	q.obey(q.c.rules[q.Name])
+	q.obey(q.registry.rules[q.Name])
 }
 
-// learn makes the queue's pushes go by an entry. The caller holds c.mu.
+// learn makes the queue's pushes go by an entry. The caller holds g.mu.
 func (q *Queue) learn(entry Entry) {
 	was, damaged := q.entry, q.damage != nil
 	q.entry, q.damage = entry, nil
 	if damaged || was.Codec != entry.Codec || was.Limits != entry.Limits || was.Removed != entry.Removed || was.Shards != entry.Shards || was.Layout != entry.Layout || !slices.Equal(was.Needs, entry.Needs) {
-		q.obey(q.c.rules[q.Name])
+		q.obey(q.registry.rules[q.Name])
 	}
 }
 
 // lookEvery is how often a program that pushes asks whether what holds for the queue has changed.
 const lookEvery = 30 * time.Second
 
-// look reads the queue's entry anew, beside a push, if it was last read a while ago. What goes wrong is left to the
-// push itself.
+// look reads the queue's entry anew, beside a push, if it was last read a while ago. What goes
+// wrong is left to the push itself.
 func (q *Queue) look() {
 	now, last := time.Now().UnixNano(), q.looked.Load()
 	if now-last < int64(lookEvery) || !q.looked.CompareAndSwap(last, now) {
 		return
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), q.c.cfg.Timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), q.registry.cfg.Timeout)
 		defer cancel()
 		q.read(ctx) //nolint:errcheck // said above
 	}()
@@ -208,13 +214,13 @@ func (q *Queue) look() {
 
 // read takes in what the registry says of the queue now. One that Redis has lost stays as it was.
 func (q *Queue) read(ctx context.Context) error {
-	reply, err := q.c.db.Do(ctx, "read the queue registry", "HGET", q.c.db.Keys.Queues(), q.Name)
+	reply, err := q.registry.db.Do(ctx, "read the queue registry", "HGET", q.registry.db.Keys.Queues(), q.Name)
 	if err != nil || reply == nil {
 		return err
 	}
-	entry, err := q.c.decodeEntry(q.Name, redisdb.Text(reply))
-	q.c.mu.Lock()
-	defer q.c.mu.Unlock()
+	entry, err := q.registry.parse(q.Name, redisdb.Text(reply))
+	q.registry.mu.Lock()
+	defer q.registry.mu.Unlock()
 	if err != nil {
 		q.refuse(err)
 		return err
@@ -223,15 +229,15 @@ func (q *Queue) read(ctx context.Context) error {
 	return nil
 }
 
-// mayNeed says whether an entry may get what it needs beyond what it needed: nothing is written that a live
-// process cannot read, so every lease must list it. A process that comes later reads the entry before it touches
-// the queue's jobs.
-func (c *Client) mayNeed(ctx context.Context, queue string, was, needs []string) error {
+// mayNeed says whether an entry may get what it needs beyond what it needed: nothing is written
+// that a live process cannot read, so every lease must list it. A process that comes later reads
+// the entry before it touches the queue's jobs.
+func (g *Registry) mayNeed(ctx context.Context, queue string, was, needs []string) error {
 	fresh := slices.DeleteFunc(slices.Clone(needs), func(f string) bool { return slices.Contains(was, f) })
 	if len(fresh) == 0 {
 		return nil
 	}
-	instances, err := c.Instances(ctx)
+	instances, err := lease.In(g.db).All(ctx)
 	if err != nil {
 		return err
 	}

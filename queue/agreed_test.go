@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"bytes"
@@ -9,21 +9,26 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 func upper(name string) Codec {
 	return Codec{Name: name, Encode: func(p []byte) ([]byte, error) { return bytes.ToUpper(p), nil }, Decode: func(p []byte) ([]byte, error) { return bytes.ToLower(p), nil }}
 }
 
-// Who pushes without the queue's codec, or with another one, stores nothing, and is told what is right.
+// Who pushes without the queue's codec, or with another one, stores nothing, and is told what is
+// right.
 func TestCodecHoldsForWhoeverPushes(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	first := b.open(t)
 	client := func(codec Codec) *Client {
-		c := first.rename(first.cfg.Cluster)
+		c := Rename(first, first.Cluster())
 		if err := c.SetRules("q", PushRules{Codec: codec}); err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +51,7 @@ func TestCodecHoldsForWhoeverPushes(t *testing.T) {
 		} {
 			q, err := open()
 			r.no(err) // to look at is allowed
-			for _, n := range []int{1, fewJobs + 1} {
+			for _, n := range []int{1, FewJobs + 1} {
 				jobs := make([]lowkiq.Push, n)
 				for i := range jobs {
 					jobs[i] = job("a", "plain")
@@ -65,7 +70,7 @@ func TestCodecHoldsForWhoeverPushes(t *testing.T) {
 				t.Errorf("%s codec: pushable: got %v, want %v", name, err, ErrCodec)
 			}
 		}
-		if err := other.PublishRules(t.Context(), "q"); !errors.Is(err, ErrCodec) {
+		if err := other.Registry().Publish(t.Context(), "q"); !errors.Is(err, ErrCodec) {
 			t.Errorf("%s codec: published: got %v, want %v", name, err, ErrCodec)
 		}
 	}
@@ -73,28 +78,29 @@ func TestCodecHoldsForWhoeverPushes(t *testing.T) {
 	r.no(err)
 	eq(t, "jobs stored by those without the codec", stats.Jobs.Total(), 0)
 	r.push(job("a", "ab"))
-	eq(t, "stored", string(r.find("a", Ready).Payloads[0].Data), "AB")
+	eq(t, "stored", string(r.find("a", browse.StateReady).Payloads[0].Data), "AB")
 }
 
-// A queue without a codec gets that of who handles it; programs that push to it already learn of it, and of limits.
+// A queue without a codec gets that of who handles it; programs that push to it already learn of
+// it, and of limits.
 func TestRulesArePublished(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	r := rigOn(t, b.open(t))
 	r.push(job("a", "plain"))
-	node := r.c.rename(r.c.cfg.Cluster)
+	node := Rename(r.c, r.c.Cluster())
 	r.no(node.SetRules("q", PushRules{Codec: upper("upper"), PayloadBytes: 4, Payloads: 2}))
 	_, err := node.Push(r.ctx, "q", job("b", "ab"))
-	if !errors.Is(err, ErrCodec) || !strings.Contains(err.Error(), "PublishRules") {
+	if !errors.Is(err, ErrCodec) || !strings.Contains(err.Error(), "Registry.Publish") {
 		t.Errorf("push with a codec that the queue has not: got %v, want %v that says how it gets it", err, ErrCodec)
 	}
-	r.no(node.PublishRules(r.ctx, "q"))
-	r.no(node.PublishRules(r.ctx, "q")) // again changes nothing
-	text, err := r.c.rdb().HGet(r.ctx, r.c.db.Keys.Queues(), "q").Result()
+	r.no(node.Registry().Publish(r.ctx, "q"))
+	r.no(node.Registry().Publish(r.ctx, "q")) // again changes nothing
+	text, err := r.c.DB().ForTests().HGet(r.ctx, r.c.DB().Keys.Queues(), "q").Result()
 	r.no(err)
 	eq(t, "entry", text, `{"shards":1,"layout":1,"codec":"upper","payload_bytes":4,"id_payloads":2}`)
 	// The program that pushed before: its next look at the registry is beside a push.
-	r.q.looked.Store(0)
+	r.q.LookSoon()
 	for deadline := time.Now().Add(time.Minute); r.q.Pushable() == nil; {
 		if time.Now().After(deadline) {
 			t.Fatal("a client that pushes has not learnt of the codec")
@@ -106,7 +112,7 @@ func TestRulesArePublished(t *testing.T) {
 	}
 	// Limits: the registry's for everybody, a client's own where they are stricter.
 	push := func(rules PushRules, jobs ...lowkiq.Push) error {
-		c := r.c.rename(r.c.cfg.Cluster)
+		c := Rename(r.c, r.c.Cluster())
 		rules.Codec = upper("upper")
 		r.no(c.SetRules("q", rules))
 		_, err := c.Push(r.ctx, "q", jobs...)
@@ -137,20 +143,21 @@ func TestRulesArePublished(t *testing.T) {
 	}
 }
 
-// Nothing is written that a live process cannot read: an entry gets no needs while a lease does not list them.
+// Nothing is written that a live process cannot read: an entry gets no needs while a lease does not
+// list them.
 func TestNeedsWaitForLiveProcesses(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	r := rigOn(t, b.open(t))
-	take := func(name string, features ...string) *Lease {
+	take := func(name string, features ...string) *lease.Lease {
 		says, err := json.Marshal(map[string]any{"node": name, "features": features})
 		r.no(err)
-		lease, err := r.c.TakeLease(r.ctx, name, []byte("{}"), says, time.Minute)
+		held, err := r.c.Leases().Take(r.ctx, name, []byte("{}"), says, time.Minute)
 		r.no(err)
-		return lease
+		return held
 	}
 	need := func() error {
-		return r.c.rewrite(r.ctx, "q", func(e *Entry) error { e.Needs = append(e.Needs, "fmt2"); return nil })
+		return r.c.Rewrite(r.ctx, "q", func(e *Entry) error { e.Needs = append(e.Needs, "fmt2"); return nil })
 	}
 	take("new/1", "fmt2", "fmt3")
 	old := take("old/1")

@@ -1,12 +1,14 @@
-package queue
+package queue_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
@@ -20,7 +22,7 @@ var attemptTests = []testCase{
 }
 
 // sketch shows attempts without their times and instances.
-func sketch(list []Attempt) string {
+func sketch(list []browse.Attempt) string {
 	words := make([]string, len(list))
 	for i, a := range list {
 		words[i] = fmt.Sprintf("%s %s %d %q", a.ID, a.Verdict, a.RetryCount, a.Error)
@@ -28,9 +30,9 @@ func sketch(list []Attempt) string {
 	return strings.Join(words, "; ")
 }
 
-func (r *rig) attempts(id string) []Attempt {
+func (r *rig) attempts(id string) []browse.Attempt {
 	r.t.Helper()
-	list, err := r.q.Attempts(r.ctx, id)
+	list, err := browse.Of(r.q).Attempts(r.ctx, id)
 	r.no(err)
 	return list
 }
@@ -109,9 +111,9 @@ func attemptsCut(t *testing.T, b *backend) {
 		_, err := r.claim.Bury(r.ctx, burials...)
 		r.no(err)
 	}
-	list, err := r.q.RecentAttempts(r.ctx, 1000)
+	list, err := browse.Of(r.q).RecentAttempts(r.ctx, 1000)
 	r.no(err)
-	eq(t, "kept", len(list), attemptsKept)
+	eq(t, "kept", len(list), 64)
 	eq(t, "newest", sketch(list[:1]), `id99 exhausted 1 ""`)
 	eq(t, "oldest", sketch(list[63:]), `id36 exhausted 1 ""`)
 }
@@ -127,7 +129,7 @@ func attemptsOfQueue(t *testing.T, b *backend) {
 		r.push(job(id, "1"))
 		r.fail(id, 0, "boom")
 	}
-	list, err := q.RecentAttempts(t.Context(), 10)
+	list, err := browse.Of(q).RecentAttempts(t.Context(), 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,26 +143,13 @@ func attemptsOfQueue(t *testing.T, b *backend) {
 	}
 }
 
-func TestDecodeAttemptRefuses(t *testing.T) {
-	t.Parallel()
-	good := "1 0 failed 1 3\nan/1boom"
-	if a, err := decodeAttempt(good); err != nil || a.ID != "a" || a.Instance != "n/1" || a.Error != "boom" || a.At != time.UnixMicro(1) {
-		t.Errorf("%q: got %+v, %v, want an attempt", good, a, err)
-	}
-	for _, bad := range []string{"", "\n", "1 0 failed 1 3", "1 0 failed 1\na", "x 0 failed 1 3\nan/1", "1 0 failed 9 3\nan/1", "1 0 failed 1 9\nan/1", "1 0 failed -1 3\nan/1"} {
-		if _, err := decodeAttempt(bad); !errors.Is(err, errAttempt) {
-			t.Errorf("%q: got %v, want %v", bad, err, errAttempt)
-		}
-	}
-}
-
 // A drain of successes sends nothing for the list of attempts.
 func TestSuccessNotesNoAttempt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
 	stats := func() string {
 		t.Helper()
-		text, err := r.c.rdb().Info(r.ctx, "commandstats").Result()
+		text, err := r.c.DB().ForTests().Info(r.ctx, "commandstats").Result()
 		r.no(err)
 		return text
 	}
@@ -178,8 +167,8 @@ func TestSuccessNotesNoAttempt(t *testing.T) {
 	}
 }
 
-// What a handler writes into its errors costs Redis nothing, in particular no search that tries again
-// at each blank: that took minutes, and again at each retry.
+// What a handler writes into its errors costs Redis nothing, in particular no search that tries
+// again at each blank: that took minutes, and again at each retry.
 func attemptsHostile(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const trace = "Traceback (most recent call last)"
@@ -204,7 +193,7 @@ func attemptsHostile(t *testing.T, b *backend) {
 			}
 			r.no(err)
 			eq(t, fmt.Sprintf("line of %.40q", text), r.attempts(id)[0].Error, line)
-			_, err = r.q.Delete(r.ctx, Anywhere, id)
+			_, err = browse.Of(r.q).Delete(r.ctx, browse.Anywhere, id)
 			r.no(err)
 		}
 	}

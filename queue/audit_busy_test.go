@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -7,6 +7,11 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/lease"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -34,16 +39,16 @@ func auditBusy(t *testing.T, b *backend) {
 	}
 	wg.Go(func() { busyPerson(ctx, q) })
 	for audits, begun := 0, time.Now(); audits < 3 || time.Since(begun) < busyTime; audits++ {
-		got, err := c.Audit(t.Context(), AuditConfig{Orphans: true})
+		got, err := audit.Run(t.Context(), c, audit.Config{Orphans: true})
 		if err != nil || len(got.Faults) > 0 {
-			t.Fatalf("audit %d: %v\n%s", audits, err, got.lines())
+			t.Fatalf("audit %d: %v\n%s", audits, err, linesOf(got))
 		}
 	}
 	stop()
 	wg.Wait()
-	left, err := c.Audit(t.Context(), AuditConfig{})
+	left, err := audit.Run(t.Context(), c, audit.Config{})
 	if err != nil || len(left.Faults)+len(left.Unsettled) > 0 {
-		t.Errorf("at the end: %v, %v\n%s", err, left.Unsettled, left.lines())
+		t.Errorf("at the end: %v, %v\n%s", err, left.Unsettled, linesOf(left))
 	}
 }
 
@@ -63,7 +68,7 @@ func busyOwner(ctx context.Context, t *testing.T, s *Shard) {
 	io := context.WithoutCancel(ctx) // calls end by themselves
 	for n := 1; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("busy%d/%d", s.Index, n)
-		if _, err := s.c.TakeLease(io, name, []byte("{}"), []byte("{}"), time.Minute); err != nil {
+		if _, err := lease.In(s.DB()).Take(io, name, []byte("{}"), []byte("{}"), time.Minute); err != nil {
 			return
 		}
 		seen, err := s.Owner(io)
@@ -126,12 +131,21 @@ func busyPusher(ctx context.Context, q *Queue) {
 }
 
 func busyPerson(ctx context.Context, q *Queue) {
-	io := context.WithoutCancel(ctx)
+	io, jobs := context.WithoutCancel(ctx), browse.Of(q)
 	for ctx.Err() == nil {
-		for _, do := range []func(context.Context, ...string) (int, error){q.RunNow, q.Requeue, q.Unblock, q.DeleteDead} {
+		for _, do := range []func(context.Context, ...string) (int, error){jobs.RunNow,
+			func(ctx context.Context, ids ...string) (int, error) {
+				return jobs.Requeue(ctx, browse.StateMorgue, ids...)
+			},
+			func(ctx context.Context, ids ...string) (int, error) {
+				return jobs.Requeue(ctx, browse.StateBlocked, ids...)
+			},
+			func(ctx context.Context, ids ...string) (int, error) {
+				return jobs.Delete(ctx, browse.StateMorgue, ids...)
+			}} {
 			do(io, busyID(), busyID()) //nolint:errcheck // the audit is what is tested
 		}
-		q.Delete(io, Anywhere, busyID()) //nolint:errcheck // the audit is what is tested
-		q.Kill(io, Retrying, busyID())   //nolint:errcheck // the audit is what is tested
+		browse.Of(q).Delete(io, browse.Anywhere, busyID()) //nolint:errcheck // the audit is what is tested
+		browse.Of(q).Bury(io, browse.StateRetry, busyID()) //nolint:errcheck // the audit is what is tested
 	}
 }

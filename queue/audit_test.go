@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
@@ -6,6 +6,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/oklog/ulid/v2"
 )
@@ -19,18 +23,18 @@ var auditTests = []testCase{
 	{"Audit_LongReadyList", auditLongReadyList},
 }
 
-func (r *rig) audit(change ...func(*AuditConfig)) Audit {
+func (r *rig) audit(change ...func(*audit.Config)) audit.Report {
 	r.t.Helper()
-	var cfg AuditConfig
+	var cfg audit.Config
 	for _, f := range change {
 		f(&cfg)
 	}
-	found, err := r.c.Audit(r.ctx, cfg)
+	found, err := audit.Run(r.ctx, r.c, cfg)
 	r.no(err)
 	return found
 }
 
-func (a Audit) lines() string {
+func linesOf(a audit.Report) string {
 	var lines []string
 	for _, f := range a.Faults {
 		lines = append(lines, f.String())
@@ -48,7 +52,7 @@ func (r *rig) crowd(id string, n int) {
 
 // everyState makes ids in every state there is: r ready, d due, t retry, b blocked, f in
 // flight with something parked, m in the morgue, s crowded, x deleted, l deleted and pushed
-// for later, u on probation.
+// for later, u in quarantine.
 func (r *rig) everyState() {
 	r.t.Helper()
 	for _, id := range []string{"t", "b", "m", "u"} {
@@ -63,17 +67,17 @@ func (r *rig) everyState() {
 			r.bury(flight, id, Bury)
 		}
 	}
-	r.own(Seize) // u was in flight alone: it goes on probation
+	r.own(Seize) // u was in flight alone: it goes in quarantine
 	r.own(Seize)
 	r.push(job("d", "d", in(time.Hour)))
 	r.crowd("s", 40)
 	r.push(job("r", "r"), job("x", "x"), job("l", "l"))
-	_, err := r.q.Delete(r.ctx, Anywhere, "x", "l")
+	_, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "x", "l")
 	r.no(err)
 	r.push(job("l", "l", in(time.Hour)))
 }
 
-// flying adds an id in flight, with something parked, where nobody is on probation.
+// flying adds an id in flight, with something parked, where nobody is in quarantine.
 func (r *rig) flying(id string) int64 {
 	r.t.Helper()
 	r.push(job(id, "first"))
@@ -84,9 +88,9 @@ func (r *rig) flying(id string) int64 {
 
 func auditClean(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	lease(t, r.c, "n/1", "n/2", "n/3", "n/4")
+	takeLeases(t, r.c, "n/1", "n/2", "n/3", "n/4")
 	r.flying("f")
-	if got := r.audit().lines(); got != "" {
+	if got := linesOf(r.audit()); got != "" {
 		t.Errorf("with a flight:\n%s", got)
 	}
 	r.no2(r.claim.Release(r.ctx))
@@ -94,9 +98,9 @@ func auditClean(t *testing.T, b *backend) {
 	r.drain()
 	empty := r.audit().Jobs
 	r.everyState()
-	got := r.audit(func(cfg *AuditConfig) { cfg.Orphans = true })
-	if got.lines() != "" || len(got.Unsettled) > 0 {
-		t.Errorf("with every state: got %v unsettled and\n%s", got.Unsettled, got.lines())
+	got := r.audit(func(cfg *audit.Config) { cfg.Orphans = true })
+	if linesOf(got) != "" || len(got.Unsettled) > 0 {
+		t.Errorf("with every state: got %v unsettled and\n%s", got.Unsettled, linesOf(got))
 	}
 	eq(t, "queues, shards", fmt.Sprint(got.Queues, got.Shards), "1 1")
 	eq(t, "jobs of an empty shard that is claimed", empty, 0)
@@ -109,10 +113,10 @@ func (r *rig) no2(_ int, err error) {
 }
 
 // lease gives instances a lease, so that their claims are no faults.
-func lease(t *testing.T, c *Client, instances ...string) {
+func takeLeases(t *testing.T, c *Client, instances ...string) {
 	t.Helper()
 	for _, name := range instances {
-		if _, err := c.TakeLease(t.Context(), name, []byte("{}"), []byte("{}"), time.Hour); err != nil {
+		if _, err := c.Leases().Take(t.Context(), name, []byte("{}"), []byte("{}"), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,7 +129,7 @@ func auditFaults(t *testing.T, b *backend) {
 			r := corrupted(t, b, one)
 			got := r.audit()
 			if len(got.Faults) != 1 {
-				t.Fatalf("got %d faults, want one, %s:\n%s", len(got.Faults), one.want, got.lines())
+				t.Fatalf("got %d faults, want one, %s:\n%s", len(got.Faults), one.want, linesOf(got))
 			}
 			f := got.Faults[0]
 			if f.Kind != one.want || f.Queue != r.q.Name || f.Shard != 0 || f.ID != one.id || f.What == "" {
@@ -151,24 +155,25 @@ func auditCluster(t *testing.T, b *backend) {
 		return strings.Join(list, ", ")
 	}
 	eq(t, "a claim of nobody", kinds(), "claim-unknown "+r.q.Name)
-	// A process that ran for years, and one that was started just now: with both, nodes need some time.
+	// A process that ran for years, and one that was started just now: with both, nodes need some
+	// time.
 	old, young := "old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1", "young/"+ulid.Make().String()+".1"
-	lease(t, c, "n/1", old, young)
+	takeLeases(t, c, "n/1", old, young)
 	eq(t, "leased", kinds(), "")
 	eq(t, "gone", r.audit().Gone, nil)
 	for _, dead := range []string{"n/1", old, young} {
-		r.no(c.EndLease(r.ctx, dead))
+		r.no(c.Leases().End(r.ctx, dead))
 	}
 	eq(t, "dead", kinds(), "")
 	eq(t, "gone", r.audit().Gone, []string{"n/1", old, young})
-	eq(t, "gone, by an audit of one queue", r.audit(func(cfg *AuditConfig) { cfg.Queues = []string{r.q.Name} }).Gone, r.audit().Gone)
-	r.no(c.DropLease(r.ctx, old)) // as nodes forget
+	eq(t, "gone, by an audit of one queue", r.audit(func(cfg *audit.Config) { cfg.Queues = []string{r.q.Name} }).Gone, r.audit().Gone)
+	r.no(c.Leases().Drop(r.ctx, old)) // as nodes forget
 	eq(t, "gone, but for one", r.audit().Gone, []string{"n/1", young})
-	r.no(c.rdb().HSet(r.ctx, c.db.Keys.Queues(), "bad", "{").Err())
-	r.no(c.rdb().Set(r.ctx, c.db.Keys.Record(), "{", 0).Err())
-	r.no(c.rdb().RPush(r.ctx, c.db.Keys.Leader(), "x").Err())
+	r.no(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Queues(), "bad", "{").Err())
+	r.no(c.DB().ForTests().Set(r.ctx, c.DB().Keys.Record(), "{", 0).Err())
+	r.no(c.DB().ForTests().RPush(r.ctx, c.DB().Keys.Leader(), "x").Err())
 	eq(t, "registry and record", kinds(), "record-damaged , record-damaged , registry-damaged bad")
-	_, err := c.Audit(r.ctx, AuditConfig{Queues: []string{"nothing"}})
+	_, err := audit.Run(r.ctx, c, audit.Config{Queues: []string{"nothing"}})
 	if err == nil || !strings.Contains(err.Error(), `unknown queue "nothing"`) {
 		t.Errorf("audit of an unknown queue: got %v", err)
 	}
@@ -177,28 +182,28 @@ func auditCluster(t *testing.T, b *backend) {
 func auditOrphans(t *testing.T, b *backend) {
 	c := b.open(t)
 	r := rigOn(t, c)
-	lease(t, c, "n/1")
+	takeLeases(t, c, "n/1")
 	r.own(Fresh)
 	r.push(job("a", "1"))
 	keys := []string{
-		strings.Replace(c.db.Keys.Queues(), "queues", "nonsense", 1),
-		c.db.Keys.Shard("nowhere", 1, 0).Jobs,
-		c.db.Keys.Shard(r.q.Name, 2, 0).Jobs,
-		c.db.Keys.Shard(r.q.Name, 1, 1).Jobs,
-		strings.TrimSuffix(r.s.keys.Jobs, "jobs") + "other",
+		strings.Replace(c.DB().Keys.Queues(), "queues", "nonsense", 1),
+		c.DB().Keys.Shard("nowhere", 1, 0).Jobs,
+		c.DB().Keys.Shard(r.q.Name, 2, 0).Jobs,
+		c.DB().Keys.Shard(r.q.Name, 1, 1).Jobs,
+		strings.TrimSuffix(r.s.Keys().Jobs, "jobs") + "other",
 	}
 	for _, key := range keys {
-		r.no(c.rdb().Set(r.ctx, key, 1, 0).Err())
+		r.no(c.DB().ForTests().Set(r.ctx, key, 1, 0).Err())
 	}
-	r.no(c.rdb().Set(r.ctx, c.db.With(c.cfg.Cluster+"-other").Keys.Shard(r.q.Name, 1, 0).Jobs, 1, 0).Err()) // another cluster's
-	if got := r.audit().lines(); got != "" {
+	r.no(c.DB().ForTests().Set(r.ctx, c.DB().With(c.Cluster()+"-other").Keys.Shard(r.q.Name, 1, 0).Jobs, 1, 0).Err()) // another cluster's
+	if got := linesOf(r.audit()); got != "" {
 		t.Errorf("without --orphans:\n%s", got)
 	}
-	got := r.audit(func(cfg *AuditConfig) { cfg.Orphans = true })
+	got := r.audit(func(cfg *audit.Config) { cfg.Orphans = true })
 	eq(t, "orphans", len(got.Faults), len(keys))
 	for _, key := range keys {
-		if !strings.Contains(got.lines(), "key "+key+": ") {
-			t.Errorf("key %s: not found in\n%s", key, got.lines())
+		if !strings.Contains(linesOf(got), "key "+key+": ") {
+			t.Errorf("key %s: not found in\n%s", key, linesOf(got))
 		}
 	}
 }
@@ -207,23 +212,23 @@ func auditOrphans(t *testing.T, b *backend) {
 func auditLongReadyList(t *testing.T, b *backend) {
 	c := b.open(t)
 	r := rigOn(t, c)
-	lease(t, c, "n/1")
+	takeLeases(t, c, "n/1")
 	r.own(Fresh)
 	for i := range 5 {
 		for j := range 500 {
 			r.push(job(fmt.Sprint(i, "-", j), "x"))
 		}
 	}
-	if got := r.audit().lines(); got != "" {
+	if got := linesOf(r.audit()); got != "" {
 		t.Fatalf("got\n%s", got)
 	}
-	r.no(c.rdb().LRem(r.ctx, r.s.keys.Ready, 1, "2-250").Err())
-	r.no(c.rdb().RPush(r.ctx, r.s.keys.Ready, "0-3").Err())
+	r.no(c.DB().ForTests().LRem(r.ctx, r.s.Keys().Ready, 1, "2-250").Err())
+	r.no(c.DB().ForTests().RPush(r.ctx, r.s.Keys().Ready, "0-3").Err())
 	got := r.audit()
-	eq(t, "faults", got.lines(), fmt.Sprintf("shard %s/0, id \"0-3\": two-places: it is in ready and ready, want one of them\n"+
+	eq(t, "faults", linesOf(got), fmt.Sprintf("shard %s/0, id \"0-3\": two-places: it is in ready and ready, want one of them\n"+
 		"shard %s/0, id \"2-250\": no-entry: it has a record and is in no list, so it never runs", r.q.Name, r.q.Name))
 	for _, f := range got.Faults {
-		mended, err := c.Repair(r.ctx, f)
+		mended, err := audit.Repair(r.ctx, c, f)
 		eq(t, "mended "+f.ID, fmt.Sprint(mended, err), "true <nil>")
 	}
 }

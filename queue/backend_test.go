@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,8 +21,11 @@ type backend struct {
 	url string
 	// mini: the embedded Redis. It knows no memory limit.
 	mini bool
-	// second: another Redis is the judge of what is right, so that an eighth of the random histories does.
+	// second: another Redis is the judge of what is right, so that an eighth of the random
+	// histories does.
 	second bool
+	// shared: each pop and ack asks the script of many shards first, also one that comes alone.
+	shared bool
 	// names hands out a cluster name per test, so that tests cannot meet.
 	names atomic.Int64
 }
@@ -28,21 +33,19 @@ type backend struct {
 // rdb is one Redis, as go-redis sees it.
 type rdb = redis.UniversalClient
 
-// rdb is the client's connection, to look at keys or to damage them.
-func (c *Client) rdb() rdb { return c.db.ForTests() }
-
 // testCase is one test of the suite.
 type testCase struct {
 	name string
 	run  func(t *testing.T, b *backend)
 }
 
-// suite is what must hold on every kind of Redis.
+// suite is what must hold on every kind of Redis, seen through queue, queue/lease and queue/browse.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, probationTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, standingTests, attemptTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, lagTests, removeTests)
+	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, attemptTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, lagTests, removeTests)
 }
 
-// long are cases whose many rounds show what a script does, not what another kind of Redis does to it.
+// long are cases whose many rounds show what a script does, not what another kind of Redis does to
+// it.
 var long = []string{
 	"Bulk", "BulkReachesAllGroups", "Late_ManyAtOnce", "ManyCrowdedIDs", "PagesOfACrowd", "PagesOfEachSize", "PagesWhileJobsMove",
 	"PushAgain_KeepsOrder", "Rule_ScoresKeepTheirBits", "Stale_Many",
@@ -53,10 +56,15 @@ func except(cases []testCase, names []string) []testCase {
 	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool { return slices.Contains(names, c.name) })
 }
 
-// differing is what the kind of Redis, or the rights of its user, could make differ: which commands there are, which
-// keys a script may name together, what is published, how scripts are loaded.
+// differing is what the kind of Redis, or the rights of its user, could make differ: which commands
+// there are, which keys a script may name together, what is published, how scripts are loaded.
 func differing() []testCase {
 	return except(slices.Concat(protocolTests, commitTests, wakeTests, leaseTests, removeTests, repeatTests, listTests), long)
+}
+
+// eachScript is what differs, and what else calls scripts: which keys each of them names, and which commands it calls.
+func eachScript() []testCase {
+	return except(slices.Concat(differing(), propertyTests, pageTests, bulkTests, adminTests, attemptTests), long)
 }
 
 // runCases runs tests side by side on one Redis.
@@ -81,7 +89,7 @@ func TestSingle(t *testing.T) {
 func TestCluster(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
-	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL(), second: true}, tier.Of(nil, except(suite(), long), suite()))
+	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL(), second: true}, tier.Of(nil, eachScript(), suite()))
 }
 
 // TestEmbedded is the suite on the Redis inside the process.
@@ -107,6 +115,9 @@ func (b *backend) open(t testing.TB, change ...func(*Config)) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if b.shared {
+		c.ShareAlways()
+	}
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -116,13 +127,6 @@ func (b *backend) open(t testing.TB, change ...func(*Config)) *Client {
 }
 
 func (b *backend) name() string { return fmt.Sprint("test-", b.names.Add(1)) }
-
-// rename returns a client of another cluster over the same connections.
-func (c *Client) rename(cluster string) *Client {
-	cfg := c.cfg
-	cfg.Cluster = cluster
-	return &Client{cfg: cfg, db: c.db.With(cluster), queues: map[string]*Queue{}, rules: map[string]PushRules{}}
-}
 
 // newQueue registers queue "q".
 func newQueue(t testing.TB, c *Client, shards int) *Queue {

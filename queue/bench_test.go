@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -6,6 +6,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -121,7 +124,7 @@ func BenchmarkPushOverTombs(b *testing.B) {
 		if _, err := q.Push(b.Context(), old...); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := q.Delete(b.Context(), Anywhere, ids...); err != nil {
+		if _, err := browse.Of(q).Delete(b.Context(), browse.Anywhere, ids...); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
@@ -9,16 +9,20 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
-// While a script runs Redis serves nobody else, leases included. So what one script does is bounded, whatever lies
-// in the shard. These tests count its work, which is the same on every machine: the values that it hands to Redis
-// and gets from it, and their bytes.
+// While a script runs Redis serves nobody else, leases included. So what one script does is
+// bounded, whatever lies in the shard. These tests count its work, which is the same on every
+// machine: the values that it hands to Redis and gets from it, and their bytes.
 
-// counting is put before a script: it counts what its commands take and give, and keeps the maximum of each script.
+// counting is put before a script: it counts what its commands take and give, and keeps the maximum
+// of each script.
 const counting = `
 local values, bytes = 0, 0
 local function see(v)
@@ -39,19 +43,21 @@ end
 `
 
 // counted replaces a client's scripts by ones that count.
-func (c *Client) counted() {
-	for _, s := range c.db.Scripts.All() {
+func counted(c *Client) {
+	for _, s := range c.DB().Scripts.All() {
 		s.SetText(strings.ReplaceAll(counting, "NAME", s.Name) + strings.ReplaceAll(s.Text(), "redis.call(", "counted("))
 	}
 }
 
-// The most that one script may do for 2,000 payloads or 1 MiB: each is read and written a few times.
+// The most that one script may do for 2,000 payloads or 1 MiB: each is read and written a few
+// times.
 const (
 	mostValues = 40_000
 	mostBytes  = 12 << 20
 )
 
-// costs returns the maxima of all scripts since the last time, and objects to those beyond the bound.
+// costs returns the maxima of all scripts since the last time, and objects to those beyond the
+// bound.
 func (r *rig) costs() map[string][2]int {
 	r.t.Helper()
 	seen := map[string][2]int{}
@@ -61,7 +67,7 @@ func (r *rig) costs() map[string][2]int {
 			w[i] = n
 			seen[name] = w
 		}
-		r.no(r.c.rdb().Del(r.ctx, key).Err())
+		r.no(r.c.DB().ForTests().Del(r.ctx, key).Err())
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
 		if w := seen[name]; w[0] > mostValues || w[1] > mostBytes {
@@ -73,7 +79,7 @@ func (r *rig) costs() map[string][2]int {
 
 func (r *rig) scores(key string) map[string]int {
 	r.t.Helper()
-	list, err := r.c.rdb().ZRangeWithScores(r.ctx, key, 0, -1).Result()
+	list, err := r.c.DB().ForTests().ZRangeWithScores(r.ctx, key, 0, -1).Result()
 	r.no(err)
 	scores := map[string]int{}
 	for _, z := range list {
@@ -143,7 +149,7 @@ func TestScriptsAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, b, func(cfg *Config) { cfg.Cluster = strings.ReplaceAll(name, " ", "-") })
 			ids := fill(r)
-			r.c.counted()
+			counted(r.c)
 			everything(r, ids, strings.Repeat("e\n", 2000))
 			seen := r.costs()
 			t.Log(seen)
@@ -195,14 +201,14 @@ func everything(r *rig, ids []string, message string) {
 		end()
 	}
 	for _, do := range []func() (int, error){
-		func() (int, error) { return r.q.Unblock(r.ctx, ids...) },
-		func() (int, error) { return r.q.Kill(r.ctx, Anywhere, ids...) },
-		func() (int, error) { return r.q.Requeue(r.ctx, ids...) },
-		func() (int, error) { return r.q.RunNow(r.ctx, ids...) },
-		func() (int, error) { return r.q.KillOldest(r.ctx, Anywhere, ids...) },
-		func() (int, error) { return r.q.Kill(r.ctx, Anywhere, ids[:len(ids)/2]...) },
-		func() (int, error) { return r.q.DeleteDead(r.ctx, ids...) },
-		func() (int, error) { return r.q.Delete(r.ctx, Anywhere, ids...) },
+		func() (int, error) { return browse.Of(r.q).Requeue(r.ctx, browse.StateBlocked, ids...) },
+		func() (int, error) { return browse.Of(r.q).Bury(r.ctx, browse.Anywhere, ids...) },
+		func() (int, error) { return browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, ids...) },
+		func() (int, error) { return browse.Of(r.q).RunNow(r.ctx, ids...) },
+		func() (int, error) { return browse.Of(r.q).BuryOldest(r.ctx, browse.Anywhere, ids...) },
+		func() (int, error) { return browse.Of(r.q).Bury(r.ctx, browse.Anywhere, ids[:len(ids)/2]...) },
+		func() (int, error) { return browse.Of(r.q).Delete(r.ctx, browse.StateMorgue, ids...) },
+		func() (int, error) { return browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...) },
 	} {
 		_, err := do()
 		r.no(err)
@@ -212,7 +218,8 @@ func everything(r *rig, ids []string, message string) {
 	eq(r.t, "left", fmt.Sprint(stats.Jobs, stats.Morgue), fmt.Sprint(Counts{}, 0))
 }
 
-// A flight's record may have a megabyte. A push of many payloads to its id reads it once, not once per payload.
+// A flight's record may have a megabyte. A push of many payloads to its id reads it once, not once
+// per payload.
 func TestPushToAFlightIsBounded(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -223,7 +230,7 @@ func TestPushToAFlightIsBounded(t *testing.T) {
 			r := newRig(t, b, func(cfg *Config) { cfg.Cluster = form })
 			r.push(job("a", strings.Repeat("x", 1<<20)))
 			_, flight := r.popOne("a")
-			r.c.counted()
+			counted(r.c)
 			jobs := make([]lowkiq.Push, 1000)
 			for i := range jobs {
 				jobs[i] = job("a", fmt.Sprint(i), more)
@@ -234,7 +241,7 @@ func TestPushToAFlightIsBounded(t *testing.T) {
 			r.push(jobs...)
 			r.costs()
 			r.ack(flight, "a")
-			eq(t, "jobs", len(r.find("a", map[bool]State{true: Scheduled, false: Ready}[form == "scheduled"]).Payloads), 500)
+			eq(t, "jobs", len(r.find("a", map[bool]browse.State{true: browse.StateScheduled, false: browse.StateReady}[form == "scheduled"]).Payloads), 500)
 		})
 	}
 }
@@ -243,7 +250,7 @@ func TestPushToAFlightIsBounded(t *testing.T) {
 func TestWorkIsCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
-	r.c.counted()
+	counted(r.c)
 	r.crowds(100, 3, "a")
 	before := r.costs()["push"]
 	r.pop(1)
@@ -253,25 +260,26 @@ func TestWorkIsCounted(t *testing.T) {
 	}
 }
 
-// The morgue of an id has no limit. What leaves it does so in order, and a handler gets a piece of it.
+// The morgue of an id has no limit. What leaves it does so in order, and a handler gets a piece of
+// it.
 func TestLargeMorgue(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
 	const rounds, each = 4, 5000
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
-	r.c.counted()
+	counted(r.c)
 	for k := range rounds {
 		jobs := make([]lowkiq.Push, each)
 		for i := range jobs {
 			jobs[i] = job("a", fmt.Sprint(k*each+i), score(float64(k/2))) // half of them have equal scores
 		}
 		r.push(jobs...)
-		n, err := r.q.Kill(r.ctx, Anywhere, "a")
+		n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a")
 		r.no(err)
 		eq(t, "killed", n, 1)
 	}
 	r.push(job("a", "last", score(1)))
-	n, err := r.q.Requeue(r.ctx, "a")
+	n, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
 	r.no(err)
 	eq(t, "requeued", n, 1)
 	r.costs()
@@ -303,11 +311,11 @@ func TestPiecesKeepTheOrder(t *testing.T) {
 	r.crowds(5000, 4, "a")
 	first, flight := r.popOne("a")
 	eq(t, "first piece", len(first.Payloads), 2000)
-	eq(t, "the rest", r.find("a", InFlight).Parked, 3000)
+	eq(t, "the rest", r.find("a", browse.StateInFlight).Parked, 3000)
 	r.push(job("a", "lowest", score(-1)))
 	r.nack(flight, "a", Retry, 3, time.Hour)
-	eq(t, "together again", len(r.find("a", Retrying).Payloads), 5001)
-	_, err := r.q.RunNow(r.ctx, "a")
+	eq(t, "together again", len(r.find("a", browse.StateRetry).Payloads), 5001)
+	_, err := browse.Of(r.q).RunNow(r.ctx, "a")
 	r.no(err)
 	again, flight := r.popOne("a")
 	eq(t, "retry count", again.RetryCount, 3)
@@ -319,8 +327,9 @@ func TestPiecesKeepTheOrder(t *testing.T) {
 	eq(t, "the rest begins", string(rest.Payloads[0].Data), string(first.Payloads[1999].Data))
 }
 
-// Acks may come in any order, and in any number: what is acknowledged by name is found by one walk through the flights, not by one
-// for each id. Those that come in the order of their flight are at its head, and are not looked for.
+// Acks may come in any order, and in any number: what is acknowledged by name is found by one walk
+// through the flights, not by one for each id. Those that come in the order of their flight are at
+// its head, and are not looked for.
 func TestAcksInAnyOrderAreBounded(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -343,7 +352,7 @@ func TestAcksInAnyOrderAreBounded(t *testing.T) {
 			for _, f := range flights {
 				acks = append(acks, Acks{Flight: f.Flight, IDs: c.order(f.IDs)})
 			}
-			r.no(r.c.rdb().Do(r.ctx, "CONFIG", "RESETSTAT").Err())
+			r.no(r.c.DB().ForTests().Do(r.ctx, "CONFIG", "RESETSTAT").Err())
 			n, err := r.claim.Ack(r.ctx, acks...)
 			r.no(err)
 			eq(t, "acked", n, 4000)
@@ -357,14 +366,14 @@ func TestAcksInAnyOrderAreBounded(t *testing.T) {
 			n, err = r.claim.Ack(r.ctx, acks...)
 			r.no(err)
 			eq(t, "acked again", n, 0)
-			eq(t, "left in flight", r.c.rdb().LLen(r.ctx, r.s.keys.Flight).Val(), 0)
+			eq(t, "left in flight", r.c.DB().ForTests().LLen(r.ctx, r.s.Keys().Flight).Val(), 0)
 			eq(t, "open flights", r.pop(1).Open, nil)
 		})
 	}
 }
 
-// Half of each flight is acknowledged by name, from its end, with a pop, twice, and ids of no flight among them: exactly those are
-// done, and the others stay in their order.
+// Half of each flight is acknowledged by name, from its end, with a pop, twice, and ids of no
+// flight among them: exactly those are done, and the others stay in their order.
 func TestAcksTakeWhatTheyName(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -386,13 +395,14 @@ func TestAcksTakeWhatTheyName(t *testing.T) {
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1 << 20, Acks: acks})
 	r.no(err)
 	eq(t, "open flights", len(p.Open), len(flights))
-	eq(t, "left in flight", strings.Join(r.c.rdb().LRange(r.ctx, r.s.keys.Flight, 0, -1).Val(), "\n")+"\n", left)
+	eq(t, "left in flight", strings.Join(r.c.DB().ForTests().LRange(r.ctx, r.s.Keys().Flight, 0, -1).Val(), "\n")+"\n", left)
 	n, err := r.claim.Ack(r.ctx, append(acks, Acks{Flight: 1, Rest: true}, Acks{Flight: 2, Rest: true}, Acks{Flight: 3, Rest: true}, Acks{Flight: 4, Rest: true})...)
 	r.no(err)
 	eq(t, "acked with the rest", n, 2000)
 }
 
-// Tens of thousands of ids in one call, as an importer's worker may name them, are more than one script takes.
+// Tens of thousands of ids in one call, as an importer's worker may name them, are more than one
+// script takes.
 func TestAckOfVeryMany(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -445,7 +455,7 @@ func reversed(ids []string) []string {
 func (r *rig) calls() map[string]int {
 	r.t.Helper()
 	calls := map[string]int{}
-	for line := range strings.Lines(r.c.rdb().Info(r.ctx, "commandstats").Val()) {
+	for line := range strings.Lines(r.c.DB().ForTests().Info(r.ctx, "commandstats").Val()) {
 		name, rest, found := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
 		if number, _, _ := strings.Cut(rest, ","); found {
 			calls[name], _ = strconv.Atoi(number)

@@ -3,10 +3,10 @@ package queue
 import (
 	"context"
 	"crypto/tls"
-	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // Config says which Redis and which cluster of nodes. The zero value of a field is
@@ -55,9 +55,7 @@ type Client struct {
 	cfg Config
 	db  *redisdb.DB
 
-	mu     sync.Mutex
-	queues map[string]*Queue    // by name, as registered; guarded by mu
-	rules  map[string]PushRules // by queue; guarded by mu
+	registry *Registry
 }
 
 // Open validates cfg and builds a client. It does not connect; [Client.Check] does.
@@ -70,11 +68,26 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{cfg: cfg, db: db, queues: map[string]*Queue{}, rules: map[string]PushRules{}}, nil
+	return newClient(cfg, db), nil
 }
+
+func newClient(cfg Config, db *redisdb.DB) *Client {
+	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}}
+	g.sharing = newSharing(g)
+	return &Client{cfg: cfg, db: db, registry: g}
+}
+
+// Registry is what producers and nodes agree on about queues.
+func (c *Client) Registry() *Registry { return c.registry }
 
 // DB is the connection, for the packages below this one.
 func (c *Client) DB() *redisdb.DB { return c.db }
+
+// Leases are those of the cluster's instances.
+func (c *Client) Leases() *lease.Index { return lease.In(c.db) }
+
+// Time is Redis's clock.
+func (c *Client) Time(ctx context.Context) (time.Time, error) { return c.db.Time(ctx) }
 
 // Close gives the connections back. It may be called twice.
 func (c *Client) Close() error { return c.db.Close() }
@@ -96,18 +109,12 @@ func (c *Client) Check(ctx context.Context, allowEviction bool) (Server, error) 
 	return c.db.Check(ctx, allowEviction)
 }
 
-// Load sends the scripts to every master, so that the first jobs need not.
-func (c *Client) Load(ctx context.Context) error { return c.db.Load(ctx) }
-
 // Info asks every master what it says of itself. It fails if one of them says nothing.
 func (c *Client) Info(ctx context.Context) ([]Server, error) { return c.db.Info(ctx) }
 
-// MaskURL hides the passwords of a Redis URL. It may be one that [Open] refuses.
-func MaskURL(raw string) string { return redisdb.MaskURL(raw) }
-
 // run calls a script. That a shard refuses the caller is a [FencedError], that its queue is
 // deleted a lowkiq.ErrUnknownQueue.
-func (c *Client) run(ctx context.Context, s *redisdb.Script, keys []string, args ...any) (any, error) {
-	reply, err := c.db.Run(ctx, s, keys, args...)
+func run(ctx context.Context, db *redisdb.DB, s *redisdb.Script, keys []string, args ...any) (any, error) {
+	reply, err := db.Run(ctx, s, keys, args...)
 	return reply, refusal(err)
 }

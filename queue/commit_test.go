@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
 )
 
 var commitTests = []testCase{
@@ -63,14 +65,8 @@ func commitMany(t *testing.T, b *backend) {
 	if len(acknowledged) < workers*each/2 {
 		t.Errorf("acknowledged: got %d of %d, want most", len(acknowledged), workers*each)
 	}
-	c := &r.q.commit
-	left := func() (active, waiting int) { // a commit ends after its callers have been answered
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.active, len(c.waiting)
-	}
 	for deadline := time.Now().Add(10 * time.Second); ; {
-		active, waiting := left()
+		active, waiting := r.q.Commits() // a commit ends after its callers have been answered
 		if active == 0 && waiting == 0 {
 			break
 		}
@@ -81,27 +77,14 @@ func commitMany(t *testing.T, b *backend) {
 	}
 }
 
-// hold takes the places of all commits, so that whoever pushes now waits.
-func (c *committer) hold() (release func()) {
-	for range maxCommits {
-		c.join(nil)
-	}
-	return func() {
-		for range maxCommits {
-			c.run()
-		}
-	}
-}
-
-func (c *committer) queued() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.waiting)
+func queued(q *Queue) int {
+	_, waiting := q.Commits()
+	return waiting
 }
 
 func commitBadJob(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	release := r.q.commit.hold()
+	release := r.q.HoldCommits()
 	errs := map[string]error{}
 	var mu sync.Mutex
 	var work sync.WaitGroup
@@ -113,7 +96,7 @@ func commitBadJob(t *testing.T, b *backend) {
 			errs[id] = err
 		})
 	}
-	until(t, "three wait", func() bool { return r.q.commit.queued() == 3 })
+	until(t, "three wait", func() bool { return queued(r.q) == 3 })
 	release()
 	work.Wait()
 	if errs["a"] != nil || errs["b"] != nil || !errors.Is(errs[""], ErrID) {
@@ -124,17 +107,17 @@ func commitBadJob(t *testing.T, b *backend) {
 
 func commitCancelledLeader(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	release := r.q.commit.hold()
+	release := r.q.HoldCommits()
 	first, cancel := context.WithCancel(r.ctx)
 	var work sync.WaitGroup
 	push := func(ctx context.Context, id string, want error) {
-		queued := r.q.commit.queued()
+		before := queued(r.q)
 		work.Go(func() {
 			if _, err := r.q.Push(ctx, job(id, "1")); err != nil && !errors.Is(err, want) {
 				t.Errorf("push %s: got %v, want nil or %v", id, err, want)
 			}
 		})
-		until(t, id+" waits", func() bool { return r.q.commit.queued() == queued+1 })
+		until(t, id+" waits", func() bool { return queued(r.q) == before+1 })
 	}
 	// Whether the first one withdraws or is in a commit already, the others succeed.
 	push(first, "first", context.Canceled)

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/packed"
@@ -37,12 +41,12 @@ func damaged(t *testing.T, b *backend, record string) *rig {
 		r.bury(p.Flight, "morgue"+kind, Bury)
 	}
 	r.push(job("later-bad", "1", in(time.Hour)), job("later-good", "1", in(time.Hour)), job("fly-bad", "2"))
-	k := r.s.keys
+	k := r.s.Keys()
 	for _, id := range []string{"fly-bad", "blocked-bad", "retry-bad", "ready-bad", "later-bad"} {
-		r.no(r.c.rdb().HSet(r.ctx, k.Jobs, id, record).Err())
+		r.no(r.c.DB().ForTests().HSet(r.ctx, k.Jobs, id, record).Err())
 	}
-	r.no(r.c.rdb().HSet(r.ctx, k.Morgue, "morgue-bad", record).Err())
-	r.no(r.c.rdb().HSet(r.ctx, k.Parked, "fly-bad", record).Err())
+	r.no(r.c.DB().ForTests().HSet(r.ctx, k.Morgue, "morgue-bad", record).Err())
+	r.no(r.c.DB().ForTests().HSet(r.ctx, k.Parked, "fly-bad", record).Err())
 	return r
 }
 
@@ -53,12 +57,12 @@ func damageBlindsNobody(t *testing.T, b *backend) {
 		stats, err := r.q.Stats(r.ctx)
 		r.no(err)
 		eq(t, name+": jobs", stats.Jobs, Counts{Ready: 2, Scheduled: 2, Retry: 2, InFlight: 2, Blocked: 2, Failed: 2})
-		for state, id := range map[State]string{Ready: "ready", Scheduled: "later", Retrying: "retry", InFlight: "fly", Waiting: "blocked", Dead: "morgue"} {
-			page, err := r.q.Page(r.ctx, Query{State: state})
+		for state, id := range map[browse.State]string{browse.StateReady: "ready", browse.StateScheduled: "later", browse.StateRetry: "retry", browse.StateInFlight: "fly", browse.StateBlocked: "blocked", browse.StateMorgue: "morgue"} {
+			page, err := browse.Of(r.q).Page(r.ctx, browse.Query{State: state})
 			if err != nil || len(page.Jobs) != 2 {
 				t.Fatalf("%s: page of %s: got %v, %v, want two jobs", name, state, page.Jobs, err)
 			}
-			one, ok, err := r.q.Job(r.ctx, id+"-bad")
+			one, ok, err := browse.Of(r.q).Job(r.ctx, id+"-bad")
 			if err != nil || !ok {
 				t.Fatalf("%s: job %s-bad: got %v, %v, want it", name, id, ok, err)
 			}
@@ -69,12 +73,12 @@ func damageBlindsNobody(t *testing.T, b *backend) {
 				}
 			}
 		}
-		for _, query := range []Query{{}, {By: ByID}, {By: ByRetries}, {State: Waiting, Kind: "boom"}} {
-			_, err := r.q.Page(r.ctx, query)
+		for _, query := range []browse.Query{{}, {By: browse.ByID}, {By: browse.ByRetries}, {State: browse.StateBlocked, Kind: "boom"}} {
+			_, err := browse.Of(r.q).Page(r.ctx, query)
 			r.no(err)
 		}
-		for _, state := range []State{Retrying, Waiting, Dead} {
-			found, err := r.q.Errors(r.ctx, state)
+		for _, state := range []browse.State{browse.StateRetry, browse.StateBlocked, browse.StateMorgue} {
+			found, err := browse.Of(r.q).Errors(r.ctx, state)
 			r.no(err)
 			eq(t, name+": kinds of errors of "+string(state), len(found.Groups), 2)
 		}
@@ -85,31 +89,31 @@ func damageBlindsNobody(t *testing.T, b *backend) {
 func damageStopsNoAction(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
-		step, err := r.q.Bulk(r.ctx, RunNow, Query{})
+		step, err := browse.Of(r.q).Bulk(r.ctx, browse.RunNow, browse.Query{})
 		r.no(err)
 		eq(t, name+": made due", step.Changed, 2)
-		for _, place := range []string{r.s.keys.Due, r.s.keys.Retry} {
-			n, err := r.c.rdb().ZCard(r.ctx, place).Result()
+		for _, place := range []string{r.s.Keys().Due, r.s.Keys().Retry} {
+			n, err := r.c.DB().ForTests().ZCard(r.ctx, place).Result()
 			r.no(err)
 			eq(t, name+": left in "+place, n, 1)
 		}
-		step, err = r.q.Bulk(r.ctx, Requeue, Query{State: Dead})
+		step, err = browse.Of(r.q).Bulk(r.ctx, browse.Requeue, browse.Query{State: browse.StateMorgue})
 		r.no(err)
 		eq(t, name+": requeued", step.Changed, 1)
-		step, err = r.q.Bulk(r.ctx, BuryBlocked, Query{State: Waiting})
+		step, err = browse.Of(r.q).Bulk(r.ctx, browse.BuryBlocked, browse.Query{State: browse.StateBlocked})
 		r.no(err)
 		eq(t, name+": killed", step.Changed, 1)
-		step, err = r.q.Bulk(r.ctx, Kill, Query{})
+		step, err = browse.Of(r.q).Bulk(r.ctx, browse.Kill, browse.Query{})
 		r.no(err)
 		eq(t, name+": killed of all that wait", step.Changed, 4)
-		step, err = r.q.Bulk(r.ctx, Delete, Query{})
+		step, err = browse.Of(r.q).Bulk(r.ctx, browse.Delete, browse.Query{})
 		r.no(err)
 		eq(t, name+": deleted", step.Changed, 3)
 	}
 }
 
-// damageStrandsNobody: the end of a flight meets broken records of the morgue, and of what was pushed meanwhile. Its ids
-// are in a list afterwards, and so are their neighbours (I2, I6).
+// damageStrandsNobody: the end of a flight meets broken records of the morgue, and of what was
+// pushed meanwhile. Its ids are in a list afterwards, and so are their neighbours (I2, I6).
 func damageStrandsNobody(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
@@ -117,12 +121,12 @@ func damageStrandsNobody(t *testing.T, b *backend) {
 		for _, id := range ids {
 			r.push(job(id+"1", "1"), job(id+"2", "1"))
 		}
-		r.no(r.c.rdb().HDel(r.ctx, r.s.keys.Jobs, "ready-bad").Err()) // no handler could be given it
+		r.no(r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Jobs, "ready-bad").Err()) // no handler could be given it
 		p := r.pop(20)
 		for _, id := range ids {
 			r.push(job(id+"1", "2"), job(id+"2", "2"))
-			r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Parked, id+"1", record).Err())
-			r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Morgue, id+"1", record).Err())
+			r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Parked, id+"1", record).Err())
+			r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Morgue, id+"1", record).Err())
 		}
 		_, err := r.claim.Bury(r.ctx, Burial{Flight: p.Flight, ID: "skip1", Policy: Skip}, Burial{Flight: p.Flight, ID: "skip2", Policy: Skip},
 			Burial{Flight: p.Flight, ID: "bury1", Policy: Bury}, Burial{Flight: p.Flight, ID: "bury2", Policy: Bury})
@@ -130,14 +134,14 @@ func damageStrandsNobody(t *testing.T, b *backend) {
 		_, err = r.claim.Nack(r.ctx, Nack{Flight: p.Flight, ID: "retry1", Kind: Retry}, Nack{Flight: p.Flight, ID: "retry2", Kind: Retry},
 			Nack{Flight: p.Flight, ID: "return1", Kind: Return}, Nack{Flight: p.Flight, ID: "return2", Kind: Return})
 		r.no(err)
-		r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "max_crashes", 1).Err())
-		r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Crashes, "crash1", 1).Err())
-		r.no(r.c.rdb().LTrim(r.ctx, r.s.keys.Flight, -2, -2).Err()) // crash1 alone
-		r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "#1", 0, "#2", 1).Err())
+		r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "max_crashes", 1).Err())
+		r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Crashes, "crash1", 1).Err())
+		r.no(r.c.DB().ForTests().LTrim(r.ctx, r.s.Keys().Flight, -2, -2).Err()) // crash1 alone
+		r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "#1", 0, "#2", 1).Err())
 		r.own(Seize)
 		for _, f := range r.audit().Faults {
 			left := f.ID == "crash2" || strings.HasPrefix(f.ID, "fly-") || f.ID == "ready-good" // this test cut their flight off
-			if f.Kind == NoEntry && !left {
+			if f.Kind == audit.NoEntry && !left {
 				t.Errorf("%s: %s", name, f)
 			}
 		}
@@ -149,18 +153,18 @@ func damageStrandsNobody(t *testing.T, b *backend) {
 func damageFliesAside(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
-		r.no(r.c.rdb().HDel(r.ctx, r.s.keys.Parked, "fly-bad").Err())
+		r.no(r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Parked, "fly-bad").Err())
 		r.own(Self) // all of the first flight is ready again
 		p := r.pop(8)
 		eq(t, name+": set aside", slices.Sorted(slices.Values(p.Damaged)), []string{"fly-bad", "ready-bad"})
 		eq(t, name+": handed out", jobIDs(p), []string{"fly-good", "ready-good"})
 		eq(t, name+": acked", r.ack(p.Flight, "fly-good", "ready-good"), 2)
-		aside, err := r.c.rdb().HGetAll(r.ctx, r.s.keys.Aside).Result()
+		aside, err := r.c.DB().ForTests().HGetAll(r.ctx, r.s.Keys().Aside).Result()
 		r.no(err)
 		eq(t, name+": kept", aside, map[string]string{"jobs:fly-bad": record, "jobs:ready-bad": record})
 
 		r.push(job("alone", "1"), job("next", "1"))
-		r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "alone", record).Err())
+		r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, "alone", record).Err())
 		p = r.pop(1)
 		eq(t, name+": set aside, a flight of its own", p.Damaged, []string{"alone"})
 		eq(t, name+": next flight", jobIDs(p), []string{"next"})
@@ -197,8 +201,9 @@ func damageRefusesItsPush(t *testing.T, b *backend) {
 	}
 }
 
-// damageOfAnEntry: a damaged entry of the registry concerns its own queue. Whoever touches that is told what is wrong, where, and what
-// would be right, and nothing is overwritten; once it is mended all goes on.
+// damageOfAnEntry: a damaged entry of the registry concerns its own queue. Whoever touches that is
+// told what is wrong, where, and what would be right, and nothing is overwritten; once it is mended
+// all goes on.
 func damageOfAnEntry(t *testing.T, b *backend) {
 	for name, c := range map[string]struct{ entry, says string }{
 		"cut off":         {`{"shards":1,"layout"`, "unexpected end of JSON input"},
@@ -214,24 +219,24 @@ func damageOfAnEntry(t *testing.T, b *backend) {
 			whole, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "whole", Shards: 2})
 			r.no(err)
 			const right = `{"shards":1,"layout":1}`
-			r.no(r.c.rdb().HSet(r.ctx, r.c.db.Keys.Queues(), "q", c.entry).Err())
-			fresh := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.cfg.Cluster })
+			r.no(r.c.DB().ForTests().HSet(r.ctx, r.c.DB().Keys.Queues(), "q", c.entry).Err())
+			fresh := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.Cluster() })
 			before := r.dump()
 			for _, client := range []*Client{fresh, r.c} { // the second one knew the queue
-				entries, damaged, err := client.ReadRegistry(r.ctx)
+				entries, damaged, err := client.Registry().Read(r.ctx)
 				r.no(err)
 				eq(t, "read", entries, map[string]Entry{"whole": {Shards: 2, Layout: 1}})
 				_, err1 := client.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
 				_, err2 := client.Queue(r.ctx, "q")
 				_, err3 := client.Push(r.ctx, "q", job("a", "1"))
-				_, err4 := client.DeleteQueue(r.ctx, "q", Deletion{Force: true, Handled: func(context.Context) ([]string, error) { return nil, nil }})
+				_, err4 := client.Registry().Delete(r.ctx, "q", Deletion{Force: true, Handled: func(context.Context) ([]string, error) { return nil, nil }})
 				for door, err := range map[string]error{"the registry": damaged["q"], "register": err1, "open": err2, "push": err3, "delete": err4,
-					"pause": client.Pause(r.ctx, "q"), "publish rules": client.PublishRules(r.ctx, "q")} {
+					"pause": client.Registry().Pause(r.ctx, "q"), "publish rules": client.Registry().Publish(r.ctx, "q")} {
 					if !errors.Is(err, ErrEntryDamaged) || Transient(err) {
 						t.Errorf("%s: got %v, want %v", door, err, ErrEntryDamaged)
 						continue
 					}
-					for _, part := range []string{c.says, `queue "q"`, client.db.Keys.Queues(), client.Redis(), `write {"shards":N,"layout":L} there`} {
+					for _, part := range []string{c.says, `queue "q"`, client.DB().Keys.Queues(), client.Redis(), `write {"shards":N,"layout":L} there`} {
 						if !strings.Contains(err.Error(), part) {
 							t.Errorf("%s: got %q, want %q in it", door, err, part)
 						}
@@ -241,18 +246,18 @@ func damageOfAnEntry(t *testing.T, b *backend) {
 			if _, err := r.q.Push(r.ctx, job("a", "1")); !errors.Is(err, ErrEntryDamaged) {
 				t.Errorf("push to a queue known from before: got %v, want %v", err, ErrEntryDamaged)
 			}
-			audit, err := fresh.Audit(r.ctx, AuditConfig{Orphans: true})
+			report, err := audit.Run(r.ctx, fresh, audit.Config{Orphans: true})
 			r.no(err)
-			if len(audit.Faults) != 1 || audit.Faults[0].Kind != RegistryDamaged || audit.Faults[0].Repair != "" || audit.Shards != 2 || !strings.Contains(audit.Faults[0].What, c.says) {
-				t.Errorf("audit: got %+v, want the one fault, for a person, and the shards of the other queue", audit)
+			if len(report.Faults) != 1 || report.Faults[0].Kind != audit.RegistryDamaged || report.Faults[0].Repair != "" || report.Shards != 2 || !strings.Contains(report.Faults[0].What, c.says) {
+				t.Errorf("audit: got %+v, want the one fault, for a person, and the shards of the other queue", report)
 			}
-			if done, err := fresh.Repair(r.ctx, audit.Faults[0]); done || err != nil {
+			if done, err := audit.Repair(r.ctx, fresh, report.Faults[0]); done || err != nil {
 				t.Errorf("repair: got %v, %v, want nothing done", done, err)
 			}
 			eq(t, "redis", r.dump(), before)
 			_, err = whole.Push(r.ctx, job("a", "1"))
 			r.no(err)
-			r.no(r.c.rdb().HSet(r.ctx, r.c.db.Keys.Queues(), "q", right).Err())
+			r.no(r.c.DB().ForTests().HSet(r.ctx, r.c.DB().Keys.Queues(), "q", right).Err())
 			_, err = r.c.Queue(r.ctx, "q")
 			r.no(err)
 			r.push(job("a", "1"))

@@ -1,8 +1,10 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -21,7 +23,7 @@ func deletedAhead(t *testing.T, b *backend) {
 		jobs = append(jobs, job(ids[i], "1"))
 	}
 	r.push(append(jobs, job("a", "1"), job("b", "1"))...)
-	n, err := r.q.Delete(r.ctx, Anywhere, ids...)
+	n, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...)
 	eq(t, "deleted", fmt.Sprint(n, err), "2500 <nil>")
 	_, flight := r.popOne("a")
 	r.ack(flight, "a")

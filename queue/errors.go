@@ -9,7 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
-// Owner is who holds a shard's claim. The zero value: nobody ever did.
+// Owner is who holds a shard's claim. The zero value: no instance ever did.
 type Owner struct {
 	Instance string // "" if the shard is unowned
 	Fence    int64

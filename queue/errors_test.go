@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -12,10 +12,14 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -85,47 +89,48 @@ func badQueues(t *testing.T, b *backend) {
 		t.Errorf("register with 2 shards: got %v, want %v that says what is right", err, lowkiq.ErrShardCount)
 	}
 	eq(t, "redis after bad queues", r.dump(), before)
-	r.no(r.c.Pause(r.ctx, "q"))
-	entries, err := r.c.Registry(r.ctx)
+	r.no(r.c.Registry().Pause(r.ctx, "q"))
+	entries, err := r.c.Registry().Entries(r.ctx)
 	r.no(err)
 	eq(t, "paused", entries["q"], Entry{Shards: 1, Layout: 1, Paused: true})
-	r.no(r.c.Resume(r.ctx, "q"))
+	r.no(r.c.Registry().Resume(r.ctx, "q"))
 	eq(t, "redis after resume", r.dump(), before)
 	// A later release may have written more, which is not ours to lose.
 	const later = `{"shards":1,"layout":1,"from":{"shards":12345678901234567890},"z":"\u00e9"}`
-	r.no(r.c.rdb().HSet(r.ctx, r.c.db.Keys.Queues(), "q", later).Err())
+	r.no(r.c.DB().ForTests().HSet(r.ctx, r.c.DB().Keys.Queues(), "q", later).Err())
 	for _, step := range []struct {
 		name string
 		do   func() error
 		want string
 	}{
-		{"pause", func() error { return r.c.Pause(r.ctx, "q") }, `{"shards":1,"layout":1,"paused":true,"from":{"shards":12345678901234567890},"z":"\u00e9"}`},
+		{"pause", func() error { return r.c.Registry().Pause(r.ctx, "q") }, `{"shards":1,"layout":1,"paused":true,"from":{"shards":12345678901234567890},"z":"\u00e9"}`},
 		{"register while it is paused", func() error { _, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1}); return err }, `{"shards":1,"layout":1,"paused":true,"from":{"shards":12345678901234567890},"z":"\u00e9"}`},
-		{"resume", func() error { return r.c.Resume(r.ctx, "q") }, later},
+		{"resume", func() error { return r.c.Registry().Resume(r.ctx, "q") }, later},
 	} {
 		r.no(step.do())
-		got, err := r.c.rdb().HGet(r.ctx, r.c.db.Keys.Queues(), "q").Result()
+		got, err := r.c.DB().ForTests().HGet(r.ctx, r.c.DB().Keys.Queues(), "q").Result()
 		r.no(err)
 		eq(t, "entry of a later release after "+step.name, got, step.want)
 	}
-	// What needs a feature of a later release is refused, as a whole and before anything is touched.
-	r.no(r.c.rdb().HSet(r.ctx, r.c.db.Keys.Queues(), "q", `{"shards":1,"layout":1,"needs":["fmt2"]}`).Err())
-	older := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.cfg.Cluster })
+	// What needs a feature of a later release is refused, as a whole and before anything is
+	// touched.
+	r.no(r.c.DB().ForTests().HSet(r.ctx, r.c.DB().Keys.Queues(), "q", `{"shards":1,"layout":1,"needs":["fmt2"]}`).Err())
+	older := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.Cluster() })
 	was := r.dump()
 	_, err1 := older.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
 	_, err2 := older.Queue(r.ctx, "q")
-	for door, err := range map[string]error{"register": err1, "open": err2, "pause": older.Pause(r.ctx, "q"), "resume": older.Resume(r.ctx, "q")} {
+	for door, err := range map[string]error{"register": err1, "open": err2, "pause": older.Registry().Pause(r.ctx, "q"), "resume": older.Registry().Resume(r.ctx, "q")} {
 		if err == nil || !strings.Contains(err.Error(), "needs fmt2") {
 			t.Errorf("%s of a queue of a later release: got %v, want an error that names the feature", door, err)
 		}
 	}
-	audit, err := older.Audit(r.ctx, AuditConfig{})
-	if err != nil || len(audit.Faults) != 1 || audit.Faults[0].Kind != RegistryDamaged || audit.Shards != 0 {
-		t.Errorf("audit: got %+v, %v, want one fault and no shard looked at", audit, err)
+	report, err := audit.Run(r.ctx, older, audit.Config{})
+	if err != nil || len(report.Faults) != 1 || report.Faults[0].Kind != audit.RegistryDamaged || report.Shards != 0 {
+		t.Errorf("audit: got %+v, %v, want one fault and no shard looked at", report, err)
 	}
 	eq(t, "redis after a queue of a later release", r.dump(), was)
-	r.no(r.c.rdb().Del(r.ctx, r.c.db.Keys.Queues()).Err())
-	if err := r.c.Pause(r.ctx, "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
+	r.no(r.c.DB().ForTests().Del(r.ctx, r.c.DB().Keys.Queues()).Err())
+	if err := r.c.Registry().Pause(r.ctx, "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("pause of a queue that Redis forgot: got %v, want %v", err, lowkiq.ErrUnknownQueue)
 	}
 }
@@ -192,12 +197,12 @@ func TestAddressForms(t *testing.T) {
 			}
 		}
 	}
-	eq(t, "masked", MaskURL("redis://u:secret@h:1/0"), "redis://u:***@h:1/0")
-	eq(t, "masked", MaskURL("redis+sentinel://h?sentinel_password=se@cret"), "redis+sentinel://***@cret")
-	eq(t, "masked", MaskURL("user:secret@h"), "***@h")
-	eq(t, "masked", MaskURL("h:1"), "h:1")
-	eq(t, "masked", MaskURL("redis://u:p?w@h:1/0"), "redis://u:***@h:1/0")
-	eq(t, "masked", MaskURL("redis+sentinel://u:secret@h/m?sentinel_password=secret"), "redis+sentinel://u:***@h/m?***")
+	eq(t, "masked", redisdb.MaskURL("redis://u:secret@h:1/0"), "redis://u:***@h:1/0")
+	eq(t, "masked", redisdb.MaskURL("redis+sentinel://h?sentinel_password=se@cret"), "redis+sentinel://***@cret")
+	eq(t, "masked", redisdb.MaskURL("user:secret@h"), "***@h")
+	eq(t, "masked", redisdb.MaskURL("h:1"), "h:1")
+	eq(t, "masked", redisdb.MaskURL("redis://u:p?w@h:1/0"), "redis://u:***@h:1/0")
+	eq(t, "masked", redisdb.MaskURL("redis+sentinel://u:secret@h/m?sentinel_password=secret"), "redis+sentinel://u:***@h/m?***")
 }
 
 // TestErrorKinds asks real Redis servers for their errors.
@@ -231,7 +236,7 @@ func TestErrorKinds(t *testing.T) {
 	c := (&backend{url: server.URL()}).open(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Registry(ctx); err == nil || Transient(err) {
+	if _, err := c.Registry().Entries(ctx); err == nil || Transient(err) {
 		t.Errorf("cancelled: got %v, want an error that is not transient", err)
 	}
 }

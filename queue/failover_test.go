@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/redis/go-redis/v9"
 
@@ -129,7 +131,7 @@ func TestSlotMove(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3)
 	r := newRig(t, &backend{url: clusterUser(t, cluster, "lowkiq")})
 	f := &flow{t: t, r: r, handled: map[string]int{}}
-	slot := cluster.SlotOf(r.s.keys.Jobs)
+	slot := cluster.SlotOf(r.s.Keys().Jobs)
 	f.run(1500, func() {
 		for range 2 {
 			from := cluster.OwnerOf(slot)
@@ -158,7 +160,7 @@ func TestSentinel(t *testing.T) {
 	_, flight := r.popOne("a")
 	eq(t, "acked", r.ack(flight, "a"), 1)
 	p := r.pop(1)
-	if n, err := r.c.rdb().(*redis.Client).Wait(r.ctx, 1, 10*time.Second).Result(); err != nil || n != 1 {
+	if n, err := r.c.DB().ForTests().(*redis.Client).Wait(r.ctx, 1, 10*time.Second).Result(); err != nil || n != 1 {
 		t.Fatalf("wait for the replica: got %d, %v", n, err)
 	}
 	s.KillMaster()

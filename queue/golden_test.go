@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/golden"
 	"github.com/lowkiq/lowkiq/internal/packed"
@@ -19,9 +22,17 @@ import (
 // TestGolden reads what every release has stored, and writes the same today.
 func TestGolden(t *testing.T) {
 	t.Parallel()
+	parse := func(text string) (Entry, error) {
+		c, err := Open(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ParseEntry("q", text)
+	}
 	entry := Entry{Shards: 16, Layout: 1, Paused: true, Codec: "aes-gcm", Limits: Limits{PayloadBytes: 1 << 18, Payloads: 500, IDPayload: 1 << 22}, Needs: []string{"fmt2"}}
 	golden.Check(t, "entry", inJSON(t, entry), func(t *testing.T, stored string) {
-		if got, err := parseEntry(stored); err != nil || !reflect.DeepEqual(got, entry) {
+		if got, err := parse(stored); err != nil || !reflect.DeepEqual(got, entry) {
 			t.Errorf("got %+v %v, want %+v", got, err, entry)
 		}
 	})
@@ -29,19 +40,12 @@ func TestGolden(t *testing.T) {
 		"entry-removing": {Shards: 16, Layout: 2, Paused: true, Removing: "JBSWY3DPEHPK3PXPJBSWY3DPEH"}, "entry-removed": {Shards: 16, Layout: 2, Removed: true},
 	} {
 		golden.Check(t, name, inJSON(t, gone), func(t *testing.T, stored string) {
-			if got, err := parseEntry(stored); err != nil || !reflect.DeepEqual(got, gone) || !got.gone() {
+			if got, err := parse(stored); err != nil || !reflect.DeepEqual(got, gone) || !got.Gone() {
 				t.Errorf("got %+v %v, want %+v", got, err, gone)
 			}
 		})
 	}
-	timings := map[string]Timing{"orders": {Handler: Histogram{map[int]uint64{-8: 2, 0: 1}, 1.5}, Wait: Histogram{map[int]uint64{3: 3}, 4.25}}}
-	golden.Check(t, "timings", inJSON(t, timings), func(t *testing.T, stored string) {
-		var got map[string]Timing
-		if err := json.Unmarshal([]byte(stored), &got); err != nil || !reflect.DeepEqual(got, timings) {
-			t.Errorf("got %+v %v, want %+v", got, err, timings)
-		}
-	})
-	question, err := encodeQuestion(lowkiq.Shard{Queue: "orders", Index: 3}, "a \"b\"\n", "01J")
+	question, err := EncodeQuestion(lowkiq.Shard{Queue: "orders", Index: 3}, "a \"b\"\n", "01J")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,21 +56,14 @@ func TestGolden(t *testing.T) {
 		}
 		defer c.Close()
 		want := Question{Shard: lowkiq.Shard{Queue: "orders", Index: 3}, ID: "a \"b\"\n", Answer: "lk:{c}:answer:01J"}
-		if got := c.decodeMail(stored).Asked; got == nil || *got != want {
+		if got := c.DecodeMail(stored).Asked; got == nil || *got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	})
-	golden.Check(t, "answer", inJSON(t, answered{ForProcess, 1500}), func(t *testing.T, stored string) {
-		var got answered
-		if err := json.Unmarshal([]byte(stored), &got); err != nil || got != (answered{ForProcess, 1500}) {
+	golden.Check(t, "answer", inJSON(t, Answered{ForProcess, 1500}), func(t *testing.T, stored string) {
+		var got Answered
+		if err := json.Unmarshal([]byte(stored), &got); err != nil || got != (Answered{ForProcess, 1500}) {
 			t.Errorf("got %+v %v", got, err)
-		}
-	})
-	q := &Queue{Queue: lowkiq.Queue{Name: "orders", Shards: 16}}
-	place := cursor{Shape: 12345, After: &sortKey{Retries: 2, At: 1763600000000000, ID: []byte("a\xff")}}
-	golden.Check(t, "cursor", place.String(), func(t *testing.T, stored string) {
-		if got, err := q.readCursor(12345, stored); err != nil || !reflect.DeepEqual(got, place) {
-			t.Errorf("got %+v %v, want %+v", got, err, place)
 		}
 	})
 	goldenRecords(t)
@@ -85,15 +82,15 @@ func goldenRecords(t *testing.T) {
 		r.push(of("s", fmt.Sprintf("payload %02d", i), float64(i), ahead))
 	}
 	r.push(of("r", "one", 1.25, past))
-	if _, err := r.q.Delete(r.ctx, "", "x"); err != nil {
+	if _, err := browse.Of(r.q).Delete(r.ctx, "", "x"); err != nil {
 		t.Fatal(err)
 	}
 	record := func(id string) string {
-		text, err := r.c.rdb().HGet(r.ctx, r.s.keys.Jobs, id).Result()
+		text, err := r.c.DB().ForTests().HGet(r.ctx, r.s.Keys().Jobs, id).Result()
 		r.no(err)
 		return text
 	}
-	spilled, err := r.c.rdb().ZRangeWithScores(r.ctx, r.s.keys.Spill, 0, 2).Result()
+	spilled, err := r.c.DB().ForTests().ZRangeWithScores(r.ctx, r.s.Keys().Spill, 0, 2).Result()
 	r.no(err)
 	rows := ""
 	for _, row := range spilled {
@@ -104,7 +101,7 @@ func goldenRecords(t *testing.T) {
 			t.Errorf("got %q, want three rows", stored)
 		}
 	})
-	index, err := r.c.rdb().HGetAll(r.ctx, r.s.keys.Spillx).Result()
+	index, err := r.c.DB().ForTests().HGetAll(r.ctx, r.s.Keys().Spillx).Result()
 	r.no(err)
 	rows = ""
 	for _, field := range slices.Sorted(maps.Keys(index))[:3] {
@@ -137,7 +134,8 @@ func goldenRecords(t *testing.T) {
 			t.Errorf("got %q, want x", stored)
 		}
 	})
-	// Forms a and e hold Redis's time: these were written at 1,700,000,000.000001 s, a as the third of its microsecond.
+	// Forms a and e hold Redis's time: these were written at 1,700,000,000.000001 s, a as the third
+	// of its microsecond.
 	const scored, fresh = "e\x06\x0a\x24\x18\x1e\x40\x01\x3f\xf4\x00\x00\x00\x00\x00\x00payload", "a\x06\x0a\x24\x18\x1e\x40\x01\x00\x02payload"
 	for _, c := range []struct {
 		form, example string
@@ -162,7 +160,7 @@ func goldenRecords(t *testing.T) {
 	}
 	r.pop(8)
 	// A claim's numbers are Redis's time; its fields are the form.
-	claim, err := r.c.rdb().HGetAll(r.ctx, r.s.keys.Claim).Result()
+	claim, err := r.c.DB().ForTests().HGetAll(r.ctx, r.s.Keys().Claim).Result()
 	r.no(err)
 	var fields []string
 	for field := range claim {

@@ -1,7 +1,9 @@
-package queue
+package queue_test
 
 import (
 	"testing"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )

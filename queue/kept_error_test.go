@@ -1,16 +1,19 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
-// The text of the last error is what a person looks for: it stays with a job until an attempt succeeds, wherever the job
-// waits meanwhile.
+// The text of the last error is what a person looks for: it stays with a job until an attempt
+// succeeds, wherever the job waits meanwhile.
 func TestErrorStaysUntilSuccess(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -24,7 +27,7 @@ func TestErrorStaysUntilSuccess(t *testing.T) {
 	}
 	requeue := func(r *rig) {
 		r.t.Helper()
-		n, err := r.q.Requeue(r.ctx, "a")
+		n, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
 		r.no(err)
 		eq(r.t, "requeued", n, 1)
 	}
@@ -42,21 +45,21 @@ func TestErrorStaysUntilSuccess(t *testing.T) {
 		"the rest after skip": func(r *rig) { bury(r, Skip) },
 		"the rest after the oldest was killed": func(r *rig) {
 			bury(r, Block)
-			n, err := r.q.KillOldest(r.ctx, Waiting, "a")
+			n, err := browse.Of(r.q).BuryOldest(r.ctx, browse.StateBlocked, "a")
 			r.no(err)
 			eq(r.t, "killed", n, 1)
 		},
 		"killed beside the morgue": func(r *rig) {
 			bury(r, Bury)
 			r.push(job("a", "fresh"))
-			n, err := r.q.Kill(r.ctx, Anywhere, "a")
+			n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a")
 			r.no(err)
 			eq(r.t, "killed", n, 1)
 			requeue(r)
 		},
 		"unblock": func(r *rig) {
 			bury(r, Block)
-			n, err := r.q.Unblock(r.ctx, "a")
+			n, err := browse.Of(r.q).Requeue(r.ctx, browse.StateBlocked, "a")
 			r.no(err)
 			eq(r.t, "unblocked", n, 1)
 		},

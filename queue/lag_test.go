@@ -1,9 +1,11 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -66,13 +68,13 @@ func lagBehindDeleted(t *testing.T, b *backend) {
 		jobs = append(jobs, job(ids[i], "1"))
 	}
 	r.push(append(jobs, job("old", "1", in(-time.Hour)))...)
-	gone, err := r.q.Delete(r.ctx, Anywhere, ids...)
+	gone, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...)
 	eq(t, "deleted", fmt.Sprint(gone, err), fmt.Sprint(n, " <nil>"))
 	r.wantLag("behind 2,500 deleted jobs", time.Hour)
 	r.push(jobs[0])
 	r.push(job(ids[1], "1", in(time.Hour)))
 	r.wantLag("behind a new job in the place of a deleted one", time.Hour)
-	_, err = r.q.Delete(r.ctx, Anywhere, "old")
+	_, err = browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "old")
 	r.no(err)
 	r.wantLag("deleted itself", 0)
 }
@@ -81,6 +83,6 @@ func lagBehindDeleted(t *testing.T, b *backend) {
 func lagUnowned(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
 	r.push(job("a", "1", in(-time.Hour)), job("b", "1"))
-	r.no(r.c.Pause(r.ctx, r.q.Name))
+	r.no(r.c.Registry().Pause(r.ctx, r.q.Name))
 	r.wantLag("nobody owns the shard", time.Hour)
 }

@@ -1,10 +1,13 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // A job that has failed stays one when its turn comes, in every figure.
@@ -20,8 +23,8 @@ func (r *rig) wantFailed(what string, ready, failed int) {
 	stats, err := r.q.Stats(r.ctx)
 	r.no(err)
 	eq(r.t, what+": ready, failed", fmt.Sprint(stats.Jobs.Ready, stats.Jobs.Failed), fmt.Sprint(ready, failed))
-	eq(r.t, what+": listed as failed", len(whole(r.t, r.q, Query{State: Failed})), failed)
-	_, err = r.s.readState(r.ctx)
+	eq(r.t, what+": listed as failed", len(whole(r.t, r.q, browse.Query{State: browse.StateFailed})), failed)
+	_, err = readState(r.s, r.ctx)
 	r.no(err)
 }
 
@@ -34,7 +37,7 @@ func lateIsFailed(t *testing.T, b *backend) {
 		r.nack(p.Flight, id, Retry, 0, time.Hour)
 	}
 	r.wantFailed("waiting for their time", 0, 3)
-	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	r.push(job("first", "1"), job("fresh", "1"))
 	got, err := r.claim.Pop(r.ctx, PopRequest{IDs: 3, Bytes: 1})
 	r.no(err)
@@ -53,10 +56,11 @@ func lateIsFailed(t *testing.T, b *backend) {
 	r.ack(got.Flight, "first")
 	eq(t, "drained", show(r.drain()...), "fresh[1] a[1 2] b[1] c[1]")
 	r.wantFailed("done", 0, 0)
-	eq(t, "nothing is left of them", r.c.rdb().Exists(r.ctx, r.s.keys.Late).Val(), 0)
+	eq(t, "nothing is left of them", r.c.DB().ForTests().Exists(r.ctx, r.s.Keys().Late).Val(), 0)
 }
 
-// lateInEveryLine: failed jobs get into the lines of those that are due, and out of them, in many ways.
+// lateInEveryLine: failed jobs get into the lines of those that are due, and out of them, in many
+// ways.
 func lateInEveryLine(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	fail := func(delay time.Duration, ids ...string) {
@@ -68,7 +72,7 @@ func lateInEveryLine(t *testing.T, b *backend) {
 		}
 	}
 	fail(time.Hour, "a", "b", "c", "d", "e", "f")
-	n, err := r.q.RunNow(r.ctx, "a", "b", "c", "d", "e", "f")
+	n, err := browse.Of(r.q).RunNow(r.ctx, "a", "b", "c", "d", "e", "f")
 	eq(t, "run now", fmt.Sprint(n, err), "6 <nil>")
 	r.wantFailed("run now", 6, 6)
 	p := r.pop(3)
@@ -83,60 +87,61 @@ func lateInEveryLine(t *testing.T, b *backend) {
 	r.own(Fresh)
 	p = r.pop(1)
 	r.bury(p.Flight, p.Jobs[0].ID, Bury)
-	n, err = r.q.Requeue(r.ctx, p.Jobs[0].ID)
+	n, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, p.Jobs[0].ID)
 	eq(t, "requeued", fmt.Sprint(n, err), "1 <nil>")
 	r.wantFailed("requeued", 6, 5)
 	for _, step := range []struct {
 		what string
 		do   func(id string) (int, error)
 	}{
-		{"deleted", func(id string) (int, error) { return r.q.Delete(r.ctx, Failed, id) }},
-		{"killed", func(id string) (int, error) { return r.q.Kill(r.ctx, Ready, id) }},
+		{"deleted", func(id string) (int, error) { return browse.Of(r.q).Delete(r.ctx, browse.StateFailed, id) }},
+		{"killed", func(id string) (int, error) { return browse.Of(r.q).Bury(r.ctx, browse.StateReady, id) }},
 	} {
-		id := whole(t, r.q, Query{State: Failed})[0].ID
+		id := whole(t, r.q, browse.Query{State: browse.StateFailed})[0].ID
 		n, err := step.do(id)
 		eq(t, step.what, fmt.Sprint(n, err), "1 <nil>")
 		r.push(job(id, "fresh"))
 	}
 	r.wantFailed("two are fresh", 6, 3)
-	n, err = r.q.Kill(r.ctx, Anywhere, p.Jobs[0].ID)
+	n, err = browse.Of(r.q).Bury(r.ctx, browse.Anywhere, p.Jobs[0].ID)
 	eq(t, "killed", fmt.Sprint(n, err), "1 <nil>")
 	r.popAll()
 	r.own(Seize)
-	r.wantFailed("on probation", 5, 3)
+	r.wantFailed("in quarantine", 5, 3)
 	r.popOneOf(t)
 	r.wantFailed("one on trial", 4, 3)
 	r.own(Self)
 	r.wantFailed("and back", 5, 3)
 	lateOnTrial(r)
-	for _, one := range whole(t, r.q, Query{State: Failed}) {
-		n, err := r.q.Delete(r.ctx, Failed, one.ID)
+	for _, one := range whole(t, r.q, browse.Query{State: browse.StateFailed}) {
+		n, err := browse.Of(r.q).Delete(r.ctx, browse.StateFailed, one.ID)
 		eq(t, "deleted", fmt.Sprint(n, err), "1 <nil>")
 	}
 	r.wantFailed("deleted", 0, 0)
 	r.drain()
 	fail(0, "g")
-	n, err = r.q.Kill(r.ctx, Failed, "g")
+	n, err = browse.Of(r.q).Bury(r.ctx, browse.StateFailed, "g")
 	eq(t, "killed", fmt.Sprint(n, err), "1 <nil>")
 	fail(0, "g")
 	r.wantFailed("in the morgue, and failed", 1, 1)
-	n, err = r.q.Requeue(r.ctx, "g")
+	n, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "g")
 	eq(t, "requeued", fmt.Sprint(n, err), "1 <nil>")
 	r.wantFailed("merged into a fresh one", 1, 0)
 }
 
-// lateOnTrial takes those on probation one after the other, and lets go of the first that has failed.
+// lateOnTrial takes those in quarantine one after the other, and lets go of the first that has
+// failed.
 func lateOnTrial(r *rig) {
 	r.t.Helper()
 	for {
 		p := r.pop(1)
-		if len(p.Jobs) != 1 || p.Probation != ProbationTaken {
-			r.t.Fatalf("pop: got %s, %q, want one on probation", show(p.Jobs...), p.Probation)
+		if len(p.Jobs) != 1 || p.Quarantine != QuarantineTaken {
+			r.t.Fatalf("pop: got %s, %q, want one in quarantine", show(p.Jobs...), p.Quarantine)
 		}
 		if p.Jobs[0].RetryCount >= 0 {
 			r.wantFailed("on trial", 2, 2)
 			r.nack(p.Flight, p.Jobs[0].ID, Return, 0, 0)
-			r.wantFailed("back on probation", 3, 3)
+			r.wantFailed("back in quarantine", 3, 3)
 			return
 		}
 		r.ack(p.Flight, p.Jobs[0].ID)
@@ -149,11 +154,11 @@ func (r *rig) popAll() Popped {
 	return r.pop(1000)
 }
 
-// popOneOf pops the job whose turn on probation it is.
+// popOneOf pops the job whose turn in quarantine it is.
 func (r *rig) popOneOf(t *testing.T) {
 	t.Helper()
-	if p := r.pop(1); len(p.Jobs) != 1 || p.Probation != ProbationTaken {
-		t.Fatalf("pop: got %s, %q, want one on probation", show(p.Jobs...), p.Probation)
+	if p := r.pop(1); len(p.Jobs) != 1 || p.Quarantine != QuarantineTaken {
+		t.Fatalf("pop: got %s, %q, want one in quarantine", show(p.Jobs...), p.Quarantine)
 	}
 }
 
@@ -177,7 +182,7 @@ func lateMany(t *testing.T, b *backend) {
 		_, err := r.claim.Nack(r.ctx, nacks...)
 		r.no(err)
 	}
-	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1000, Bytes: 1})
 	r.no(err)
 	eq(t, "popped", len(p.Jobs), 1)

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"testing"
@@ -12,15 +12,15 @@ func reserve(t *testing.T, b *backend) {
 	r := &rig{t: t, ctx: t.Context(), c: b.open(t)}
 	ask := func(boot string, want bool) {
 		t.Helper()
-		got, err := r.c.Reserve(r.ctx, "n1", boot, time.Hour)
+		got, err := r.c.Leases().Reserve(r.ctx, "n1", boot, time.Hour)
 		r.no(err)
 		eq(t, "reserved for "+boot, got, want)
 	}
 	ask("one", true)
 	ask("one", true)
 	ask("two", false)
-	r.no(r.c.Unreserve(r.ctx, "n1", "two"))
+	r.no(r.c.Leases().Unreserve(r.ctx, "n1", "two"))
 	ask("two", false)
-	r.no(r.c.Unreserve(r.ctx, "n1", "one"))
+	r.no(r.c.Leases().Unreserve(r.ctx, "n1", "one"))
 	ask("two", true)
 }

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"cmp"
@@ -7,13 +7,16 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+
 	"github.com/lowkiq/lowkiq"
 )
 
 var listTests = []testCase{{"OneJob", oneJob}, {"PagesOfACrowd", crowdPages}, {"Stats", figures}}
 
 // brief is ids with states.
-func brief(jobs []Listed) string {
+func brief(jobs []browse.Listed) string {
 	var b strings.Builder
 	for _, j := range jobs {
 		fmt.Fprintf(&b, "%s:%s ", j.ID, j.State)
@@ -68,10 +71,10 @@ func ownable(r *rig) Cause {
 
 func oneJob(t *testing.T, b *backend) {
 	q := everywhere(t, b)
-	fly, ok, err := q.Job(t.Context(), "fly1")
-	eq(t, "fly1", fmt.Sprintln(brief([]Listed{fly}), fly.Flight > 0, fly.Parked, ok, err), "fly1:in_flight true 2 true <nil>\n")
-	dead1, ok, err := q.Job(t.Context(), "dead1")
-	eq(t, "dead1", fmt.Sprintln(brief([]Listed{dead1}), ok, err), "dead1:morgue true <nil>\n")
+	fly, ok, err := browse.Of(q).Job(t.Context(), "fly1")
+	eq(t, "fly1", fmt.Sprintln(brief([]browse.Listed{fly}), fly.Flight > 0, fly.Parked, ok, err), "fly1:in_flight true 2 true <nil>\n")
+	dead1, ok, err := browse.Of(q).Job(t.Context(), "dead1")
+	eq(t, "dead1", fmt.Sprintln(brief([]browse.Listed{dead1}), ok, err), "dead1:morgue true <nil>\n")
 }
 
 // Lists longer than one command takes.
@@ -86,10 +89,10 @@ func crowdPages(t *testing.T, b *backend) {
 		jobs = append(jobs, job(fmt.Sprintf("id%04d", i), "1", in(time.Duration(i+1)*time.Minute)))
 	}
 	r.push(jobs...)
-	eq(t, "ids", len(whole(t, r.q, Query{By: ByID})), n)
-	got := whole(t, r.q, Query{Range: Range{Reverse: true}})
+	eq(t, "ids", len(whole(t, r.q, browse.Query{By: browse.ByID})), n)
+	got := whole(t, r.q, browse.Query{Range: browse.Range{Reverse: true}})
 	eq(t, "by time", got[0].ID+" "+got[n-1].ID, fmt.Sprintf("id%04d id0000", n-1))
-	done, _ := allSteps(t, r.q, RunNow, Query{Range: Range{Limit: 1000}})
+	done, _ := allSteps(t, r.q, browse.RunNow, browse.Query{Range: browse.Range{Limit: 1000}})
 	eq(t, "run now", done.Changed, n)
 	eq(t, "drained", len(r.drain()), n)
 }
@@ -108,11 +111,11 @@ func figures(t *testing.T, b *backend) {
 		t.Errorf("lag: got %s, want an hour", got.Lag)
 	}
 	near(t, "now", got.Now, 0)
-	one, err := q.c.Stats(t.Context(), q.Shard(1))
+	one, err := ClientOf(q).Stats(t.Context(), q.Shard(1))
 	if err != nil || len(one) != 1 || one[0].Owner.Instance == "" {
 		t.Errorf("stats of one shard: got %+v, %v, want an owner", one, err)
 	}
-	owners, err := q.c.Owners(t.Context(), q.shards)
+	owners, err := ClientOf(q).Owners(t.Context(), q.All())
 	if err != nil || owners[1] != one[0].Owner {
 		t.Errorf("owners: got %+v, %v, want %+v", owners, err, one[0].Owner)
 	}

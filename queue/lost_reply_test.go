@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"errors"
@@ -8,8 +8,12 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // TestLostReplies loses one reply of a scenario, each in turn, and one request, each in
@@ -35,8 +39,9 @@ func TestLostReplies(t *testing.T) {
 	})
 }
 
-// eachLost has a subtest for each of the first n requests that count, and for each of their replies. Once lose is called, that
-// one is lost on its way through the proxy. The name is another one for each.
+// eachLost has a subtest for each of the first n requests that count, and for each of their
+// replies. Once lose is called, that one is lost on its way through the proxy. The name is another
+// one for each.
 func eachLost(t *testing.T, server *redistest.Server, n int, counts func(words []string) bool, run func(t *testing.T, proxy *redistest.Proxy, name string, lose func())) {
 	t.Helper()
 	for i := 1; i <= n; i++ {
@@ -82,7 +87,7 @@ func persist(r *rig, calls *int, op func() error) {
 // scenario goes through every operation of a worker, with exact results at its end.
 func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	c := b.open(t, func(cfg *Config) { cfg.Cluster = strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()) })
-	if err := c.Load(t.Context()); err != nil { // or a lost EVALSHA is an EVAL the next time
+	if err := c.DB().Load(t.Context()); err != nil { // or a lost EVALSHA is an EVAL the next time
 		t.Fatal(err)
 	}
 	r := &rig{t: t, ctx: t.Context(), c: c}
@@ -105,14 +110,12 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 		r.instances++
 		do(func() (err error) { r.claim, err = r.claimOrAdopt(fmt.Sprint("n/", r.instances), cause); return err })
 	}
-	var lease *Lease
+	var held *lease.Lease
 	do(func() (err error) {
-		if lease, err = c.TakeLease(r.ctx, "n/1", []byte("id"), []byte("v"), time.Hour); err != nil && !Transient(err) {
-			err, lease = nil, &Lease{c: c, key: c.db.Keys.Lease("n/1"), Instance: "n/1"} // it was taken by the lost request
-		}
+		held, err = c.Leases().Take(r.ctx, "n/1", []byte("id"), []byte("v"), time.Hour)
 		return err
 	})
-	do(func() error { return lease.Renew(r.ctx, []byte("v2"), time.Hour) })
+	do(func() error { return held.Renew(r.ctx, []byte("v2"), time.Hour) })
 	claim(Fresh)
 	for _, id := range []string{"a", "b", "c", "d"} {
 		push(id, "1")
@@ -138,7 +141,7 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 		_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{{Flight: p.Flight, IDs: []string{"a"}}}})
 		return err
 	})
-	do(func() error { _, err := r.q.Requeue(r.ctx, "c"); return err })
+	do(func() error { _, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "c"); return err })
 	pop("c[1]")
 	do(func() error {
 		_, err := r.claim.Release(r.ctx)
@@ -168,7 +171,7 @@ func (r *rig) claimOrAdopt(instance string, cause Cause) (*Claim, error) {
 // sum checks what must be left of the scenario.
 func (r *rig) sum() {
 	r.t.Helper()
-	st, err := r.s.readState(r.ctx)
+	st, err := readState(r.s, r.ctx)
 	r.no(err)
 	eq(r.t, "ready", st.ready, []string{"c"})
 	eq(r.t, "jobs", len(st.jobs), 2)

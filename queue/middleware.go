@@ -8,7 +8,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// PushRules are what holds for the payloads of one queue, whoever pushes them: one value
+// PushRules are what holds for the payloads of one queue, from any client: one value
 // for the program that pushes ([Client.SetRules]) and for the node that handles
 // (node.QueueConfig.Push), which needs it for what comes in by its API and to decode. The
 // zero value of a field is its default.
@@ -18,16 +18,17 @@ type PushRules struct {
 	// pushed, before Codec encodes them.
 	Middlewares []Middleware
 
-	// Limits of this client's pushes, where they are stricter than those of the registry, which hold for whoever
-	// pushes: see Limits. Register and PublishRules write these there.
+	// Limits of this client's pushes, where they are stricter than those of the registry, which
+	// hold for every client that pushes: see Limits. Register and Registry.Publish write these
+	// there.
 	PayloadBytes int // longest payload as stored, bytes. Default 1 MiB
 	Payloads     int // most payloads waiting for one id. Default 10,000
 	IDPayload    int // most bytes of payloads waiting for one id. Default 16 MiB
 }
 
-// Codec turns payloads into what Redis stores, to compress or encrypt them, and back.
-// Equal payloads must become equal bytes, or they do not merge. Without one they are
-// stored as they are. The registry keeps the name: who pushes without the codec of that name is refused (ErrCodec).
+// Codec turns payloads into what Redis stores, to compress or encrypt them, and back. Equal
+// payloads must become equal bytes, or they do not merge. Without one they are stored as they are.
+// The registry keeps the name: who pushes without the codec of that name is refused (ErrCodec).
 type Codec struct {
 	Name   string // of the form in which payloads are stored, as in "aes-gcm"
 	Encode func([]byte) ([]byte, error)
@@ -49,7 +50,7 @@ func (c *Client) SetRules(queue string, push PushRules) error {
 	if err := CheckName("queue", queue); err != nil {
 		return err
 	}
-	if err := push.limits().Validate(); err != nil {
+	if err := push.limits().validate(); err != nil {
 		return fmt.Errorf("queue %q: %w", queue, err)
 	}
 	if push.Codec.Decode != nil && push.Codec.Encode == nil {
@@ -63,17 +64,18 @@ func (c *Client) SetRules(queue string, push PushRules) error {
 			return fmt.Errorf("queue %q: %w; the registry keeps it, as in \"aes-gcm\"", queue, err)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.rules[queue] = push
-	if q := c.queues[queue]; q != nil {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.registry.rules[queue] = push
+	if q := c.registry.queues[queue]; q != nil {
 		q.obey(push)
 	}
 	return nil
 }
 
-// obey makes the queue's pushes go by rules and by its entry: through the middlewares of the client and of
-// the queue, the first one outermost, then the encoder, then to Redis. The caller holds c.mu.
+// obey makes the queue's pushes go by rules and by its entry: through the middlewares of the client
+// and of the queue, the first one outermost, then the encoder, then to Redis. The caller holds
+// g.mu.
 func (q *Queue) obey(r PushRules) {
 	limits := q.entry.Limits.with(r.limits())
 	r.PayloadBytes, r.Payloads, r.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
@@ -83,7 +85,7 @@ func (q *Queue) obey(r PushRules) {
 	} else if r.Codec.Encode != nil {
 		push = encoded(r.Codec.Encode, push)
 	}
-	for _, m := range slices.Backward(slices.Concat(q.c.cfg.Middlewares, r.Middlewares)) {
+	for _, m := range slices.Backward(slices.Concat(q.registry.cfg.Middlewares, r.Middlewares)) {
 		push = m(q.Name, push)
 	}
 	q.rules.Store(&r)

@@ -1,10 +1,12 @@
-package queue
+package queue_test
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"testing"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -32,7 +34,7 @@ func middlewares(t *testing.T, b *backend) {
 			return bytes.ToUpper(p), nil
 		}},
 	}))
-	r.no(r.c.PublishRules(r.ctx, "q"))
+	r.no(r.c.Registry().Publish(r.ctx, "q"))
 	results, err := r.q.Push(r.ctx, job("a", "ab"), job("b", "abc"), job("c", "cd"), job("a", "ab"), job("b", "ab"))
 	if !errors.Is(err, odd) || !errors.Is(results[1].Err, odd) || results[0].Err != nil || results[2].Err != nil || !errors.Is(results[4].Err, ErrUnsent) || !errors.Is(results[4].Err, odd) {
 		t.Fatalf("push: got %v, %v, want the second one refused, and what follows it of its id", results, err)

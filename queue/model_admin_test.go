@@ -1,36 +1,39 @@
-package queue
+package queue_test
 
 import (
 	"cmp"
 	"slices"
+
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // What people do, in the model.
 
-func (m *model) isIn(place State, id string) bool {
+func (m *model) isIn(place browse.State, id string) bool {
 	switch place {
-	case Retrying:
+	case browse.StateRetry:
 		return m.scheduled[id] && m.waiting[id].retry >= 0
-	case Waiting:
+	case browse.StateBlocked:
 		return m.blocked[id]
-	case Failed:
+	case browse.StateFailed:
 		job := m.waiting[id]
 		return job != nil && job.retry >= 0 && !m.blocked[id] && m.flying[id] == nil
 	}
 	return true
 }
 
-// failures lists the ids that have failed and wait for an attempt: their turn has come, or comes later.
+// failures lists the ids that have failed and wait for an attempt: their turn has come, or comes
+// later.
 func (m *model) failures() (ids []string) {
 	for _, id := range machineIDs {
-		if m.isIn(Failed, id) {
+		if m.isIn(browse.StateFailed, id) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
 }
 
-// unplace takes an id from where it waits, except from the ready list and probation.
+// unplace takes an id from where it waits, except from the ready list and quarantine.
 func (m *model) unplace(id string) (was bool) {
 	was = m.scheduled[id] || m.blocked[id]
 	delete(m.scheduled, id)
@@ -53,7 +56,7 @@ func (m *model) remove(id string) {
 	m.tombs[id] = true
 }
 
-func (m *model) delete(place State, id string) int {
+func (m *model) delete(place browse.State, id string) int {
 	home, _ := m.wait(id)
 	if home[id] == nil || !m.isIn(place, id) {
 		return 0
@@ -62,7 +65,7 @@ func (m *model) delete(place State, id string) int {
 	return 1
 }
 
-func (m *model) kill(place State, id string) int {
+func (m *model) kill(place browse.State, id string) int {
 	home, _ := m.wait(id)
 	job := home[id]
 	if job == nil || !m.isIn(place, id) {
@@ -73,7 +76,7 @@ func (m *model) kill(place State, id string) int {
 	return 1
 }
 
-func (m *model) killOldest(place State, id string) int {
+func (m *model) killOldest(place browse.State, id string) int {
 	home, busy := m.wait(id)
 	job := home[id]
 	if job == nil || !m.isIn(place, id) || busy || !m.scheduled[id] && !m.blocked[id] {
@@ -90,7 +93,7 @@ func (m *model) killOldest(place State, id string) int {
 }
 
 // revive makes a job that waits, or comes back, fresh and due now. It keeps its place
-// if it is due already; an id on probation stays there.
+// if it is due already; an id in quarantine stays there.
 func (m *model) revive(id string, job *modelJob) {
 	home, busy := m.wait(id)
 	old := home[id]

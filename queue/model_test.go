@@ -1,6 +1,8 @@
-package queue
+package queue_test
 
-import "slices"
+import (
+	"slices"
+)
 
 // model is section 4 of the design for one shard, in plain Go. It is a specification:
 // it was written from the rules, not from the scripts. Times are unix microseconds.
@@ -18,8 +20,8 @@ type model struct {
 	stale     map[string]bool      // scheduled ids whose place of before in ready is left
 	scheduled map[string]bool      // waits for its due time
 	blocked   map[string]bool      // waits for a person
-	suspects  []string             // ids on probation, in order
-	crashes   map[string]int       // ids on probation, also those in flight
+	suspects  []string             // ids in quarantine, in order
+	crashes   map[string]int       // ids in quarantine, also those in flight
 
 	flying map[string]*modelJob // what handlers have
 	flight map[string]int64     // the number of an id's flight
@@ -105,7 +107,8 @@ func (j *modelJob) inOrder() []modelPayload {
 	return sorted
 }
 
-// cut leaves a piece of a job, the lowest payloads, and returns the rest as a fresh job; nil if there is none.
+// cut leaves a piece of a job, the lowest payloads, and returns the rest as a fresh job; nil if
+// there is none.
 func (j *modelJob) cut(most, room int) (rest *modelJob) {
 	sorted := j.inOrder()
 	n, size := 1, len(sorted[0].data)
@@ -164,7 +167,8 @@ func (m *model) arrive(id string) {
 	m.enqueue(id)
 }
 
-// lineUp lets an id that waited elsewhere wait in ready: where it once stood, if that place is left.
+// lineUp lets an id that waited elsewhere wait in ready: where it once stood, if that place is
+// left.
 func (m *model) lineUp(id string) {
 	if m.stale[id] {
 		delete(m.stale, id)
@@ -187,7 +191,8 @@ const (
 	unsent      verdict = "unsent"
 )
 
-// push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was refused.
+// push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was
+// refused.
 func (m *model) push(id string, p modelPayload, at int64, full bool) verdict {
 	home, busy := m.wait(id)
 	job := home[id]

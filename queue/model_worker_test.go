@@ -1,10 +1,13 @@
-package queue
+package queue_test
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // What a worker does, in the model.
@@ -26,7 +29,7 @@ func (m *model) due(keep func(*modelJob) bool) (ids []string) {
 }
 
 // take pops up to n ids, or one if single.
-func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
+func (m *model) take(n int, single, slot bool) (ids []string, state Quarantine) {
 	m.pop++
 	due := m.due(func(j *modelJob) bool { return j.at <= m.now })
 	for _, id := range due[:min(n, len(due))] {
@@ -35,20 +38,20 @@ func (m *model) take(n int, single, slot bool) (ids []string, state Probation) {
 	}
 	for id := range m.flying {
 		if _, suspect := m.crashes[id]; suspect {
-			return nil, ProbationWait // while it runs nothing else does
+			return nil, QuarantineWait // while it runs nothing else does
 		}
 	}
 	if len(m.suspects) > 0 {
 		id := m.suspects[0]
 		switch {
 		case m.crashes[id] > 0 && !slot:
-			state = ProbationSlot
+			state = QuarantineSlot
 		case len(m.flying) > 0:
-			return nil, ProbationWait
+			return nil, QuarantineWait
 		default:
 			m.suspects = m.suspects[1:]
 			m.fly(id)
-			return []string{id}, ProbationTaken
+			return []string{id}, QuarantineTaken
 		}
 	}
 	for left := n; len(m.ready) > 0 && (left > 0 || len(ids) == 0); left-- {
@@ -145,7 +148,7 @@ func (m *model) nack(n Nack) int {
 	if n.Kind == Retry {
 		job.retry, job.err = n.RetryCount, n.Error
 		m.failed++
-		m.note(n.ID, AttemptFailed, n.RetryCount, n.Error)
+		m.note(n.ID, browse.AttemptFailed, n.RetryCount, n.Error)
 	}
 	m.reunite(n.ID, job)
 	if n.Kind == Return {
@@ -171,7 +174,7 @@ func (m *model) bury(b Burial) int {
 		return 0
 	}
 	m.failed++
-	m.note(b.ID, AttemptExhausted, b.RetryCount, b.Error)
+	m.note(b.ID, browse.AttemptExhausted, b.RetryCount, b.Error)
 	switch b.Policy {
 	case Block:
 		job.retry, job.err, job.at, job.soft = b.RetryCount, b.Error, m.now, true
@@ -233,13 +236,13 @@ func (m *model) recover(cause Cause) (back, buried int) {
 }
 
 // note remembers an attempt that came to nothing, as one of the last 64.
-func (m *model) note(id string, verdict Verdict, retry int, text string) {
+func (m *model) note(id string, verdict browse.Verdict, retry int, text string) {
 	first, _, _ := strings.Cut(text, "\n")
-	m.attempts = slices.Insert(m.attempts, 0, sketch([]Attempt{{ID: id, Verdict: verdict, RetryCount: retry, Error: first}}))
+	m.attempts = slices.Insert(m.attempts, 0, sketch([]browse.Attempt{{ID: id, Verdict: verdict, RetryCount: retry, Error: first}}))
 	m.attempts = m.attempts[:min(len(m.attempts), 64)]
 }
 
-// judge puts an id on probation, or counts a crash that nobody else can have caused.
+// judge puts an id in quarantine, or counts a crash that nobody else can have caused.
 func (m *model) judge(id string, alone bool) (poison bool) {
 	if _, suspect := m.crashes[id]; !suspect {
 		m.crashes[id] = 0
@@ -247,7 +250,7 @@ func (m *model) judge(id string, alone bool) (poison bool) {
 	}
 	if alone {
 		m.crashes[id]++
-		m.note(id, AttemptCrashed, m.flying[id].retry, "its worker died while it ran alone")
+		m.note(id, browse.AttemptCrashed, m.flying[id].retry, "its worker died while it ran alone")
 		return m.maxCrashes > 0 && m.crashes[id] >= m.maxCrashes
 	}
 	return false

@@ -61,9 +61,9 @@ func cutError(text string) string {
 	return strings.ToValidUTF8(text[:maxError-tail-len(gap)], "") + gap + strings.ToValidUTF8(text[len(text)-tail:], "")
 }
 
-// Gist is the line of an error that says most: the first one, or of a Python traceback the
+// Summary is the line of an error that says most: the first one, or of a Python traceback the
 // last one.
-func Gist(message string) string {
+func Summary(message string) string {
 	message = strings.TrimSpace(message)
 	if strings.HasPrefix(message, "Traceback (most recent call last)") {
 		return message[strings.LastIndexByte(message, '\n')+1:]
@@ -74,7 +74,7 @@ func Gist(message string) string {
 
 // attemptLine is what the list of attempts keeps of an error.
 func attemptLine(text string) string {
-	line := Gist(text)
+	line := Summary(text)
 	return line[:min(len(line), 200)]
 }
 
@@ -84,7 +84,7 @@ const nackChunk = 500
 // Nack puts jobs back; to repeat it does nothing. It returns how many were still in
 // their flight.
 func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
-	return c.settle(ctx, c.c.db.Scripts.Nack, c.keys.ForNack(), len(nacks), func(from, to int) []any {
+	return c.settle(ctx, c.registry.db.Scripts.Nack, len(nacks), func(from, to int) []any {
 		args := []any{c.Instance, c.fence}
 		for _, n := range nacks[from:to] {
 			text := cutError(n.Error)
@@ -97,7 +97,7 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 // Bury deals with jobs that ran out of retries; to repeat it does nothing. It returns
 // how many were still in their flight.
 func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
-	return c.settle(ctx, c.c.db.Scripts.Bury, c.keys.ForBury(), len(burials), func(from, to int) []any {
+	return c.settle(ctx, c.registry.db.Scripts.Bury, len(burials), func(from, to int) []any {
 		args := []any{c.Instance, c.fence}
 		for _, b := range burials[from:to] {
 			text := cutError(b.Error)
@@ -107,12 +107,12 @@ func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
 	})
 }
 
-// settle runs a script that takes some of n jobs out of their flights and says how many, until all are:
-// Redis serves nobody else meanwhile. args gives its arguments for some of them.
-func (c *Claim) settle(ctx context.Context, script *redisdb.Script, keys []string, n int, args func(from, to int) []any) (total int, err error) {
+// settle runs a script that takes some of n jobs out of their flights and says how many, until all
+// are: Redis serves no other client meanwhile. args gives its arguments for some of them.
+func (c *Claim) settle(ctx context.Context, script *redisdb.Script, n int, args func(from, to int) []any) (total int, err error) {
 	for from := 0; from < n; {
 		to := min(from+nackChunk, n)
-		reply, err := c.c.run(ctx, script, keys, args(from, to)...)
+		reply, err := c.Run(ctx, script, args(from, to)...)
 		if err != nil {
 			return total, fmt.Errorf("shard %s: %w", c.Shard, err)
 		}
@@ -139,31 +139,4 @@ func twoNumbers(reply any) (n [2]int, ok bool) {
 		n[i] = int(v)
 	}
 	return n, true
-}
-
-// count runs a script that answers with a number.
-func (s *Shard) count(ctx context.Context, script *redisdb.Script, keys []string, args []any) (int, error) {
-	reply, err := s.c.run(ctx, script, keys, args...)
-	if err != nil {
-		return 0, fmt.Errorf("shard %s: %w", s, err)
-	}
-	n, ok := reply.(int64)
-	if !ok {
-		return 0, fmt.Errorf("shard %s: %s answered %v, want a number", s, script.Name, reply)
-	}
-	return int(n), nil
-}
-
-// inChunks calls fn for parts of list and adds up.
-func inChunks[T any](list []T, size int, fn func([]T) (int, error)) (total int, err error) {
-	for len(list) > 0 {
-		part := list[:min(size, len(list))]
-		n, err := fn(part)
-		total += n
-		if err != nil {
-			return total, err
-		}
-		list = list[len(part):]
-	}
-	return total, nil
 }

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"errors"
@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -26,9 +29,9 @@ func testJobs(t *testing.T, b *backend) {
 	r.no(err)
 	r.push(job("flies", "b"), job("dead", "again"), job("ready", "a"), job("ready", "b"), job("later", "a", in(time.Hour)))
 	ids := strings.Fields("ready later failed blocked flies dead nobody")
-	waiting, err := r.q.Jobs(r.ctx, "", ids...)
+	waiting, err := browse.Of(r.q).Find(r.ctx, "", ids...)
 	r.no(err)
-	states := func(jobs []Listed) (all []string) {
+	states := func(jobs []browse.Listed) (all []string) {
 		for i, j := range jobs {
 			if j.ID != ids[i] {
 				t.Errorf("got %q at %d, want %q", j.ID, i, ids[i])
@@ -39,18 +42,18 @@ func testJobs(t *testing.T, b *backend) {
 	}
 	eq(t, "waiting", states(waiting), strings.Fields("ready:2:0 scheduled:1:0 retry:1:0 blocked:1:0 in_flight:1:1 ready:1:0 :0:0"))
 	for i, id := range ids {
-		one, ok, err := r.q.Job(r.ctx, id)
+		one, ok, err := browse.Of(r.q).Job(r.ctx, id)
 		r.no(err)
 		if !ok && waiting[i].State != "" || ok && (one.State != waiting[i].State || len(one.Payloads) != waiting[i].Count || one.Flight != waiting[i].Flight) {
 			t.Errorf("%s: got %+v, want %+v", id, waiting[i], one)
 		}
 	}
-	dead, err := r.q.Jobs(r.ctx, Dead, ids...)
+	dead, err := browse.Of(r.q).Find(r.ctx, browse.StateMorgue, ids...)
 	r.no(err)
 	eq(t, "dead", states(dead), strings.Fields(":0:0 :0:0 :0:0 :0:0 :0:0 morgue:1:0 :0:0"))
-	none, err := r.q.Jobs(r.ctx, "")
+	none, err := browse.Of(r.q).Find(r.ctx, "")
 	eq(t, "no ids", fmt.Sprint(len(none), err), "0 <nil>")
-	if _, err := r.q.Jobs(r.ctx, Ready, "ready"); !errors.Is(err, ErrQuery) {
+	if _, err := browse.Of(r.q).Find(r.ctx, browse.StateReady, "ready"); !errors.Is(err, browse.ErrQuery) {
 		t.Errorf("another state: got %v, want ErrQuery", err)
 	}
 }
@@ -72,13 +75,13 @@ func TestJobsAreReadTogether(t *testing.T) {
 	for i := range jobs {
 		ids[i] = jobs[i].ID
 	}
-	_, err = q.Jobs(t.Context(), "", ids...) // Redis gets to know the script
+	_, err = browse.Of(q).Find(t.Context(), "", ids...) // Redis gets to know the script
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := evals(t, c)
-	found, err := q.Jobs(t.Context(), "", ids...)
-	if err != nil || slices.ContainsFunc(found, func(l Listed) bool { return l.State != Ready }) {
+	found, err := browse.Of(q).Find(t.Context(), "", ids...)
+	if err != nil || slices.ContainsFunc(found, func(l browse.Listed) bool { return l.State != browse.StateReady }) {
 		t.Fatalf("got %v, want all ready", err)
 	}
 	if n := evals(t, c) - before; n != 4 {
@@ -89,7 +92,7 @@ func TestJobsAreReadTogether(t *testing.T) {
 // evals counts the scripts that Redis has run.
 func evals(t *testing.T, c *Client) (n int) {
 	t.Helper()
-	text, err := c.rdb().Info(t.Context(), "commandstats").Result()
+	text, err := c.DB().ForTests().Info(t.Context(), "commandstats").Result()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,16 @@
-package queue
+package queue_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/lease"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -14,8 +19,8 @@ import (
 // fill makes Redis refuse whatever could grow, and undoes it.
 func (r *rig) fill() (empty func()) {
 	r.t.Helper()
-	r.no(r.c.rdb().ConfigSet(r.ctx, "maxmemory", "1").Err())
-	return func() { r.no(r.c.rdb().ConfigSet(r.ctx, "maxmemory", "0").Err()) }
+	r.no(r.c.DB().ForTests().ConfigSet(r.ctx, "maxmemory", "1").Err())
+	return func() { r.no(r.c.DB().ForTests().ConfigSet(r.ctx, "maxmemory", "0").Err()) }
 }
 
 // TestOutOfMemory: a full Redis refuses pushes and lets itself be drained. Redis
@@ -23,9 +28,17 @@ func (r *rig) fill() (empty func()) {
 // one that cannot grow.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
-	b := &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL()}
+	for _, shared := range []bool{false, true} {
+		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
+			t.Parallel()
+			outOfMemory(t, &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL(), shared: shared})
+		})
+	}
+}
+
+func outOfMemory(t *testing.T, b *backend) {
 	for _, c := range []testCase{
-		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"probation", oomProbation}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople},
+		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"quarantine", oomQuarantine}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
 	}
@@ -56,12 +69,12 @@ func oomPush(t *testing.T, b *backend) {
 	}
 }
 
-// A refusal to write is no damaged record: a push that met it while it looked for one would go on with the id's later
-// payloads, and the repeat would put the earlier one behind them (I3).
+// A refusal to write is no damaged record: a push that met it while it looked for one would go on
+// with the id's later payloads, and the repeat would put the earlier one behind them (I3).
 func oomCrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.crowds(40, 3, "a")
-	p, _, err := r.q.Job(r.ctx, "a")
+	p, _, err := browse.Of(r.q).Job(r.ctx, "a")
 	r.no(err)
 	jobs := []lowkiq.Push{job("a", "first"), job("a", string(p.Payloads[0].Data), score(-1)), job("a", "second")}
 	empty := r.fill()
@@ -88,7 +101,7 @@ func oomWorker(t *testing.T, b *backend) {
 		r.push(job(fmt.Sprint("id", i), "1"))
 	}
 	r.push(job("crowd", strings.Repeat("x", 5000), in(-time.Hour)), job("later", "1", in(time.Hour)))
-	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	_, flight := r.popOne("id0")
 	r.push(job("id0", "2"))
 	defer r.fill()()
@@ -112,29 +125,30 @@ func oomWorker(t *testing.T, b *backend) {
 	}
 }
 
-// Jobs that have failed are marked when their turn comes, which takes memory; that must refuse no pop.
+// Jobs that have failed are marked when their turn comes, which takes memory; that must refuse no
+// pop.
 func oomFailed(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	p := r.pop(3)
 	r.nack(p.Flight, "b", Retry, 0, time.Hour)
 	r.nack(p.Flight, "c", Retry, 0, 3*time.Hour)
-	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	defer r.fill()()
 	r.nack(p.Flight, "a", Retry, 0, 0)
-	n, err := r.q.RunNow(r.ctx, "c")
+	n, err := browse.Of(r.q).RunNow(r.ctx, "c")
 	eq(t, "run now", fmt.Sprint(n, err), "1 <nil>")
 	p = r.pop(2)
 	eq(t, "popped", show(p.Jobs...), "a[1] c[1]")
 	r.nack(p.Flight, "c", Return, 0, 0)
 	r.own(Self)
-	n, err = r.q.Delete(r.ctx, Failed, "c")
+	n, err = browse.Of(r.q).Delete(r.ctx, browse.StateFailed, "c")
 	eq(t, "deleted", fmt.Sprint(n, err), "1 <nil>")
 	r.wantFailed("with a full Redis", 2, 2)
 	eq(t, "drained", show(r.drain()...), "a[1] b[1]")
 }
 
-func oomProbation(t *testing.T, b *backend) {
+func oomQuarantine(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	r.pop(2)
@@ -142,7 +156,7 @@ func oomProbation(t *testing.T, b *backend) {
 	defer r.fill()()
 	p := r.pop(1)
 	eq(t, "popped", show(p.Jobs...), "a[1]")
-	eq(t, "beside it", r.pop(1).Probation, ProbationWait)
+	eq(t, "beside it", r.pop(1).Quarantine, QuarantineWait)
 	r.own(Seize)
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, MaxCrashes: 1, Slot: true})
 	r.no(err)
@@ -154,19 +168,28 @@ func oomProbation(t *testing.T, b *backend) {
 
 func oomLease(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	lease, err := r.c.TakeLease(r.ctx, "old/1", []byte("i"), []byte("v1"), time.Hour)
+	held, err := r.c.Leases().Take(r.ctx, "old/1", []byte("i"), []byte("v1"), time.Hour)
 	r.no(err)
+	expired, err := r.c.Leases().Take(r.ctx, "expired/1", []byte("i"), []byte("v1"), time.Millisecond)
+	r.no(err)
+	until(t, "the lease expired", func() bool {
+		in, err := r.c.Leases().Instance(r.ctx, "expired/1")
+		return err == nil && in.Lease == nil
+	})
 	defer r.fill()()
-	r.no(lease.Renew(r.ctx, []byte("v2 longer than before"), time.Hour))
-	_, err = r.c.TakeLease(r.ctx, "new/1", []byte("i"), []byte("v1"), time.Hour)
+	if err := expired.Renew(r.ctx, []byte("v2"), time.Hour); !errors.Is(err, lease.ErrGone) {
+		t.Errorf("renewal of an expired lease: got %v, want %v", err, lease.ErrGone)
+	}
+	r.no(held.Renew(r.ctx, []byte("v2 longer than before"), time.Hour))
+	_, err = r.c.Leases().Take(r.ctx, "new/1", []byte("i"), []byte("v1"), time.Hour)
 	r.no(err)
 	for _, name := range []string{"old/1", "new/1"} {
-		in, err := r.c.Instance(r.ctx, name)
+		in, err := r.c.Leases().Instance(r.ctx, name)
 		r.no(err)
 		eq(t, name+" in the index", string(in.Identity), "i")
 		eq(t, name+" has a lease", len(in.Lease) > 0, true)
 	}
-	r.no(lease.Drop(r.ctx))
+	r.no(held.Drop(r.ctx))
 }
 
 // A node that starts now finds its queues, to drain them.
@@ -174,7 +197,7 @@ func oomStart(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
 	defer r.fill()()
-	c := r.c.rename(r.c.Cluster())
+	c := Rename(r.c, r.c.Cluster())
 	q, err := c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
 	r.no(err)
 	eq(t, "shards", q.Shards, 1)
@@ -194,20 +217,24 @@ func oomPeople(t *testing.T, b *backend) {
 	defer r.fill()()
 	before := r.dump()
 	for name, op := range map[string]func(context.Context, ...string) (int, error){
-		"requeue": r.q.Requeue,
-		"kill":    func(ctx context.Context, ids ...string) (int, error) { return r.q.Kill(ctx, Anywhere, ids...) },
+		"requeue": func(ctx context.Context, ids ...string) (int, error) {
+			return browse.Of(r.q).Requeue(ctx, browse.StateMorgue, ids...)
+		},
+		"kill": func(ctx context.Context, ids ...string) (int, error) {
+			return browse.Of(r.q).Bury(ctx, browse.Anywhere, ids...)
+		},
 	} {
 		if n, err := op(r.ctx, "dead", "a"); err != nil && (!Transient(err) || r.dump() != before) {
 			t.Errorf("%s: got %d, %v, want all or nothing", name, n, err)
 		}
 	}
-	n, err := r.q.RunNow(r.ctx, "c")
+	n, err := browse.Of(r.q).RunNow(r.ctx, "c")
 	r.no(err)
 	eq(t, "run now", n, 1)
-	n, err = r.q.Delete(r.ctx, Anywhere, "b", "c")
+	n, err = browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "b", "c")
 	r.no(err)
 	eq(t, "deleted", n, 2)
-	step, err := r.q.Bulk(r.ctx, DeleteDead, Query{State: Dead})
+	step, err := browse.Of(r.q).Bulk(r.ctx, browse.DeleteBuried, browse.Query{State: browse.StateMorgue})
 	r.no(err)
 	eq(t, "morgue emptied", step.Changed, 1)
 }

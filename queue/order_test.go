@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
@@ -25,8 +25,8 @@ func TestBulkOrderWhileScriptsAreForgotten(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				r.c.rdb().ScriptFlush(r.ctx)
-				r.c.rdb().ScriptLoad(r.ctx, r.c.db.Scripts.Push.Text())
+				r.c.DB().ForTests().ScriptFlush(r.ctx)
+				r.c.DB().ForTests().ScriptLoad(r.ctx, r.c.DB().Scripts.Push.Text())
 			}
 		}
 	})

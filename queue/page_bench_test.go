@@ -1,9 +1,12 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -29,8 +32,8 @@ func million(b *testing.B) *Queue {
 		failAll(b, claim)
 	}
 	push("dead", 100_000)
-	for dead := (Query{State: Ready}); ; {
-		step, err := q.Bulk(b.Context(), Kill, dead)
+	for dead := (browse.Query{State: browse.StateReady}); ; {
+		step, err := browse.Of(q).Bulk(b.Context(), browse.Kill, dead)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -67,15 +70,15 @@ func failAll(b *testing.B, claim *Claim) {
 // after nine others.
 func BenchmarkPage(b *testing.B) {
 	q := million(b)
-	for _, query := range []Query{
-		{}, {Range: Range{Reverse: true}}, {State: Ready}, {State: Scheduled}, {State: Retrying}, {State: Dead},
-		{By: ByID}, {State: Ready, By: ByID}, {State: Scheduled, By: ByID}, {State: Retrying, By: ByID}, {State: Dead, By: ByID},
-		{By: ByRetries}, {State: Retrying, Kind: "no account #"}, {State: Retrying, Kind: "none"}, {By: ByID, Range: Range{MinID: "x"}}, {State: Ready, Range: Range{MinID: "x"}},
+	for _, query := range []browse.Query{
+		{}, {Range: browse.Range{Reverse: true}}, {State: browse.StateReady}, {State: browse.StateScheduled}, {State: browse.StateRetry}, {State: browse.StateMorgue},
+		{By: browse.ByID}, {State: browse.StateReady, By: browse.ByID}, {State: browse.StateScheduled, By: browse.ByID}, {State: browse.StateRetry, By: browse.ByID}, {State: browse.StateMorgue, By: browse.ByID},
+		{By: browse.ByRetries}, {State: browse.StateRetry, Kind: "no account #"}, {State: browse.StateRetry, Kind: "none"}, {By: browse.ByID, Range: browse.Range{MinID: "x"}}, {State: browse.StateReady, Range: browse.Range{MinID: "x"}},
 	} {
 		name := fmt.Sprintf("state=%s/by=%s/reverse=%v/kind=%s/min=%s", query.State, query.By, query.Reverse, query.Kind, query.MinID)
 		b.Run(name+"/first", func(b *testing.B) { onePage(b, q, query) })
 		for range 9 {
-			page, err := q.Page(b.Context(), query)
+			page, err := browse.Of(q).Page(b.Context(), query)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -85,10 +88,10 @@ func BenchmarkPage(b *testing.B) {
 		}
 		b.Run(name+"/tenth", func(b *testing.B) { onePage(b, q, query) })
 	}
-	for _, state := range []State{Retrying, Dead} {
+	for _, state := range []browse.State{browse.StateRetry, browse.StateMorgue} {
 		b.Run(fmt.Sprintf("errors/state=%s", state), func(b *testing.B) {
 			for b.Loop() {
-				if _, err := q.Errors(b.Context(), state); err != nil {
+				if _, err := browse.Of(q).Errors(b.Context(), state); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -96,10 +99,10 @@ func BenchmarkPage(b *testing.B) {
 	}
 }
 
-func onePage(b *testing.B, q *Queue, query Query) {
+func onePage(b *testing.B, q *Queue, query browse.Query) {
 	b.Helper()
 	for b.Loop() {
-		if _, err := q.Page(b.Context(), query); err != nil {
+		if _, err := browse.Of(q).Page(b.Context(), query); err != nil {
 			b.Fatal(err)
 		}
 	}

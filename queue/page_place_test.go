@@ -1,9 +1,12 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -31,16 +34,20 @@ func pagesWhosePlaceMoves(t *testing.T, b *backend) {
 		return err
 	}
 	for name, change := range map[string]func(q *Queue, claim *Claim, id string) error{
-		"deleted":         func(q *Queue, _ *Claim, id string) error { return second(q.Delete(t.Context(), Anywhere, id)) },
-		"back from death": func(q *Queue, _ *Claim, id string) error { return second(q.Requeue(t.Context(), id)) },
+		"deleted": func(q *Queue, _ *Claim, id string) error {
+			return second(browse.Of(q).Delete(t.Context(), browse.Anywhere, id))
+		},
+		"back from death": func(q *Queue, _ *Claim, id string) error {
+			return second(browse.Of(q).Requeue(t.Context(), browse.StateMorgue, id))
+		},
 		"deleted, pushed again": func(q *Queue, _ *Claim, id string) error {
-			if _, err := q.Delete(t.Context(), Anywhere, id); err != nil {
+			if _, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, id); err != nil {
 				return err
 			}
 			return push(q, id)
 		},
 		"deleted, pushed for later": func(q *Queue, _ *Claim, id string) error {
-			if _, err := q.Delete(t.Context(), Anywhere, id); err != nil {
+			if _, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, id); err != nil {
 				return err
 			}
 			return push(q, id, in(time.Hour))
@@ -50,14 +57,14 @@ func pagesWhosePlaceMoves(t *testing.T, b *backend) {
 			t.Run(fmt.Sprintf("%s reverse %t", name, reverse), func(t *testing.T) {
 				r := newRig(t, b)
 				lineOf(t, r.q, "id", 20)
-				if _, err := r.q.Kill(t.Context(), Anywhere, "id09", "id10"); err != nil {
+				if _, err := browse.Of(r.q).Bury(t.Context(), browse.Anywhere, "id09", "id10"); err != nil {
 					t.Fatal(err)
 				}
 				for _, id := range []string{"id09", "id10"} { // they wait, and are in the morgue
 					r.no(push(r.q, id))
 				}
-				query := Query{State: Ready, Range: Range{Limit: 10, Reverse: reverse}}
-				first, err := r.q.Page(t.Context(), query)
+				query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 10, Reverse: reverse}}
+				first, err := browse.Of(r.q).Page(t.Context(), query)
 				r.no(err)
 				last := first.Jobs[len(first.Jobs)-1].ID
 				r.no(change(r.q, r.claim, last))
@@ -82,14 +89,14 @@ func second[V any](_ V, err error) error { return err }
 func bulkWhosePlaceComesAgain(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	lineOf(t, r.q, "id", 20)
-	query := Query{State: Ready, Range: Range{Limit: 10}}
-	step, err := r.q.Bulk(r.ctx, Delete, query)
+	query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 10}}
+	step, err := browse.Of(r.q).Bulk(r.ctx, browse.Delete, query)
 	r.no(err)
 	r.push(job("id09", "again"))
 	query.Cursor = step.Next
-	sum, _ := allSteps(t, r.q, Delete, query)
+	sum, _ := allSteps(t, r.q, browse.Delete, query)
 	eq(t, "deleted after that", sum.Changed, 10)
-	eq(t, "left", brief(whole(t, r.q, Query{State: Ready})), "id09:ready")
+	eq(t, "left", brief(whole(t, r.q, browse.Query{State: browse.StateReady})), "id09:ready")
 }
 
 // Jobs that join the line do not take the place of those that wait in other lists.
@@ -99,37 +106,37 @@ func bulkReachesAllLists(t *testing.T, b *backend) {
 	for i := range 10 {
 		r.push(job(fmt.Sprint("later", i), "1", in(time.Hour)))
 	}
-	query := Query{Range: Range{Limit: 5}}
-	step, err := r.q.Bulk(r.ctx, Kill, query)
+	query := browse.Query{Range: browse.Range{Limit: 5}}
+	step, err := browse.Of(r.q).Bulk(r.ctx, browse.Kill, query)
 	r.no(err)
 	lineOf(t, r.q, "young", 15)
 	query.Cursor = step.Next
-	sum, _ := allSteps(t, r.q, Kill, query)
+	sum, _ := allSteps(t, r.q, browse.Kill, query)
 	eq(t, "killed after that", sum.Changed, 15)
-	eq(t, "scheduled", len(whole(t, r.q, Query{State: Scheduled})), 0)
-	eq(t, "ready", len(whole(t, r.q, Query{State: Ready})), 15)
+	eq(t, "scheduled", len(whole(t, r.q, browse.Query{State: browse.StateScheduled})), 0)
+	eq(t, "ready", len(whole(t, r.q, browse.Query{State: browse.StateReady})), 15)
 }
 
 // The same, where a queue has more shards than are walked through together.
 func bulkReachesAllGroups(t *testing.T, b *backend) {
-	q := newQueue(t, b.open(t), 2*lineGroup+1)
+	q := newQueue(t, b.open(t), 2*64+1)
 	fill := func(name string) {
 		for i := range q.Shards {
 			lineOf(t, q, fmt.Sprint(name, i, "/"), 2)
 		}
 	}
 	fill("old")
-	query := Query{State: Ready, Range: Range{Limit: 100}}
-	step, err := q.Bulk(t.Context(), Kill, query)
+	query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 100}}
+	step, err := browse.Of(q).Bulk(t.Context(), browse.Kill, query)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fill("young")
 	fill("younger")
 	query.Cursor = step.Next
-	sum, _ := allSteps(t, q, Kill, query)
+	sum, _ := allSteps(t, q, browse.Kill, query)
 	eq(t, "killed", step.Changed+sum.Changed, 2*q.Shards)
-	for _, job := range whole(t, q, Query{State: Ready, Range: Range{Limit: 1000}}) {
+	for _, job := range whole(t, q, browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 1000}}) {
 		if job.ID[0] == 'o' {
 			t.Errorf("%s: got left alone, want killed", job.ID)
 		}

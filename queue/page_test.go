@@ -1,6 +1,8 @@
-package queue
+package queue_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -8,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -18,10 +23,10 @@ var pageTests = []testCase{
 }
 
 // whole reads all pages of a query and checks what each page promises.
-func whole(t *testing.T, q *Queue, query Query) (jobs []Listed) {
+func whole(t *testing.T, q *Queue, query browse.Query) (jobs []browse.Listed) {
 	t.Helper()
 	for range 10_000 {
-		page, err := q.Page(t.Context(), query)
+		page, err := browse.Of(q).Page(t.Context(), query)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +34,7 @@ func whole(t *testing.T, q *Queue, query Query) (jobs []Listed) {
 		if limit == 0 {
 			limit = 100
 		}
-		if len(page.Jobs) > limit || page.Examined > MaxExamined+maxPage {
+		if len(page.Jobs) > limit || page.Examined > browse.MaxExamined+1000 {
 			t.Fatalf("%+v: got %d jobs, %d examined", query, len(page.Jobs), page.Examined)
 		}
 		jobs = append(jobs, page.Jobs...)
@@ -48,73 +53,92 @@ func pages(t *testing.T, b *backend) {
 	all := "blocked:blocked f1:retry f2:retry f3:retry fly1:in_flight fly2:in_flight fly3:in_flight later:scheduled ready1:ready ready2:ready"
 	for _, c := range []struct {
 		name  string
-		query Query
+		query browse.Query
 		want  string
 	}{
-		{"by id", Query{By: ByID}, all},
-		{"by id, some", Query{By: ByID, Range: Range{MinID: "f2", MaxID: "fly1"}}, "f2:retry f3:retry fly1:in_flight"},
-		{"by id, last", Query{By: ByID, Range: Range{MinID: "later", Reverse: true}}, "ready2:ready ready1:ready later:scheduled"},
-		{"by id, times", Query{By: ByID, Range: Range{MinTime: now, MaxTime: now.Add(45 * time.Minute)}}, "later:scheduled"},
-		{"by id, one state", Query{By: ByID, State: Retrying}, "f1:retry f2:retry f3:retry"},
-		{"by id, ready", Query{By: ByID, State: Ready}, "ready1:ready ready2:ready"},
-		{"by due time", Query{}, "ready1:ready ready2:ready later:scheduled f1:retry f3:retry f2:retry"},
-		{"by due time, last", Query{Range: Range{Reverse: true}}, "f2:retry f3:retry f1:retry later:scheduled ready2:ready ready1:ready"},
-		{"by due time, due", Query{Range: Range{MaxTime: now}}, "ready1:ready ready2:ready"},
-		{"by due time, between", Query{Range: Range{MinTime: now, MaxTime: now.Add(45 * time.Minute)}}, "later:scheduled"},
-		{"by due time, ids", Query{Range: Range{MinID: "f2", MaxID: "later"}}, "later:scheduled f3:retry f2:retry"},
-		{"scheduled", Query{State: Scheduled}, "later:scheduled"},
-		{"by retries", Query{By: ByRetries}, "f3:retry f2:retry f1:retry"},
-		{"by retries, most", Query{By: ByRetries, Range: Range{Reverse: true}}, "f1:retry f2:retry f3:retry"},
-		{"by retries, some", Query{By: ByRetries, Range: Range{MinRetry: 2, MaxRetry: 9}}, "f1:retry"},
-		{"by due time, retries", Query{Range: Range{MinRetry: 1, MaxRetry: 2}}, "f3:retry f2:retry"},
-		{"by kind", Query{State: Retrying, Kind: "boom"}, "f1:retry f3:retry f2:retry"},
-		{"without an error", Query{Kind: NoKind}, "ready1:ready ready2:ready later:scheduled"},
-		{"by another kind", Query{State: Retrying, Kind: "bang"}, ""},
-		{"in flight", Query{State: InFlight}, "fly1:in_flight fly2:in_flight fly3:in_flight"},
-		{"in flight, last", Query{State: InFlight, Range: Range{Reverse: true}}, "fly3:in_flight fly2:in_flight fly1:in_flight"},
-		{"morgue, one", Query{State: Dead, Range: Range{MinID: "dead2"}}, "dead2:morgue"},
-		{"morgue by id", Query{State: Dead, By: ByID, Range: Range{Reverse: true}}, "dead2:morgue dead1:morgue"},
-		{"morgue, none", Query{State: Dead, Range: Range{MaxTime: now.Add(-time.Hour)}}, ""},
-		{"blocked", Query{State: Waiting, By: ByTime}, "blocked:blocked"},
+		{"by id", browse.Query{By: browse.ByID}, all},
+		{"by id, some", browse.Query{By: browse.ByID, Range: browse.Range{MinID: "f2", MaxID: "fly1"}}, "f2:retry f3:retry fly1:in_flight"},
+		{"by id, last", browse.Query{By: browse.ByID, Range: browse.Range{MinID: "later", Reverse: true}}, "ready2:ready ready1:ready later:scheduled"},
+		{"by id, times", browse.Query{By: browse.ByID, Range: browse.Range{MinTime: now, MaxTime: now.Add(45 * time.Minute)}}, "later:scheduled"},
+		{"by id, one state", browse.Query{By: browse.ByID, State: browse.StateRetry}, "f1:retry f2:retry f3:retry"},
+		{"by id, ready", browse.Query{By: browse.ByID, State: browse.StateReady}, "ready1:ready ready2:ready"},
+		{"by due time", browse.Query{}, "ready1:ready ready2:ready later:scheduled f1:retry f3:retry f2:retry"},
+		{"by due time, last", browse.Query{Range: browse.Range{Reverse: true}}, "f2:retry f3:retry f1:retry later:scheduled ready2:ready ready1:ready"},
+		{"by due time, due", browse.Query{Range: browse.Range{MaxTime: now}}, "ready1:ready ready2:ready"},
+		{"by due time, between", browse.Query{Range: browse.Range{MinTime: now, MaxTime: now.Add(45 * time.Minute)}}, "later:scheduled"},
+		{"by due time, ids", browse.Query{Range: browse.Range{MinID: "f2", MaxID: "later"}}, "later:scheduled f3:retry f2:retry"},
+		{"scheduled", browse.Query{State: browse.StateScheduled}, "later:scheduled"},
+		{"by retries", browse.Query{By: browse.ByRetries}, "f3:retry f2:retry f1:retry"},
+		{"by retries, most", browse.Query{By: browse.ByRetries, Range: browse.Range{Reverse: true}}, "f1:retry f2:retry f3:retry"},
+		{"by retries, some", browse.Query{By: browse.ByRetries, Range: browse.Range{MinRetry: 2, MaxRetry: 9}}, "f1:retry"},
+		{"by due time, retries", browse.Query{Range: browse.Range{MinRetry: 1, MaxRetry: 2}}, "f3:retry f2:retry"},
+		{"by kind", browse.Query{State: browse.StateRetry, Kind: "boom"}, "f1:retry f3:retry f2:retry"},
+		{"without an error", browse.Query{Kind: browse.NoKind}, "ready1:ready ready2:ready later:scheduled"},
+		{"by another kind", browse.Query{State: browse.StateRetry, Kind: "bang"}, ""},
+		{"in flight", browse.Query{State: browse.StateInFlight}, "fly1:in_flight fly2:in_flight fly3:in_flight"},
+		{"in flight, last", browse.Query{State: browse.StateInFlight, Range: browse.Range{Reverse: true}}, "fly3:in_flight fly2:in_flight fly1:in_flight"},
+		{"morgue, one", browse.Query{State: browse.StateMorgue, Range: browse.Range{MinID: "dead2"}}, "dead2:morgue"},
+		{"morgue by id", browse.Query{State: browse.StateMorgue, By: browse.ByID, Range: browse.Range{Reverse: true}}, "dead2:morgue dead1:morgue"},
+		{"morgue, none", browse.Query{State: browse.StateMorgue, Range: browse.Range{MaxTime: now.Add(-time.Hour)}}, ""},
+		{"blocked", browse.Query{State: browse.StateBlocked, By: browse.ByTime}, "blocked:blocked"},
 	} {
 		for _, limit := range []int{1, 2, 1000} {
 			c.query.Limit = limit
 			eq(t, fmt.Sprint(c.name, " limit ", limit), brief(whole(t, q, c.query)), c.want)
 		}
 	}
-	fly := whole(t, q, Query{State: InFlight})[0]
+	fly := whole(t, q, browse.Query{State: browse.StateInFlight})[0]
 	eq(t, "fly1", fmt.Sprintln(fly.Flight > 0, fly.Parked, time.Since(fly.Since) < time.Hour, string(fly.Payloads[0].Data)), "true 2 true 1\n")
 }
 
 func pagesRefuse(t *testing.T, b *backend) {
 	q := everywhere(t, b)
-	page, err := q.Page(t.Context(), Query{Range: Range{Limit: 2}})
+	page, err := browse.Of(q).Page(t.Context(), browse.Query{Range: browse.Range{Limit: 2}})
 	if err != nil || page.Next == "" {
 		t.Fatalf("got %+v, %v, want a page with a next one", page, err)
 	}
-	for name, query := range map[string]Query{
+	for name, query := range map[string]browse.Query{
 		"order":        {By: "score"},
 		"state":        {State: "done"},
-		"retries":      {By: ByRetries, State: Ready},
-		"limit":        {Range: Range{Limit: 1001}},
-		"less":         {Range: Range{Limit: -1}},
-		"other order":  {By: ByID, Cursor: page.Next},
-		"other state":  {State: Retrying, Cursor: page.Next},
-		"other range":  {Range: Range{MinID: "a"}, Cursor: page.Next},
-		"other end":    {Range: Range{Reverse: true}, Cursor: page.Next},
+		"retries":      {By: browse.ByRetries, State: browse.StateReady},
+		"limit":        {Range: browse.Range{Limit: 1001}},
+		"less":         {Range: browse.Range{Limit: -1}},
+		"other order":  {By: browse.ByID, Cursor: page.Next},
+		"other state":  {State: browse.StateRetry, Cursor: page.Next},
+		"other range":  {Range: browse.Range{MinID: "a"}, Cursor: page.Next},
+		"other end":    {Range: browse.Range{Reverse: true}, Cursor: page.Next},
 		"other kind":   {Kind: "boom", Cursor: page.Next},
 		"no cursor":    {Cursor: "nonsense"},
 		"empty object": {Cursor: "e30"},
-		"bad shard":    {Cursor: cursor{Shape: Query{}.shape("page", q), Walk: &position{Line: map[int]recent{7: {}}}}.String()},
-		"no shard":     {Cursor: cursor{Shape: Query{}.shape("page", q), Walk: &position{Group: -1}}.String()},
+		"bad shard":    {Cursor: forge(t, page.Next, func(place map[string]any) { place["w"] = map[string]any{"l": map[string]any{"7": []any{}}} })},
+		"no shard":     {Cursor: forge(t, page.Next, func(place map[string]any) { place["w"] = map[string]any{"g": -1} })},
 	} {
-		if _, err := q.Page(t.Context(), query); !errors.Is(err, ErrQuery) {
+		if _, err := browse.Of(q).Page(t.Context(), query); !errors.Is(err, browse.ErrQuery) {
 			t.Errorf("%s: got %v, want ErrQuery", name, err)
 		}
 	}
-	if _, err := q.Page(t.Context(), Query{Range: Range{Limit: 1}, Cursor: page.Next}); err != nil {
+	if _, err := browse.Of(q).Page(t.Context(), browse.Query{Range: browse.Range{Limit: 1}, Cursor: page.Next}); err != nil {
 		t.Errorf("another limit: got %v, want a page", err)
 	}
+}
+
+// forge changes a cursor, as its client must not.
+func forge(t *testing.T, cursor string, change func(place map[string]any)) string {
+	t.Helper()
+	text, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var place map[string]any
+	if err := json.Unmarshal(text, &place); err != nil {
+		t.Fatal(err)
+	}
+	change(place)
+	text, err = json.Marshal(place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.RawURLEncoding.EncodeToString(text)
 }
 
 // crowd fills a queue of 5 shards with jobs in all places where jobs wait.
@@ -132,7 +156,7 @@ func crowd(t *testing.T, b *backend, n int) *Queue {
 		same.PerformAt = at // many at one instant
 		push(job(fmt.Sprintf("ready%d", i), "1"), same, job(fmt.Sprintf("later%d", i), "1", in(time.Duration(rand.IntN(90))*time.Minute+time.Hour/2)),
 			job(fmt.Sprintf("dead%d", i), "1"))
-		if _, err := q.Kill(t.Context(), Anywhere, fmt.Sprintf("dead%d", i)); err != nil {
+		if _, err := browse.Of(q).Bury(t.Context(), browse.Anywhere, fmt.Sprintf("dead%d", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,7 +170,7 @@ func pagesOfEachSize(t *testing.T, b *backend) {
 		size, limits = 12, []int{5, 12}
 	}
 	q := crowd(t, b, size)
-	for _, query := range []Query{{}, {State: Ready}, {State: Scheduled}, {State: Dead}, {By: ByID}, {State: Dead, By: ByID}, {State: Ready, By: ByID}} {
+	for _, query := range []browse.Query{{}, {State: browse.StateReady}, {State: browse.StateScheduled}, {State: browse.StateMorgue}, {By: browse.ByID}, {State: browse.StateMorgue, By: browse.ByID}, {State: browse.StateReady, By: browse.ByID}} {
 		for _, reverse := range []bool{false, true} {
 			query.Reverse, query.Limit = reverse, 1000
 			want := whole(t, q, query)
@@ -163,7 +187,7 @@ func pagesOfEachSize(t *testing.T, b *backend) {
 
 // Whatever moves, what stays where it is comes once.
 func pagesWhileJobsMove(t *testing.T, b *backend) {
-	for _, query := range []Query{{}, {State: Ready}, {State: Scheduled}, {State: Dead}, {By: ByID}, {State: Scheduled, By: ByID}, {Range: Range{Reverse: true}}, {By: ByID, Range: Range{Reverse: true}}} {
+	for _, query := range []browse.Query{{}, {State: browse.StateReady}, {State: browse.StateScheduled}, {State: browse.StateMorgue}, {By: browse.ByID}, {State: browse.StateScheduled, By: browse.ByID}, {Range: browse.Range{Reverse: true}}, {By: browse.ByID, Range: browse.Range{Reverse: true}}} {
 		t.Run(fmt.Sprintf("%s by %s reverse %v", query.State, query.By, query.Reverse), func(t *testing.T) {
 			size := 40
 			if b.mini {
@@ -172,10 +196,10 @@ func pagesWhileJobsMove(t *testing.T, b *backend) {
 			query.Limit = 10 // more than a move adds, or there would be no end
 			q := crowd(t, b, size)
 			m := &mover{t: t, q: q, moved: map[string]bool{}}
-			at := whole(t, q, Query{State: query.State, By: query.By, Range: Range{Limit: 1000}})
+			at := whole(t, q, browse.Query{State: query.State, By: query.By, Range: browse.Range{Limit: 1000}})
 			seen := map[string]int{}
 			for {
-				page, err := q.Page(t.Context(), query)
+				page, err := browse.Of(q).Page(t.Context(), query)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -220,14 +244,14 @@ func (m *mover) move() {
 		m.moved[id] = true
 		return id
 	}
-	_, err := m.q.RunNow(ctx, id("same"), id("later"))
+	_, err := browse.Of(m.q).RunNow(ctx, id("same"), id("later"))
 	must(err)
-	_, err = m.q.Delete(ctx, Anywhere, id("same"), id("later"), id("ready"))
+	_, err = browse.Of(m.q).Delete(ctx, browse.Anywhere, id("same"), id("later"), id("ready"))
 	must(err)
-	_, err = m.q.DeleteDead(ctx, id("dead"))
+	_, err = browse.Of(m.q).Delete(ctx, browse.StateMorgue, id("dead"))
 	must(err)
 	dead := id("dead")
-	_, err = m.q.Requeue(ctx, dead)
+	_, err = browse.Of(m.q).Requeue(ctx, browse.StateMorgue, dead)
 	must(err)
 	for range 5 {
 		m.n++
@@ -277,7 +301,7 @@ func pageOfLargeJobs(t *testing.T, b *backend) {
 		r.push(job("many", fmt.Sprintf("%04d%s", i, large[:100])))
 	}
 	r.push(job("few", large[:3000]), job("few", large[:2000]))
-	for _, job := range whole(t, r.q, Query{By: ByID}) {
+	for _, job := range whole(t, r.q, browse.Query{By: browse.ByID}) {
 		shown := 0
 		for _, p := range job.Payloads {
 			shown += len(p.Data)
@@ -293,7 +317,7 @@ func pagesOfALongList(t *testing.T, b *backend) {
 	if b.mini {
 		t.Skip("the embedded Redis takes long for so many jobs")
 	}
-	const n = MaxExamined + 2000
+	const n = browse.MaxExamined + 2000
 	q := newQueue(t, b.open(t), 3)
 	jobs := make([]lowkiq.Push, n)
 	for i := range jobs {
@@ -302,16 +326,16 @@ func pagesOfALongList(t *testing.T, b *backend) {
 	if _, err := q.Push(t.Context(), jobs...); err != nil {
 		t.Fatal(err)
 	}
-	all := whole(t, q, Query{By: ByID, Range: Range{Limit: 1000}})
+	all := whole(t, q, browse.Query{By: browse.ByID, Range: browse.Range{Limit: 1000}})
 	ids := map[string]bool{}
 	for _, job := range all {
 		ids[job.ID] = true
 	}
 	eq(t, "jobs, ids", fmt.Sprint(len(all), len(ids)), fmt.Sprint(n, n))
-	few := whole(t, q, Query{By: ByID, Range: Range{MinID: "id011340", MaxID: "id011349"}})
-	slices.SortFunc(few, func(x, y Listed) int { return strings.Compare(x.ID, y.ID) })
+	few := whole(t, q, browse.Query{By: browse.ByID, Range: browse.Range{MinID: "id011340", MaxID: "id011349"}})
+	slices.SortFunc(few, func(x, y browse.Listed) int { return strings.Compare(x.ID, y.ID) })
 	eq(t, "some", few[0].ID+" "+few[len(few)-1].ID, "id011340 id011349")
-	page, err := q.Page(t.Context(), Query{By: ByID})
+	page, err := browse.Of(q).Page(t.Context(), browse.Query{By: browse.ByID})
 	if err != nil || page.Ordered || len(page.Jobs) != 100 {
 		t.Errorf("got %d jobs, ordered %v, %v; want 100 in the order of storage", len(page.Jobs), page.Ordered, err)
 	}

@@ -18,38 +18,39 @@ type PopRequest struct {
 	Acks       []Acks // done since the last pop; sent along
 	IDs        int    // most jobs, 1 to 1,000
 	Bytes      int    // most bytes of payloads; one job may exceed it
-	MaxCrashes int    // crashes after which an id on probation is buried; 0 = never
-	Slot       bool   // the node's probation slot is held: an id that crashed before may come
+	MaxCrashes int    // crashes after which an id in quarantine is buried; 0 = never
+	Slot       bool   // the node's quarantine slot is held: an id that crashed before may come
 }
 
-// Probation is what a pop says of ids on probation.
-type Probation string
+// Quarantine is what a pop says of ids in quarantine.
+type Quarantine string
 
-// The states of probation.
+// The states of quarantine.
 const (
-	NoProbation    Probation = ""
-	ProbationTaken Probation = "taken" // the popped id is on probation: nothing else of the shard may run
-	ProbationWait  Probation = "wait"  // one waits until all flights of the shard have ended
-	ProbationSlot  Probation = "slot"  // one waits for the node's slot
+	NotQuarantined  Quarantine = ""
+	QuarantineTaken Quarantine = "taken" // the popped id is in quarantine: nothing else of the shard may run
+	QuarantineWait  Quarantine = "wait"  // one waits until all flights of the shard have ended
+	QuarantineSlot  Quarantine = "slot"  // one waits for the node's slot
 )
 
-// passedOver, in the place of a probation, says that a pop found entries of deleted jobs only, as many
-// as one script may look at, or that it was answered before, and nothing of its flight is left: the next pop goes
-// on there.
-const passedOver Probation = "passed"
+// passedOver, in the place of a quarantine, says that a pop found entries of deleted jobs only, as
+// many as one script may look at, or that it was answered before, and nothing of its flight is
+// left: the next pop goes on there.
+const passedOver Quarantine = "passed"
 
 // Popped is the answer to a pop.
 type Popped struct {
-	Now       time.Time // by Redis's clock
-	Flight    int64     // the number that acks and nacks of these jobs name
-	Jobs      []lowkiq.Job
-	Open      []int64   // all flights of the claim that are not finished
-	Next      time.Time // when the next scheduled job is due; zero if there is none
-	Ready     int       // ids still in the ready list
-	Probation Probation
-	Damaged   []string // ids whose records could not be read: they were set aside, as by a repair
-	// Later are ids whose records are of a later release's form: they stay in the flight, untouched,
-	// until the shard is released to a node of that release.
+	Now        time.Time // by Redis's clock
+	Flight     int64     // the number that acks and nacks of these jobs name
+	Jobs       []lowkiq.Job
+	Open       []int64   // all flights of the claim that are not finished
+	Next       time.Time // when the next scheduled job is due; zero if there is none
+	Ready      int       // ids still in the ready list
+	Parts      bool      // of a job with many payloads these are the first: the rest is due when they are done
+	Quarantine Quarantine
+	Damaged    []string // ids whose records could not be read: they were set aside, as by a repair
+	// Later are ids whose records are of a later release's form: they stay in the flight,
+	// untouched, until the shard is released to a node of that release.
 	Later []string
 }
 
@@ -79,10 +80,10 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	args[4], args[5], args[6] = req.Bytes, req.MaxCrashes, slot
 	args = appendAcks(args, req.Acks)
 	args[7] = len(args) - 8
-	reply, err := c.c.run(ctx, c.c.db.Scripts.Pop, c.pop, args...)
+	reply, err := c.ask(ctx, req, args)
 	if redisdb.Says(err, "RECOVERING") {
 		if err = c.resume(ctx); err == nil {
-			reply, err = c.c.run(ctx, c.c.db.Scripts.Pop, c.pop, args...)
+			reply, err = run(ctx, c.registry.db, c.registry.db.Scripts.Pop, c.pop, args...)
 		}
 	}
 	if err != nil {
@@ -97,21 +98,39 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 		return c.withoutDamaged(ctx, req, popped)
 	}
 	c.popped = number
-	if popped.Probation == passedOver {
+	c.deep = popped.Ready > 0
+	if popped.Quarantine == passedOver {
 		req.Acks = nil
 		return c.Pop(ctx, req)
 	}
 	return popped, nil
 }
 
-// withoutDamaged sets aside what a pop could not read: such a record must stop nobody else. A
+// ask sends a pop, with those of other shards if it is small: after one that left nothing ready.
+func (c *Claim) ask(ctx context.Context, req PopRequest, args []any) (any, error) {
+	g, script := c.registry, c.registry.db.Scripts.Pop
+	if c.unasked > 0 || c.deep || req.Bytes < shareBytes {
+		c.unasked = max(0, c.unasked-1)
+		return run(ctx, g.db, script, c.pop, args...)
+	}
+	reply, served, err := g.sharing.ask(&part{
+		Call: redisdb.Call{Script: script, Keys: c.pop, Args: args},
+		ctx:  ctx, shard: c.Shard, pops: true, acks: len(req.Acks) + ackCount(req.Acks),
+	})
+	if !served {
+		c.unasked = g.sharing.unasked
+	}
+	return reply, err
+}
+
+// withoutDamaged sets aside what a pop could not read: such a record must stop no other id. A
 // flight of which nothing is left is followed by the next.
 func (c *Claim) withoutDamaged(ctx context.Context, req PopRequest, popped Popped) (Popped, error) {
 	args := []any{c.Instance, c.fence, popped.Flight}
 	for _, id := range popped.Damaged {
 		args = append(args, id)
 	}
-	if _, err := c.c.run(ctx, c.c.db.Scripts.Aside, c.keys.ForAside(), args...); err != nil {
+	if _, err := c.Run(ctx, c.registry.db.Scripts.Aside, args...); err != nil {
 		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}
 	c.popped = popped.Flight
@@ -147,8 +166,8 @@ func decodePop(reply any) (Popped, error) {
 		}
 	}
 	ready, _ := r[3].(int64)
-	probation, _ := r[4].(string)
-	p.Ready, p.Probation = int(ready), Probation(probation)
+	quarantine, _ := r[4].(string)
+	p.Ready, p.Quarantine = int(ready), Quarantine(quarantine)
 	n := (len(r) - 5) / 2
 	if n == 0 {
 		return p, nil
@@ -167,6 +186,7 @@ func decodePop(reply any) (Popped, error) {
 			p.Damaged = append(p.Damaged, id)
 			continue
 		}
+		p.Parts = p.Parts || record[0] == 'p'
 		p.Jobs, slab = append(p.Jobs, job), rest
 	}
 	return p, nil

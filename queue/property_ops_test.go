@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"cmp"
@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
@@ -83,20 +86,20 @@ func (m *machine) recover(t *rapid.T) {
 // admin: a person does something to some ids.
 func (m *machine) admin(t *rapid.T) {
 	ids := rapid.SliceOfN(drawID, 1, 3).Draw(t, "ids")
-	place := rapid.SampledFrom([]State{Anywhere, Anywhere, Retrying, Failed, Waiting}).Draw(t, "place")
+	place := rapid.SampledFrom([]browse.State{browse.Anywhere, browse.Anywhere, browse.StateRetry, browse.StateFailed, browse.StateBlocked}).Draw(t, "place")
 	type action struct {
 		real func() (int, error)
 		want func(*model, string) int
 	}
 	q, ctx := m.q, m.ctx
 	actions := map[string]action{
-		"delete":  {func() (int, error) { return q.Delete(ctx, place, ids...) }, func(m *model, id string) int { return m.delete(place, id) }},
-		"kill":    {func() (int, error) { return q.Kill(ctx, place, ids...) }, func(m *model, id string) int { return m.kill(place, id) }},
-		"oldest":  {func() (int, error) { return q.KillOldest(ctx, place, ids...) }, func(m *model, id string) int { return m.killOldest(place, id) }},
-		"run now": {func() (int, error) { return q.RunNow(ctx, ids...) }, (*model).runNow},
-		"requeue": {func() (int, error) { return q.Requeue(ctx, ids...) }, (*model).requeue},
-		"unblock": {func() (int, error) { return q.Unblock(ctx, ids...) }, (*model).unblock},
-		"forget":  {func() (int, error) { return q.DeleteDead(ctx, ids...) }, (*model).deleteDead},
+		"delete":  {func() (int, error) { return browse.Of(q).Delete(ctx, place, ids...) }, func(m *model, id string) int { return m.delete(place, id) }},
+		"kill":    {func() (int, error) { return browse.Of(q).Bury(ctx, place, ids...) }, func(m *model, id string) int { return m.kill(place, id) }},
+		"oldest":  {func() (int, error) { return browse.Of(q).BuryOldest(ctx, place, ids...) }, func(m *model, id string) int { return m.killOldest(place, id) }},
+		"run now": {func() (int, error) { return browse.Of(q).RunNow(ctx, ids...) }, (*model).runNow},
+		"requeue": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateMorgue, ids...) }, (*model).requeue},
+		"unblock": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateBlocked, ids...) }, (*model).unblock},
+		"forget":  {func() (int, error) { return browse.Of(q).Delete(ctx, browse.StateMorgue, ids...) }, (*model).deleteDead},
 	}
 	name := rapid.SampledFrom([]string{"delete", "kill", "oldest", "run now", "requeue", "requeue", "unblock", "forget"}).Draw(t, "action")
 	m.step()
@@ -125,29 +128,29 @@ func (m *machine) sweep(t *rapid.T) {
 	dead := func(m *model) []string { return machineIDs }
 	switch rapid.SampledFrom([]string{"run", "kill", "delete", "requeue", "forget"}).Draw(t, "sweep") {
 	case "run":
-		got = m.all(t, RunNow, Scheduled) + m.all(t, RunNow, Retrying)
+		got = m.all(t, browse.RunNow, browse.StateScheduled) + m.all(t, browse.RunNow, browse.StateRetry)
 		each(func(m *model) []string { return append(m.due(freshJob), m.due(failedJob)...) }, (*model).runNow)
 	case "kill":
-		got = m.all(t, Kill, Failed)
-		each((*model).failures, func(m *model, id string) int { return m.kill(Failed, id) })
+		got = m.all(t, browse.Kill, browse.StateFailed)
+		each((*model).failures, func(m *model, id string) int { return m.kill(browse.StateFailed, id) })
 	case "delete":
-		got = m.all(t, Delete, Failed)
-		each((*model).failures, func(m *model, id string) int { return m.delete(Failed, id) })
+		got = m.all(t, browse.Delete, browse.StateFailed)
+		each((*model).failures, func(m *model, id string) int { return m.delete(browse.StateFailed, id) })
 	case "requeue":
-		got = m.all(t, Requeue, Dead)
+		got = m.all(t, browse.Requeue, browse.StateMorgue)
 		each((*model).deadInOrder, (*model).requeue)
 	case "forget":
-		got = m.all(t, DeleteDead, Dead)
+		got = m.all(t, browse.DeleteBuried, browse.StateMorgue)
 		each(dead, (*model).deleteDead)
 	}
 	m.counted(t, "swept", got, want)
 }
 
 // all does something to all jobs of a state, in steps of a few.
-func (m *machine) all(t *rapid.T, action *Action, state State) (changed int) {
-	query := Query{State: state, Range: Range{Limit: 2}}
+func (m *machine) all(t *rapid.T, action *browse.Action, state browse.State) (changed int) {
+	query := browse.Query{State: state, Range: browse.Range{Limit: 2}}
 	for {
-		step, err := m.q.Bulk(m.ctx, action, query)
+		step, err := browse.Of(m.q).Bulk(m.ctx, action, query)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +168,7 @@ func (m *machine) pass(t *rapid.T) {
 	m.step()
 	for i, model := range m.models {
 		model.pass(us)
-		if err := m.q.Shard(i).pass(m.ctx, model.now, us); err != nil {
+		if err := pass(m.q.Shard(i), m.ctx, model.now, us); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,22 +178,22 @@ func (m *machine) pass(t *rapid.T) {
 var headRule = regexp.MustCompile(`^([js]-?\d+ )(\d+)`)
 
 // pass moves what lies in the future closer, in Redis. Only a test can.
-func (s *Shard) pass(ctx context.Context, now, us int64) error {
-	r, err := s.readRaw(ctx)
+func pass(s *Shard, ctx context.Context, now, us int64) error {
+	r, err := readRaw(s, ctx)
 	if err != nil {
 		return err
 	}
-	pipe := s.c.rdb().Pipeline()
-	for key, set := range map[string][]redis.Z{s.keys.Due: r.due.Val(), s.keys.Retry: r.retry.Val()} {
+	pipe := s.DB().ForTests().Pipeline()
+	for key, set := range map[string][]redis.Z{s.Keys().Due: r.due.Val(), s.Keys().Retry: r.retry.Val()} {
 		for _, z := range set {
 			if int64(z.Score) > now {
 				pipe.ZAdd(ctx, key, redis.Z{Score: z.Score - float64(us), Member: z.Member})
 			}
 		}
 	}
-	for key, records := range map[string]map[string]string{s.keys.Jobs: r.jobs.Val(), s.keys.Parked: r.parked.Val()} {
+	for key, records := range map[string]map[string]string{s.Keys().Jobs: r.jobs.Val(), s.Keys().Parked: r.parked.Val()} {
 		for id, record := range records {
-			if key == s.keys.Jobs && slices.Contains(r.flight.Val(), id) {
+			if key == s.Keys().Jobs && slices.Contains(r.flight.Val(), id) {
 				continue
 			}
 			if found := headRule.FindStringSubmatch(record); found != nil {

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"pgregory.net/rapid"
 
@@ -23,7 +25,7 @@ var propertyTests = []testCase{{"Model", testModel}}
 // long; a failure prints its seed, shrunk.
 func testModel(t *testing.T, b *backend) {
 	client := b.open(t)
-	client.rdb().AddHook(twice{})
+	client.DB().ForTests().AddHook(twice{})
 	rapid.Check(t, func(rt *rapid.T) {
 		if b.second && rapid.Uint64().Draw(rt, "second")%8 != 0 {
 			return
@@ -32,7 +34,11 @@ func testModel(t *testing.T, b *backend) {
 		if rapid.Bool().Draw(rt, "every script comes twice") {
 			ctx = repeated(ctx)
 		}
-		m := newMachine(rt, ctx, client.rename(b.name()))
+		c := Rename(client, b.name())
+		if rapid.Bool().Draw(rt, "pops share a script") {
+			c.ShareAlways()
+		}
+		m := newMachine(rt, ctx, c)
 		rt.Repeat(map[string]func(*rapid.T){
 			"push":    m.push,
 			"push2":   m.push,
@@ -94,7 +100,7 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	if err := c.SetRules("q", PushRules{Payloads: machinePayloads, IDPayload: machineBytes}); err != nil {
 		t.Fatal(err)
 	}
-	c.db.Scripts = inSmallSteps()
+	c.DB().Scripts = inSmallSteps()
 	shards := rapid.IntRange(1, 2).Draw(t, "shards")
 	q, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: shards})
 	if err != nil {
@@ -141,8 +147,8 @@ func same(t *rapid.T, what string, got, want any) {
 	}
 }
 
-// counted compares a number that is a sum over several scripts. Where each of them comes twice, what the second one
-// did is not counted.
+// counted compares a number that is a sum over several scripts. Where each of them comes twice,
+// what the second one did is not counted.
 func (m *machine) counted(t *rapid.T, what string, got, want int) {
 	t.Helper()
 	if m.ctx.Value(twiceKey{}) == nil || got > want {
@@ -154,7 +160,7 @@ func (m *machine) compare(t *rapid.T) {
 	hi := time.Now().UnixMicro() + 1000 // default scores may run ahead of the clock
 	var total Counts
 	for i, model := range m.models {
-		st, err := m.q.Shard(i).readState(m.ctx)
+		st, err := readState(m.q.Shard(i), m.ctx)
 		if err == nil {
 			err = model.diff(st, hi)
 		}
@@ -180,7 +186,7 @@ func (m *machine) compare(t *rapid.T) {
 
 // compareLag compares each shard's lag with its state, which is that of the model.
 func (m *machine) compareLag(t *rapid.T) {
-	all, err := m.q.c.Stats(m.ctx, m.q.shards...)
+	all, err := ClientOf(m.q).Stats(m.ctx, m.q.All()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +348,7 @@ func (m *machine) popNext(t *rapid.T) {
 	model.samePop(t, got, ids, state)
 }
 
-func (m *model) samePop(t *rapid.T, got Popped, ids []string, state Probation) {
+func (m *model) samePop(t *rapid.T, got Popped, ids []string, state Quarantine) {
 	popped := make([]string, 0, len(got.Jobs))
 	for _, job := range got.Jobs {
 		popped = append(popped, job.ID)
@@ -353,7 +359,7 @@ func (m *model) samePop(t *rapid.T, got Popped, ids []string, state Probation) {
 		same(t, "payloads of "+job.ID, fmt.Sprintf("%.20q", dataOf(job.Payloads)), fmt.Sprintf("%.20q", payloads))
 	}
 	same(t, "popped", popped, ids)
-	same(t, "probation", got.Probation, state)
+	same(t, "quarantine", got.Quarantine, state)
 	same(t, "flight", got.Flight, m.pop)
 	same(t, "ready", got.Ready, len(m.ready))
 	open := map[int64]bool{}
@@ -396,7 +402,7 @@ func (m *machine) popAgain(t *rapid.T) {
 	}
 	m.step()
 	again := m.q.Shard(i).Adopt(claim.Instance, claim.Fence)
-	again.popped = claim.popped - 1
+	again.Numbered(claim.LastPop() - 1)
 	got, err := again.Pop(m.ctx, PopRequest{IDs: 4, Bytes: 1, MaxCrashes: model.maxCrashes})
 	if err != nil {
 		t.Fatal(err)
@@ -410,15 +416,15 @@ func (m *machine) popAgain(t *rapid.T) {
 	if len(want) == 0 { // it pops on: what the lost answer said, to wait or to pop again, is not known
 		ids, state := model.take(4, true, false)
 		model.samePop(t, got, ids, state)
-		claim.popped = again.popped
+		claim.Numbered(again.LastPop())
 		return
 	}
 	slices.Sort(want)
 	slices.SortFunc(got.Jobs, func(x, y lowkiq.Job) int { return strings.Compare(x.ID, y.ID) })
-	state := NoProbation
+	state := NotQuarantined
 	if len(want) == 1 {
 		if _, suspect := model.crashes[want[0]]; suspect {
-			state = ProbationTaken
+			state = QuarantineTaken
 		}
 	}
 	model.samePop(t, got, want, state)

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -8,8 +8,12 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 var protocolTests = []testCase{
@@ -28,7 +32,7 @@ var protocolTests = []testCase{
 // popAs sends a pop with a number of the test's choice.
 func (r *rig) popAs(number int64, req PopRequest) (Popped, error) {
 	c := r.s.Adopt(r.claim.Instance, r.claim.Fence)
-	c.popped = number - 1
+	c.Numbered(number - 1)
 	return c.Pop(r.ctx, req)
 }
 
@@ -101,7 +105,7 @@ func lateAcks(t *testing.T, b *backend) {
 	r.no(err)
 	eq(t, "bury of the old flight", n, 0)
 	eq(t, "ack of a stranger", r.ack(flight, "b"), 0)
-	eq(t, "still in flight", r.find("a", InFlight).Flight, flight)
+	eq(t, "still in flight", r.find("a", browse.StateInFlight).Flight, flight)
 	eq(t, "ack", r.ack(flight, "a"), 1)
 	eq(t, "ack again", r.ack(flight, "a"), 0)
 	r.gone("a")
@@ -113,16 +117,32 @@ func ackTwice(t *testing.T, b *backend) {
 	p := r.pop(2)
 	r.push(job("a", "2"))
 	eq(t, "acked", r.ack(p.Flight, "a", "a"), 1)
-	eq(t, "b stays in flight", r.find("b", InFlight).Flight, p.Flight)
+	eq(t, "b stays in flight", r.find("b", browse.StateInFlight).Flight, p.Flight)
 	eq(t, "a comes back once", show(r.drain()...), "a[2]")
 }
 
+// fenced: neither an instance that lost its claim may work on the shard, nor one that claimed it
+// anew by its claim of before: late requests of both may still be on their way.
 func fenced(t *testing.T, b *backend) {
+	for name, again := range map[string]bool{"another instance": false, "the same instance": true} {
+		t.Run(name, func(t *testing.T) { fencedBy(t, b, again) })
+	}
+}
+
+func fencedBy(t *testing.T, b *backend, again bool) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"))
 	_, flight := r.popOne("a")
 	old := r.claim
-	r.own(Seize)
+	if again {
+		_, err := old.Release(r.ctx)
+		r.no(err)
+		r.instances-- // it is the same one
+		r.own(Fresh)
+	} else {
+		r.own(Seize)
+	}
+	holder := r.claim.Instance
 	before := r.dump()
 	operations := map[string]func() error{
 		"pop": func() error { _, err := old.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1}); return err },
@@ -139,8 +159,8 @@ func fenced(t *testing.T, b *backend) {
 	for name, op := range operations {
 		err := op()
 		var f *FencedError
-		if !errors.Is(err, lowkiq.ErrFenced) || !errors.As(err, &f) || f.Owner != (Owner{"n/2", r.claim.Fence}) {
-			t.Errorf("%s: got %v, want %v by n/2", name, err, lowkiq.ErrFenced)
+		if !errors.Is(err, lowkiq.ErrFenced) || !errors.As(err, &f) || f.Owner != (Owner{holder, r.claim.Fence}) {
+			t.Errorf("%s: got %v, want %v by %s", name, err, lowkiq.ErrFenced, holder)
 		}
 		if Transient(err) || Unreachable(err) {
 			t.Errorf("%s: %v is transient, want final", name, err)
@@ -158,9 +178,9 @@ func fenced(t *testing.T, b *backend) {
 // dump is everything of the shard and the cluster.
 func (r *rig) dump() string {
 	r.t.Helper()
-	raw, err := r.s.readRaw(r.ctx)
+	raw, err := readRaw(r.s, r.ctx)
 	r.no(err)
-	registry, err := r.c.rdb().HGetAll(r.ctx, r.c.db.Keys.Queues()).Result()
+	registry, err := r.c.DB().ForTests().HGetAll(r.ctx, r.c.DB().Keys.Queues()).Result()
 	r.no(err)
 	return fmt.Sprintf("%q %q %q %q %q %q %q %q %q %q %q %v %v %v %v %q", raw.jobs.Val(), raw.parked.Val(), raw.morgue.Val(), raw.crashes.Val(),
 		raw.count.Val(), raw.claim.Val(), raw.spillx.Val(), raw.ready.Val(), raw.suspects.Val(), raw.spill.Val(), raw.flight.Val(),
@@ -189,7 +209,7 @@ func staleClaim(t *testing.T, b *backend) {
 	_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1})
 	r.no(err)
 	// Fences grow even if Redis lost the counter.
-	r.no(r.c.rdb().Del(r.ctx, r.s.keys.Claim).Err())
+	r.no(r.c.DB().ForTests().Del(r.ctx, r.s.Keys().Claim).Err())
 	old := r.claim.Fence
 	until(t, "the next millisecond", func() bool { now, err := r.c.Time(r.ctx); return err == nil && now.UnixMilli() > old })
 	r.own(Fresh)
@@ -212,31 +232,31 @@ func adoptClaim(t *testing.T, b *backend) {
 func expiredLease(t *testing.T, b *backend) {
 	c := b.open(t)
 	ctx := t.Context()
-	lease, err := c.TakeLease(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour)
+	held, err := c.Leases().Take(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.TakeLease(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour); err != nil {
+	if _, err := c.Leases().Take(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour); err != nil {
 		t.Errorf("a lease taken again because the answer was lost: got %v, want none", err)
 	}
 	for _, other := range [][2]string{{"id", "v2"}, {"di", "v1"}} {
-		if _, err := c.TakeLease(ctx, "n/1", []byte(other[0]), []byte(other[1]), time.Hour); err == nil {
+		if _, err := c.Leases().Take(ctx, "n/1", []byte(other[0]), []byte(other[1]), time.Hour); err == nil {
 			t.Errorf("a second lease of one instance, %s: got nil, want an error", other)
 		}
 	}
-	if err := lease.Renew(ctx, []byte("v2"), 30*time.Millisecond); err != nil {
+	if err := held.Renew(ctx, []byte("v2"), 30*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the lease expired", func() bool {
-		in, err := c.Instance(ctx, "n/1")
+		in, err := c.Leases().Instance(ctx, "n/1")
 		return in.Lease == nil && err == nil
 	})
 	for range 2 {
-		if err := lease.Renew(ctx, []byte("v3"), time.Hour); !errors.Is(err, ErrLeaseGone) || Transient(err) {
-			t.Errorf("renewal of an expired lease: got %v, want %v", err, ErrLeaseGone)
+		if err := held.Renew(ctx, []byte("v3"), time.Hour); !errors.Is(err, lease.ErrGone) || Transient(err) {
+			t.Errorf("renewal of an expired lease: got %v, want %v", err, lease.ErrGone)
 		}
 	}
-	in, err := c.Instance(ctx, "n/1")
+	in, err := c.Leases().Instance(ctx, "n/1")
 	eq(t, "instance", fmt.Sprintf("%s %s %v", in.Identity, in.Lease, err), "id  <nil>")
 }
 
@@ -261,7 +281,7 @@ func noScript(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	forget := func() {
 		t.Helper()
-		r.no(r.c.db.EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error { return master.ForTests().ScriptFlush(ctx).Err() }))
+		r.no(r.c.DB().EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error { return master.ForTests().ScriptFlush(ctx).Err() }))
 	}
 	q, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "wide", Shards: 3})
 	r.no(err)
@@ -281,7 +301,7 @@ func noScript(t *testing.T, b *backend) {
 	r.no(err)
 	eq(t, "ids", stats.Jobs.Ready, 50)
 	for id := range 50 {
-		found, _, err := q.Job(r.ctx, fmt.Sprint("id", id))
+		found, _, err := browse.Of(q).Job(r.ctx, fmt.Sprint("id", id))
 		r.no(err)
 		for i, p := range found.Payloads {
 			if got, want := string(p.Data), fmt.Sprint(id+50*i); got != want {

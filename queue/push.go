@@ -58,14 +58,14 @@ const (
 	fewJobs    = 64      // pushes of up to this many share scripts with others
 )
 
-// Push stores jobs. It returns an answer per job, and as error the first of theirs.
-// What one script stores is atomic: up to 1,000 jobs of a shard, or 1 MiB, fewer where much waits
-// for their ids. After an error each answer says what happened. Any number of jobs may be pushed at once; they go to Redis in bulk, and
-// small pushes of concurrent callers share scripts.
+// Push stores jobs. It returns an answer per job, and as error the first of theirs. What one script
+// stores is atomic: up to 1,000 jobs of a shard, or 1 MiB, fewer where much waits for their ids.
+// After an error each answer says what happened. Any number of jobs may be pushed at once; they go
+// to Redis in bulk, and small pushes of concurrent callers share scripts.
 //
-// An id's payloads keep push order also where a push fails in part and is repeated, as a
-// whole or with the jobs that failed, until it succeeds: after a failure the later jobs of
-// the same shard are not sent (ErrUnsent). After a payload was refused as too much waits for its id, no later one
+// An id's payloads keep push order also where a push fails in part and is repeated, as a whole or
+// with the jobs that failed, until it succeeds: after a failure the later jobs of the same shard
+// are not sent (ErrUnsent). After a payload was refused as too much waits for its id, no later one
 // of that id is stored (ErrUnsent, too), but for those that are equal to one that waits.
 //
 // At least once: a push whose answer was lost may have been stored. Pushing again is
@@ -207,13 +207,13 @@ func (q *Queue) send(ctx context.Context, wave []*chunk, beside bool) (answered 
 		calls[i] = &ch.Call
 	}
 	if !beside {
-		q.c.db.RunAll(ctx, calls)
+		q.registry.db.RunAll(ctx, calls)
 		return func() {}
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		q.c.db.RunAll(ctx, calls)
+		q.registry.db.RunAll(ctx, calls)
 	}()
 	return func() { <-done }
 }
@@ -225,12 +225,12 @@ func (q *Queue) again(ctx context.Context, ch *chunk) {
 		return
 	}
 	if ch.Err = q.shards[ch.shard].removed(ctx, ch.Err); ch.Err == nil {
-		ch.Reply, ch.Err = q.c.run(ctx, ch.Script, ch.Keys, ch.Args...)
+		ch.Reply, ch.Err = run(ctx, q.registry.db, ch.Script, ch.Keys, ch.Args...)
 	}
 }
 
-// finish reads the answer to a chunk. A script does only so much: where it left jobs out, they are sent in scripts of as many
-// as it did, one after the other (I3).
+// finish reads the answer to a chunk. A script does only so much: where it left jobs out, they are
+// sent in scripts of as many as it did, one after the other (I3).
 func (q *Queue) finish(ctx context.Context, ch *chunk, jobs []lowkiq.Push, results []Result) {
 	for rest := ch.jobs; ; {
 		q.again(ctx, ch)
@@ -248,7 +248,7 @@ func (q *Queue) finish(ctx context.Context, ch *chunk, jobs []lowkiq.Push, resul
 		}
 		ch.jobs, ch.Args = rest[:min(n, len(rest))], ch.Args[:headArgs]
 		q.fill(ch, jobs)
-		q.c.db.RunAll(ctx, []*redisdb.Call{&ch.Call})
+		q.registry.db.RunAll(ctx, []*redisdb.Call{&ch.Call})
 	}
 }
 
@@ -273,8 +273,9 @@ func (ch *chunk) unsent(cause error, results []Result) {
 	}
 }
 
-// withhold takes the jobs of full ids out of a chunk that is not sent yet. A worker may have made room
-// since, and what is pushed again would come behind them. A chunk that has none left takes those of the next.
+// withhold takes the jobs of full ids out of a chunk that is not sent yet. A worker may have made
+// room since, and what is pushed again would come behind them. A chunk that has none left takes
+// those of the next.
 func (q *Queue) withhold(ch *chunk, full map[string]error, jobs []lowkiq.Push, results []Result) {
 	before := ch.jobs
 	ch.full = full
@@ -308,7 +309,7 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 		ch := open[shard]
 		if ch == nil || len(ch.jobs) == chunkJobs || sizes[ch]+len(job.Payload) > chunkBytes {
 			before := ch
-			ch = &chunk{shard: shard, Call: redisdb.Call{Script: q.c.db.Scripts.Push, Keys: q.shards[shard].push}}
+			ch = &chunk{shard: shard, Call: redisdb.Call{Script: q.registry.db.Scripts.Push, Keys: q.shards[shard].push}}
 			ch.Args = []any{nil, nil, nil, q.shards[shard].keys.Wake}
 			open[shard] = ch
 			if before == nil {
@@ -375,9 +376,10 @@ func (q *Queue) fillAny(ch *chunk, jobs []lowkiq.Push) (size int) {
 // largePayload is the longest payload of a record of form a or e, bytes.
 const largePayload = 16 << 10
 
-// formOf chooses the mode of lua/push.lua: a if no job says more than id and payload,
-// e if every job has a score, m otherwise. Ids that come again go by m, which reads each record once. Large
-// payloads go by m, which keeps them out of the records that a pop reads before it knows how large they are.
+// formOf chooses the mode of lua/push.lua: a if no job says more than id and payload, e if every
+// job has a score, m otherwise. Ids that come again go by m, which reads each record once. Large
+// payloads go by m, which keeps them out of the records that a pop reads before it knows how large
+// they are.
 func formOf(places []int32, jobs []lowkiq.Push) string {
 	scores := 0
 	for _, i := range places {
@@ -403,8 +405,8 @@ func formOf(places []int32, jobs []lowkiq.Push) string {
 // fewRepeats jobs may repeat an id without harm: so many records are read at once.
 const fewRepeats = 8
 
-// repeatsID says whether an id comes more than once, in a table of hashes with open addressing: bulk pushes are many,
-// and a map would cost more.
+// repeatsID says whether an id comes more than once, in a table of hashes with open addressing:
+// bulk pushes are many, and a map would cost more.
 func repeatsID(places []int32, jobs []lowkiq.Push) bool {
 	seed := maphash.MakeSeed()
 	var table [4096]uint16 // 1 + index in places, of which there are at most chunkJobs
@@ -421,7 +423,8 @@ func repeatsID(places []int32, jobs []lowkiq.Push) bool {
 	return false
 }
 
-// answer reads the script's answer into the results, and says of how many of the chunk's jobs it was.
+// answer reads the script's answer into the results, and says of how many of the chunk's jobs it
+// was.
 func (q *Queue) answer(ch *chunk, jobs []lowkiq.Push, results []Result) int {
 	codes, each := ch.Reply.(string)
 	_, all := ch.Reply.(int64)

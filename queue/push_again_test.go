@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,8 +24,8 @@ var pushAgainTests = []testCase{
 	{"PushAgain_FullIDAcrossScripts", pushAgainFullAcross},
 }
 
-// loser loses one push script, or the answer to it, and leaves what else is in a pipeline alone: so it is
-// with a chunk that Redis refuses, and with one whose slot moves.
+// loser loses one push script, or the answer to it, and leaves what else is in a pipeline alone: so
+// it is with a chunk that Redis refuses, and with one whose slot moves.
 type loser struct {
 	mu     sync.Mutex
 	sent   int  // push scripts so far
@@ -88,8 +91,8 @@ func (l *loser) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// pushAgainKeepsOrder: any one request of a bulk push is lost, and the push repeated until it succeeds,
-// while a worker takes what is there. Payloads are handled in push order (I3).
+// pushAgainKeepsOrder: any one request of a bulk push is lost, and the push repeated until it
+// succeeds, while a worker takes what is there. Payloads are handled in push order (I3).
 func pushAgainKeepsOrder(t *testing.T, b *backend) {
 	if b.mini {
 		t.Skip("its scripts are the same, and slow")
@@ -101,13 +104,13 @@ func pushAgainKeepsOrder(t *testing.T, b *backend) {
 	}
 	var l loser
 	r := newRig(t, b)
-	r.no(r.c.Load(r.ctx)) // or the first request comes twice
-	r.c.rdb().AddHook(&l)
+	r.no(r.c.DB().Load(r.ctx)) // or the first request comes twice
+	r.c.DB().ForTests().AddHook(&l)
 	r.push(jobs...)
 	requests := l.sent
 	checkOrder(t, n, r.drain())
-	if requests < n/chunkJobs {
-		t.Fatalf("got %d requests, want at least %d", requests, n/chunkJobs)
+	if requests < n/ChunkJobs {
+		t.Fatalf("got %d requests, want at least %d", requests, n/ChunkJobs)
 	}
 	for lose := 1; lose <= requests; lose++ {
 		for _, answer := range []bool{false, true} {
@@ -146,8 +149,8 @@ func checkOrder(t *testing.T, n int, handled []lowkiq.Job) {
 	eq(t, "payloads handled", next, n)
 }
 
-// pushAgainSays: what was not sent is told from what may be stored, other shards are stored, and the jobs
-// that failed may be pushed again alone.
+// pushAgainSays: what was not sent is told from what may be stored, other shards are stored, and
+// the jobs that failed may be pushed again alone.
 func pushAgainSays(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 2)
@@ -161,7 +164,7 @@ func pushAgainSays(t *testing.T, b *backend) {
 		jobs = append(jobs, job(hot[0], fmt.Sprint(i)), job(hot[1], fmt.Sprint(i)))
 	}
 	var l loser
-	c.rdb().AddHook(&l)
+	c.DB().ForTests().AddHook(&l)
 	l.from(1, false) // the first thousand of hot[0]
 	results, err := q.Push(t.Context(), jobs...)
 	if !Transient(err) {
@@ -177,7 +180,7 @@ func pushAgainSays(t *testing.T, b *backend) {
 			continue
 		}
 		failed = append(failed, job)
-		if want := i/2 >= chunkJobs; strings.Contains(err.Error(), "not sent, as an earlier part") != want || !Transient(err) {
+		if want := i/2 >= ChunkJobs; strings.Contains(err.Error(), "not sent, as an earlier part") != want || !Transient(err) {
 			t.Fatalf("job %d: got %v, want to read that it was not sent: %v", i, err, want)
 		}
 	}
@@ -185,7 +188,7 @@ func pushAgainSays(t *testing.T, b *backend) {
 		t.Fatal(err)
 	}
 	for i := range 2 {
-		found, ok, err := q.Job(t.Context(), hot[i])
+		found, ok, err := browse.Of(q).Job(t.Context(), hot[i])
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}
@@ -193,8 +196,8 @@ func pushAgainSays(t *testing.T, b *backend) {
 	}
 }
 
-// pushAgainFull: no payload passes one that was refused because too much waits for its id, and none of
-// another id is held back.
+// pushAgainFull: no payload passes one that was refused because too much waits for its id, and none
+// of another id is held back.
 func pushAgainFull(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.no(r.c.SetRules("q", PushRules{Payloads: 10, IDPayload: 20}))
@@ -248,25 +251,25 @@ func (h *halt) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// pushAgainFullAcross: as before, where a worker makes room between two scripts of the push. The second
-// script has jobs of the full id alone, the third some others, too.
+// pushAgainFullAcross: as before, where a worker makes room between two scripts of the push. The
+// second script has jobs of the full id alone, the third some others, too.
 func pushAgainFullAcross(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.no(r.c.Load(r.ctx))
+	r.no(r.c.DB().Load(r.ctx))
 	r.no(r.c.SetRules("q", PushRules{Payloads: 1}))
 	r.push(job("hot", "first"))
 	var jobs []lowkiq.Push
-	for i := range 2*chunkJobs + 10 {
+	for i := range 2*ChunkJobs + 10 {
 		jobs = append(jobs, job("hot", fmt.Sprint(i)))
 	}
 	jobs = append(jobs, job("cold", "1"))
-	pusher := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.cfg.Cluster })
+	pusher := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.Cluster() })
 	h := &halt{reached: make(chan struct{}), on: make(chan struct{})}
 	q, err := pusher.Queue(r.ctx, "q")
 	r.no(err)
 	r.no(pusher.SetRules("q", PushRules{Payloads: 1}))
-	r.no(pusher.Load(r.ctx))
-	pusher.rdb().AddHook(h)
+	r.no(pusher.DB().Load(r.ctx))
+	pusher.DB().ForTests().AddHook(h)
 	var results []Result
 	done := make(chan struct{})
 	go func() {

@@ -21,7 +21,7 @@ const (
 // pushEach stores what it can of small chunks and returns the chunks that are left: the
 // large ones, and the ids that were not fresh, in push order.
 func (q *Queue) pushEach(ctx context.Context, chunks []*chunk, jobs []lowkiq.Push, results []Result) []*chunk {
-	if q.c.db.Sharded {
+	if q.registry.db.Sharded {
 		return chunks
 	}
 	var few, left []*chunk
@@ -54,15 +54,15 @@ func (q *Queue) each(ctx context.Context, chunks []*chunk, jobs []lowkiq.Push, r
 	for _, ch := range chunks {
 		k := &q.shards[ch.shard].keys
 		for _, i := range ch.jobs {
-			keys = append(keys, k.Jobs, k.Ready, k.Count)
+			keys = append(keys, k.Tag)
 			form, tail := single(&jobs[i])
-			args = append(args, &jobs[i].ID, form, tail, &k.Wake)
+			args = append(args, &jobs[i].ID, form, tail)
 		}
 	}
-	reply, err := q.c.run(ctx, q.c.db.Scripts.PushEach, keys, args...)
+	reply, err := run(ctx, q.registry.db, q.registry.db.Scripts.PushEach, keys, args...)
 	codes, _ := reply.(string)
-	if err == nil && len(codes) != len(keys)/3 {
-		err = fmt.Errorf("push answered %.50v for %d jobs", reply, len(keys)/3)
+	if err == nil && len(codes) != len(keys) {
+		err = fmt.Errorf("push answered %.50v for %d jobs", reply, len(keys))
 	}
 	for _, ch := range chunks {
 		rest := ch.jobs[:0]

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -6,6 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -15,7 +18,7 @@ import (
 func pushEach(t *testing.T, b *backend) {
 	few, one := newQueue(t, b.open(t), 40), newQueue(t, b.open(t), 40)
 	for range 30 {
-		jobs := someJobs(1 + rand.IntN(fewJobs))
+		jobs := someJobs(1 + rand.IntN(FewJobs))
 		together, err := few.Push(t.Context(), jobs...)
 		if err != nil {
 			t.Fatal(err)
@@ -29,7 +32,7 @@ func pushEach(t *testing.T, b *backend) {
 		}
 	}
 	for i := range 40 {
-		eq(t, few.Shard(i).String(), contents(t, few.Shard(i)), contents(t, one.Shard(i)))
+		eq(t, few.Shard(i).String(), contents(t, few, few.Shard(i)), contents(t, one, one.Shard(i)))
 	}
 }
 
@@ -49,20 +52,20 @@ func someJobs(n int) []lowkiq.Push {
 }
 
 // contents are the waiting jobs of a shard, but for the times that Redis chose.
-func contents(t *testing.T, s *Shard) map[string]string {
+func contents(t *testing.T, q *Queue, s *Shard) map[string]string {
 	t.Helper()
-	state, err := s.readState(context.WithoutCancel(t.Context()))
+	state, err := readState(s, context.WithoutCancel(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := map[string]string{"ready": fmt.Sprint(state.ready)}
 	for id := range state.jobs {
-		found, err := s.load(t.Context(), s.keys.Jobs, "w", []string{id})
-		if err != nil {
-			t.Fatal(err)
+		found, ok, err := browse.Of(q).Job(t.Context(), id)
+		if err != nil || !ok {
+			t.Fatal(id, ok, err)
 		}
 		text := ""
-		for _, p := range found[0].Payloads {
+		for _, p := range found.Payloads {
 			if p.Score < 1e6 {
 				text += fmt.Sprintf("%v:", p.Score)
 			}

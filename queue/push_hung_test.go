@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -8,18 +8,21 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
-// Redis hangs: a push returns when its context ends, and says that nobody knows what became of the jobs.
+// Redis hangs: a push returns when its context ends, and says that nobody knows what became of the
+// jobs.
 func TestPushEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	q := newQueue(t, (&backend{url: server.URL()}).open(t), 4) // its timeout is a minute
 	server.Pause()
 	defer server.Resume()
-	for _, n := range []int{1, fewJobs, 5000} {
+	for _, n := range []int{1, FewJobs, 5000} {
 		jobs := make([]lowkiq.Push, n)
 		for i := range jobs {
 			jobs[i] = job(fmt.Sprint("id", i), "1")

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"errors"
@@ -8,13 +8,16 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
-// A push costs what its jobs add to: 1,000 small payloads may move 32,000 others to the spill, or read 16 MiB. One script does
-// a part of it.
+// A push costs what its jobs add to: 1,000 small payloads may move 32,000 others to the spill, or
+// read 16 MiB. One script does a part of it.
 func TestPushToManyIsBounded(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -34,13 +37,13 @@ func TestPushToManyIsBounded(t *testing.T) {
 				p := r.pop(1000)
 				var nacks []Nack
 				for _, j := range p.Jobs {
-					nacks = append(nacks, Nack{Flight: p.Flight, ID: j.ID, Kind: Retry, Delay: time.Hour, Error: strings.Repeat("e", maxError)})
+					nacks = append(nacks, Nack{Flight: p.Flight, ID: j.ID, Kind: Retry, Delay: time.Hour, Error: strings.Repeat("e", MaxError)})
 				}
 				_, err := r.claim.Nack(r.ctx, nacks...)
 				r.no(err)
 				c.failed = len(nacks) > 0
 			}
-			r.c.counted()
+			counted(r.c)
 			for form, more := range map[string]func(*lowkiq.Push){
 				"plain": func(*lowkiq.Push) {}, "scored": score(1), "scheduled": func(p *lowkiq.Push) { p.PerformAt = time.Now().Add(time.Hour) },
 			} {
@@ -52,7 +55,7 @@ func TestPushToManyIsBounded(t *testing.T) {
 			}
 			t.Log(r.costs())
 			for _, id := range []string{ids[0], ids[500], ids[999]} {
-				found, _, err := r.q.Job(r.ctx, id)
+				found, _, err := browse.Of(r.q).Job(r.ctx, id)
 				r.no(err)
 				eq(t, "payloads of "+id, len(found.Payloads), c.payloads+3)
 			}
@@ -60,7 +63,8 @@ func TestPushToManyIsBounded(t *testing.T) {
 	}
 }
 
-// Where one script did a part and the next was lost, nothing of the rest is stored before what was lost (I3).
+// Where one script did a part and the next was lost, nothing of the rest is stored before what was
+// lost (I3).
 func TestPushInPartsKeepsOrder(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -75,7 +79,7 @@ func TestPushInPartsKeepsOrder(t *testing.T) {
 			jobs = append(jobs, job(id, fmt.Sprint("new", k)))
 		}
 	}
-	r.no(r.c.Load(r.ctx))
+	r.no(r.c.DB().Load(r.ctx))
 	var scripts atomic.Int64
 	proxy.CutRequestOf(func(words []string) bool { return strings.EqualFold(words[0], "evalsha") && scripts.Add(1) == 3 })
 	results, err := r.q.Push(r.ctx, jobs...)

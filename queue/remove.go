@@ -17,18 +17,18 @@ import (
 
 // A queue is deleted in steps, each of which may be repeated, and leaves what the next needs:
 //
-//  1. Its entry in the registry gets the deletion's token: nobody registers it, nodes pass over it.
-//  2. Each shard gets a mark with that token: it refuses pushes and claims from now on. A shard that somebody owns,
+//  1. Its entry in the registry gets the deletion's token: no client registers it, nodes pass over it.
+//  2. Each shard gets a mark with that token: it refuses pushes and claims from now on. A shard that an instance owns,
 //     or that is not empty, refuses the mark.
 //  3. If the entry still has the token, and still no node handles the queue, each shard with the mark loses all else.
 //  4. The entry says that the queue is deleted.
 //
-// Until the third step the deletion can be given up: the entry is as it was, then the marks go. A deletion that was given
-// up removes nothing any more, however late its requests come, as its marks are gone, and a mark that it leaves is taken away
-// by whom it stops: an entry that is whole says that no deletion of an older token goes on.
-// See docs/adr/0011-a-deleted-queue-leaves-marks.md.
+// Until the third step the deletion can be given up: the entry is as it was, then the marks go. A
+// deletion that was given up removes nothing any more, however late its requests come, as its marks
+// are gone, and a mark that it leaves is taken away by whom it stops: an entry that is whole says
+// that no deletion of an older token goes on. See docs/adr/0011-a-deleted-queue-leaves-marks.md.
 
-// What [Client.DeleteQueue] refuses.
+// What [Registry.Delete] refuses.
 var (
 	ErrHandled  = errors.New("the queue is handled")
 	ErrNotEmpty = errors.New("the queue is not empty")
@@ -54,11 +54,12 @@ type Deleted struct {
 // removeChunk is how many shards one pipeline works on.
 const removeChunk = 200
 
-// DeleteQueue deletes a queue that no node handles (ErrHandled) and that is empty (ErrNotEmpty), or, if forced, with all
-// that it holds. Who pushes to it later is refused with lowkiq.ErrUnknownQueue, also with a Queue from before; to
-// register it again is to begin anew. After another error it may be half done: repeat it.
-func (c *Client) DeleteQueue(ctx context.Context, name string, d Deletion) (Deleted, error) {
-	r, err := c.removal(ctx, name, d)
+// Delete deletes a queue that no node handles (ErrHandled) and that is empty (ErrNotEmpty), or, if
+// forced, with all that it holds. Who pushes to it later is refused with lowkiq.ErrUnknownQueue,
+// also with a Queue from before; to register it again is to begin anew. After another error it may
+// be half done: repeat it.
+func (g *Registry) Delete(ctx context.Context, name string, d Deletion) (Deleted, error) {
+	r, err := g.removal(ctx, name, d)
 	if err != nil || r.entry.Removed {
 		return Deleted{Before: err == nil}, err
 	}
@@ -77,9 +78,10 @@ func (c *Client) DeleteQueue(ctx context.Context, name string, d Deletion) (Dele
 	return r.found, r.broken(r.finish(ctx))
 }
 
-// Deletable says what [Client.DeleteQueue] would refuse now, and what the queue holds. It changes nothing.
-func (c *Client) Deletable(ctx context.Context, name string, d Deletion) (Deleted, error) {
-	r, err := c.removal(ctx, name, d)
+// Deletable says what [Registry.Delete] would refuse now, and what the queue holds. It changes
+// nothing.
+func (g *Registry) Deletable(ctx context.Context, name string, d Deletion) (Deleted, error) {
+	r, err := g.removal(ctx, name, d)
 	if err != nil || r.entry.Removed {
 		return Deleted{Before: err == nil}, err
 	}
@@ -90,24 +92,24 @@ func (c *Client) Deletable(ctx context.Context, name string, d Deletion) (Delete
 // removal is a deletion under way.
 type removal struct {
 	Deletion
-	c     *Client
-	q     *Queue
-	text  string // the entry, as it is in Redis
-	entry Entry
-	found Deleted
-	owned error // somebody owns a shard; nil if nobody does
+	registry *Registry
+	q        *Queue
+	text     string // the entry, as it is in Redis
+	entry    Entry
+	found    Deleted
+	owned    error // an instance owns a shard; nil if none does
 }
 
-func (c *Client) removal(ctx context.Context, name string, d Deletion) (*removal, error) {
+func (g *Registry) removal(ctx context.Context, name string, d Deletion) (*removal, error) {
 	if err := CheckName("queue", name); err != nil {
 		return nil, fmt.Errorf("%w: %w", lowkiq.ErrUnknownQueue, err)
 	}
-	r := &removal{Deletion: d, c: c}
-	text, entry, err := c.entry(ctx, name)
+	r := &removal{Deletion: d, registry: g}
+	text, entry, err := g.entry(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	r.text, r.entry, r.q = text, entry, c.newQueue(name, entry)
+	r.text, r.entry, r.q = text, entry, g.newQueue(name, entry)
 	if entry.Removed {
 		return r, nil
 	}
@@ -118,26 +120,26 @@ func (c *Client) removal(ctx context.Context, name string, d Deletion) (*removal
 }
 
 // entry reads one entry, whatever it says.
-func (c *Client) entry(ctx context.Context, name string) (string, Entry, error) {
-	reply, err := c.db.Do(ctx, "read the queue registry", "HGET", c.db.Keys.Queues(), name)
+func (g *Registry) entry(ctx context.Context, name string) (string, Entry, error) {
+	reply, err := g.db.Do(ctx, "read the queue registry", "HGET", g.db.Keys.Queues(), name)
 	if err != nil {
 		return "", Entry{}, err
 	}
 	if reply == nil {
-		entries, err := c.Registry(ctx)
+		entries, err := g.Entries(ctx)
 		if err == nil {
 			err = unknown(name, entries)
 		}
 		return "", Entry{}, err
 	}
 	text := redisdb.Text(reply)
-	entry, err := c.decodeEntry(name, text)
+	entry, err := g.parse(name, text)
 	return text, entry, err
 }
 
 // count adds up what the shards hold.
 func (r *removal) count(ctx context.Context) error {
-	all, err := r.c.Stats(ctx, r.q.shards...)
+	all, err := readStats(ctx, r.registry.db, r.q.shards)
 	if err != nil {
 		return fmt.Errorf("queue %q: %w", r.q.Name, err)
 	}
@@ -155,7 +157,8 @@ func heldBy(instance any) error {
 		ErrHandled, instance)
 }
 
-// checkFree refuses what must not, or is not meant to be deleted. The shards look again, each at itself.
+// checkFree refuses what must not, or is not meant to be deleted. The shards look again, each at
+// itself.
 func (r *removal) checkFree(ctx context.Context) error {
 	if err := cmp.Or(r.checkHandled(ctx), r.owned); err != nil {
 		return err
@@ -193,19 +196,19 @@ func (r *removal) begin(ctx context.Context) error {
 	return r.swap(ctx, next)
 }
 
-// swap replaces the entry. One that is the new one already was written by this call, repeated because its answer was
-// lost: no two deletions have the same token.
+// swap replaces the entry. One that is the new one already was written by this call, repeated
+// because its answer was lost: no two deletions have the same token.
 func (r *removal) swap(ctx context.Context, next Entry) error {
 	fresh, err := extra.Keep(next, []byte(r.text))
 	if err != nil {
 		return fmt.Errorf("queue %q: %w", r.q.Name, err)
 	}
-	reply, err := r.c.run(ctx, r.c.db.Scripts.Swap, []string{r.c.db.Keys.Queues()}, r.q.Name, r.text, fresh)
+	reply, err := run(ctx, r.registry.db, r.registry.db.Scripts.Swap, []string{r.registry.db.Keys.Queues()}, r.q.Name, r.text, fresh)
 	if err != nil {
 		return err
 	}
 	if reply != int64(1) {
-		text, _, err := r.c.entry(ctx, r.q.Name)
+		text, _, err := r.registry.entry(ctx, r.q.Name)
 		if err != nil {
 			return err
 		}
@@ -214,7 +217,7 @@ func (r *removal) swap(ctx context.Context, next Entry) error {
 		}
 	}
 	r.text, r.entry = string(fresh), next
-	r.c.forget(r.q.Name, next)
+	r.registry.forget(r.q.Name, next)
 	return nil
 }
 
@@ -223,9 +226,9 @@ func (r *removal) each(ctx context.Context, step, token, force string, see func(
 	for part := range slices.Chunk(r.q.shards, removeChunk) {
 		calls := make([]*redisdb.Call, len(part))
 		for i, s := range part {
-			calls[i] = &redisdb.Call{Script: r.c.db.Scripts.Remove, Keys: s.keys.ForRemove(), Args: []any{step, token, force}}
+			calls[i] = &redisdb.Call{Script: r.registry.db.Scripts.Remove, Keys: s.keys.For(r.registry.db.Scripts.Remove), Args: []any{step, token, force}}
 		}
-		r.c.db.RunAll(ctx, calls)
+		r.registry.db.RunAll(ctx, calls)
 		for i, call := range calls {
 			answer, _ := call.Reply.([]any)
 			if call.Err == nil && len(answer) == 0 {
@@ -267,7 +270,7 @@ func (r *removal) mark(ctx context.Context) error {
 		return err
 	}
 	// A node that registered the queue before it had the token may have got its lease since.
-	text, entry, err := r.c.entry(ctx, r.q.Name)
+	text, entry, err := r.registry.entry(ctx, r.q.Name)
 	if err != nil {
 		return err
 	}
@@ -335,30 +338,30 @@ func removedError(text string) error {
 	return &markError{token}
 }
 
-// removed asks the registry about a mark. It takes away one that a deletion has left that was given up: then what was refused
-// may be repeated. Otherwise it says why not.
+// removed asks the registry about a mark. It takes away one that a deletion has left that was given
+// up: then what was refused may be repeated. Otherwise it says why not.
 func (s *Shard) removed(ctx context.Context, refusal error) error {
 	var mark *markError
 	if !errors.As(refusal, &mark) {
 		return refusal
 	}
-	_, entry, err := s.c.entry(ctx, s.Queue)
+	_, entry, err := s.registry.entry(ctx, s.Queue)
 	if err != nil {
 		return err
 	}
-	s.c.forget(s.Queue, entry)
-	if keys := s.c.db.Keys.Shard(s.Queue, entry.Layout, s.Index); entry.gone() || keys.Count != s.keys.Count {
+	s.registry.forget(s.Queue, entry)
+	if keys := s.registry.db.Keys.Shard(s.Queue, entry.Layout, s.Index); entry.gone() || keys.Count != s.keys.Count {
 		return fmt.Errorf("%w %q: %w", lowkiq.ErrUnknownQueue, s.Queue, mark)
 	}
-	_, err = s.c.run(ctx, s.c.db.Scripts.Remove, s.keys.ForRemove(), "restore", mark.token, "")
+	_, err = s.Run(ctx, s.registry.db.Scripts.Remove, "restore", mark.token, "")
 	return err
 }
 
-// revive registers a queue anew if its entry says that it was deleted, in a layout of its own, and returns the entry that counts.
-// first is the entry that it gets, but for the layout.
-func (c *Client) revive(ctx context.Context, name string, first Entry, text string) (string, error) {
+// revive registers a queue anew if its entry says that it was deleted, in a layout of its own, and
+// returns the entry that counts. first is the entry that it gets, but for the layout.
+func (g *Registry) revive(ctx context.Context, name string, first Entry, text string) (string, error) {
 	for {
-		entry, err := c.decodeEntry(name, text)
+		entry, err := g.parse(name, text)
 		switch {
 		case err != nil:
 			return "", err
@@ -372,11 +375,11 @@ func (c *Client) revive(ctx context.Context, name string, first Entry, text stri
 		if err != nil {
 			return "", fmt.Errorf("queue %q: %w", name, err)
 		}
-		reply, err := c.run(ctx, c.db.Scripts.Swap, []string{c.db.Keys.Queues()}, name, text, fresh)
+		reply, err := run(ctx, g.db, g.db.Scripts.Swap, []string{g.db.Keys.Queues()}, name, text, fresh)
 		if err != nil || reply == int64(1) {
 			return string(fresh), err
 		}
-		if text, _, err = c.entry(ctx, name); err != nil {
+		if text, _, err = g.entry(ctx, name); err != nil {
 			return "", err
 		}
 	}

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -8,6 +8,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 
@@ -43,9 +47,9 @@ func removeRig(t *testing.T, b *backend, shards int) (*Client, *Queue) {
 // keysLeft are the keys of a queue's shards, but for marks.
 func keysLeft(t *testing.T, q *Queue) (left []string) {
 	t.Helper()
-	for _, s := range q.shards {
-		for key := range s.keys.Types() {
-			n, err := q.c.rdb().Exists(t.Context(), key).Result()
+	for _, s := range q.All() {
+		for key := range s.Keys().Types() {
+			n, err := ClientOf(q).DB().ForTests().Exists(t.Context(), key).Result()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +68,7 @@ func isStored(t *testing.T, c *Client, id string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, ok, err := q.Job(t.Context(), id)
+	_, ok, err := browse.Of(q).Job(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,14 +80,14 @@ func testRemoveEmpty(t *testing.T, b *backend) {
 	if _, err := q.Push(t.Context(), job("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := q.Delete(t.Context(), Anywhere, "a"); n != 1 || err != nil { // its tombstone stays
+	if n, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, "a"); n != 1 || err != nil { // its tombstone stays
 		t.Fatal(n, err)
 	}
-	got, err := c.DeleteQueue(t.Context(), "q", Deletion{Handled: nobody})
+	got, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody})
 	if err != nil || got != (Deleted{}) {
 		t.Fatalf("got %+v, %v; want nothing that was in it", got, err)
 	}
-	entries, err := c.Registry(t.Context())
+	entries, err := c.Registry().Entries(t.Context())
 	if err != nil || len(entries) != 0 {
 		t.Errorf("registry: got %v, %v; want none", entries, err)
 	}
@@ -91,17 +95,17 @@ func testRemoveEmpty(t *testing.T, b *backend) {
 	if _, err := c.Queue(t.Context(), "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("got %v, want ErrUnknownQueue", err)
 	}
-	if err := c.Pause(t.Context(), "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
+	if err := c.Registry().Pause(t.Context(), "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("pause: got %v, want ErrUnknownQueue", err)
 	}
-	got, err = c.DeleteQueue(t.Context(), "q", Deletion{Handled: nobody})
+	got, err = c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody})
 	if err != nil || !got.Before {
 		t.Errorf("again: got %+v, %v; want that it was deleted before", got, err)
 	}
-	if _, err := c.DeleteQueue(t.Context(), "other", Deletion{Handled: nobody}); !errors.Is(err, lowkiq.ErrUnknownQueue) {
+	if _, err := c.Registry().Delete(t.Context(), "other", Deletion{Handled: nobody}); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("another: got %v, want ErrUnknownQueue", err)
 	}
-	audit, err := c.Audit(t.Context(), AuditConfig{Orphans: true})
+	audit, err := audit.Run(t.Context(), c, audit.Config{Orphans: true})
 	if err != nil || len(audit.Faults) != 0 {
 		t.Errorf("audit: got %+v, %v; want no faults", audit.Faults, err)
 	}
@@ -115,9 +119,11 @@ var fillings = map[string]func(r *rig){
 	"retry":     func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.nack(f, "a", Retry, 0, time.Hour) },
 	"blocked":   func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.bury(f, "a", Block) },
 	"morgue":    func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.bury(f, "a", Bury) },
-	"aside":     func(r *rig) { r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Aside, "jobs:a", "?").Err()) },
+	"aside":     func(r *rig) { r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Aside, "jobs:a", "?").Err()) },
 	"suspect":   func(r *rig) { r.push(job("a", "1")); r.popOne("a"); r.own(Seize) },
-	"damaged":   func(r *rig) { r.no(r.c.rdb().ZAdd(r.ctx, r.s.keys.Due, redis.Z{Score: 1, Member: "a"}).Err()) }, // an entry without a record
+	"damaged": func(r *rig) {
+		r.no(r.c.DB().ForTests().ZAdd(r.ctx, r.s.Keys().Due, redis.Z{Score: 1, Member: "a"}).Err())
+	}, // an entry without a record
 }
 
 func testRemoveFilled(t *testing.T, b *backend) {
@@ -132,13 +138,13 @@ func testRemoveFilled(t *testing.T, b *backend) {
 				t.Fatal(err)
 			}
 			before := keysLeft(t, r.q)
-			_, err := c.DeleteQueue(t.Context(), "q", Deletion{Handled: nobody})
+			_, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody})
 			if !errors.Is(err, ErrNotEmpty) {
 				t.Fatalf("got %v, want ErrNotEmpty", err)
 			}
 			eq(t, "keys", keysLeft(t, r.q), before)
 			r.push(job("z", "1")) // the queue is what it was
-			if _, err := c.DeleteQueue(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
+			if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
 				t.Fatal(err)
 			}
 			eq(t, "left by force", keysLeft(t, r.q), []string{"0}:count"})
@@ -149,14 +155,14 @@ func testRemoveFilled(t *testing.T, b *backend) {
 func testRemoveHandled(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 2)
 	for _, force := range []bool{false, true} {
-		_, err := c.DeleteQueue(t.Context(), "q", Deletion{Force: force, Handled: func(context.Context) ([]string, error) { return []string{"n2", "n1", "n2"}, nil }})
+		_, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: force, Handled: func(context.Context) ([]string, error) { return []string{"n2", "n1", "n2"}, nil }})
 		if !errors.Is(err, ErrHandled) || !strings.Contains(err.Error(), "n1, n2:") {
 			t.Errorf("force %t: got %v, want ErrHandled with the nodes", force, err)
 		}
 	}
 	// A node takes its lease between the first look and the second.
 	looks := 0
-	_, err := c.DeleteQueue(t.Context(), "q", Deletion{Force: true, Handled: func(context.Context) ([]string, error) {
+	_, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: func(context.Context) ([]string, error) {
 		if looks++; looks > 1 {
 			return []string{"n3"}, nil
 		}
@@ -168,12 +174,12 @@ func testRemoveHandled(t *testing.T, b *backend) {
 	if _, err := q.Push(t.Context(), job("a", "1"), job("b", "1")); err != nil {
 		t.Errorf("push after it was given up: %v", err)
 	}
-	entries, err := c.Registry(t.Context())
+	entries, err := c.Registry().Entries(t.Context())
 	eq(t, "entry", entries["q"], Entry{Shards: 2, Layout: 1})
 	if err != nil {
 		t.Error(err)
 	}
-	text, err := c.rdb().HGet(t.Context(), q.shards[0].keys.Count, "last").Result()
+	text, err := c.DB().ForTests().HGet(t.Context(), q.Shard(0).Keys().Count, "last").Result()
 	if err == nil && strings.Contains(text, "removed") {
 		t.Errorf("got the mark %q, want none", text)
 	}
@@ -181,22 +187,22 @@ func testRemoveHandled(t *testing.T, b *backend) {
 
 func testRemoveOwned(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 5)
-	if _, err := q.shards[3].Claim(t.Context(), "n/1", Fresh, Owner{}); err != nil {
+	if _, err := q.Shard(3).Claim(t.Context(), "n/1", Fresh, Owner{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.DeleteQueue(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	_, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if !errors.Is(err, ErrHandled) || !strings.Contains(err.Error(), "n/1") || !strings.Contains(err.Error(), "q/3") {
 		t.Errorf("got %v, want ErrHandled with holder and shard", err)
 	}
 	// Somebody claims a shard between the look and the mark.
-	r, err := c.removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	r, err := c.Removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if err == nil {
-		err = r.begin(t.Context())
+		err = r.Begin(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.mark(t.Context()); !errors.Is(err, ErrHandled) || !errors.Is(r.giveUp(t.Context(), err), ErrHandled) {
+	if err := r.Mark(t.Context()); !errors.Is(err, ErrHandled) || !errors.Is(r.GiveUp(t.Context(), err), ErrHandled) {
 		t.Errorf("mark: got %v, want ErrHandled", err)
 	}
 	for i := range 50 {
@@ -213,21 +219,21 @@ func testRemoveForce(t *testing.T, b *backend) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := q.Kill(t.Context(), Anywhere, "0", "1"); err != nil {
+	if _, err := browse.Of(q).Bury(t.Context(), browse.Anywhere, "0", "1"); err != nil {
 		t.Fatal(err)
 	}
 	want := Deleted{Jobs: 18, Morgue: 2}
-	got, err := c.Deletable(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	got, err := c.Registry().Deletable(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if err != nil || got != want {
 		t.Errorf("dry run: got %+v, %v; want %+v", got, err, want)
 	}
-	if got, err = c.Deletable(t.Context(), "q", Deletion{Handled: nobody}); !errors.Is(err, ErrNotEmpty) || got != want {
+	if got, err = c.Registry().Deletable(t.Context(), "q", Deletion{Handled: nobody}); !errors.Is(err, ErrNotEmpty) || got != want {
 		t.Errorf("dry run without force: got %+v, %v; want %+v and ErrNotEmpty", got, err, want)
 	}
 	if !isStored(t, c, "3") {
 		t.Fatal("a dry run has deleted a job")
 	}
-	got, err = c.DeleteQueue(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	got, err = c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
@@ -237,12 +243,12 @@ func testRemoveForce(t *testing.T, b *backend) {
 // What was known of the queue before is of no use after, whatever way the push goes.
 func testRemoveOldProducers(t *testing.T, b *backend) {
 	c, old := removeRig(t, b, 16)
-	other := c.rename(c.cfg.Cluster) // another process
+	other := Rename(c, c.Cluster()) // another process
 	theirs, err := other.Queue(t.Context(), "q")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.DeleteQueue(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
+	if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
 		t.Fatal(err)
 	}
 	many := func(options ...func(*lowkiq.Push)) (jobs []lowkiq.Push) {
@@ -291,18 +297,18 @@ func testRemoveOldProducers(t *testing.T, b *backend) {
 			t.Errorf("job %s: not stored in the queue that was registered anew", id)
 		}
 	}
-	audit, err := c.Audit(t.Context(), AuditConfig{Orphans: true})
+	audit, err := audit.Run(t.Context(), c, audit.Config{Orphans: true})
 	if err != nil || len(audit.Faults) != 0 {
 		t.Errorf("audit: got %+v, %v; want no faults", audit.Faults, err)
 	}
-	if _, err := c.DeleteQueue(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
+	if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
 		t.Fatal(err)
 	}
 	third, err := other.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	eq(t, "layout", third.layout, 3)
+	eq(t, "layout", LayoutOf(third), 3)
 }
 
 // A deletion is broken off anywhere; repeated, it ends. Until then nobody registers the queue.
@@ -311,27 +317,27 @@ func testRemoveGoesOn(t *testing.T, b *backend) {
 	if _, err := q.Push(t.Context(), job("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	r, err := c.Removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if err == nil {
-		err = r.begin(t.Context())
+		err = r.Begin(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.rename(c.cfg.Cluster).Register(t.Context(), q.Queue); err == nil || !strings.Contains(err.Error(), "queues delete q") {
+	if _, err := Rename(c, c.Cluster()).Register(t.Context(), q.Queue); err == nil || !strings.Contains(err.Error(), "queues delete q") {
 		t.Errorf("got %v, want an error that says to repeat the deletion", err)
 	}
-	audit, err := c.Audit(t.Context(), AuditConfig{})
+	audit, err := audit.Run(t.Context(), c, audit.Config{})
 	if err != nil || len(audit.Faults) != 1 || !strings.Contains(audit.Faults[0].What, "not finished") {
 		t.Errorf("audit: got %+v, %v; want one fault", audit.Faults, err)
 	}
-	if err := r.mark(t.Context()); err != nil {
+	if err := r.Mark(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := q.Push(t.Context(), job("b", "1")); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("got %v, want ErrUnknownQueue", err)
 	}
-	got, err := c.rename(c.cfg.Cluster).DeleteQueue(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	got, err := Rename(c, c.Cluster()).Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if err != nil || got.Jobs != 1 {
 		t.Fatalf("got %+v, %v; want one job", got, err)
 	}
@@ -340,34 +346,34 @@ func testRemoveGoesOn(t *testing.T, b *backend) {
 	}
 }
 
-// A deletion by force is slow; another one, without force, is refused, and the queue goes on. What the slow one still
-// sends must cost nothing of what was stored since.
+// A deletion by force is slow; another one, without force, is refused, and the queue goes on. What
+// the slow one still sends must cost nothing of what was stored since.
 func testRemoveGivenUp(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 2)
-	slow, err := c.removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	slow, err := c.Removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if err == nil {
-		err = slow.begin(t.Context())
+		err = slow.Begin(t.Context())
 	}
 	if err == nil {
-		err = slow.mark(t.Context())
+		err = slow.Mark(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.DeleteQueue(t.Context(), "q", Deletion{Handled: func(context.Context) ([]string, error) { return []string{"n1"}, nil }})
+	_, err = c.Registry().Delete(t.Context(), "q", Deletion{Handled: func(context.Context) ([]string, error) { return []string{"n1"}, nil }})
 	if !errors.Is(err, ErrHandled) {
 		t.Fatalf("got %v, want ErrHandled", err)
 	}
 	if _, err := q.Push(t.Context(), job("a", "1"), job("b", "1"), job("c", "1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := slow.remove(t.Context()); !errors.Is(err, ErrChanged) {
+	if err := slow.Remove(t.Context()); !errors.Is(err, ErrChanged) {
 		t.Errorf("remove: got %v, want that it was given up", err)
 	}
-	if err := slow.finish(t.Context()); !errors.Is(err, ErrChanged) {
+	if err := slow.Finish(t.Context()); !errors.Is(err, ErrChanged) {
 		t.Errorf("finish: got %v, want that it was given up", err)
 	}
-	if err := slow.mark(t.Context()); !errors.Is(err, ErrChanged) { // its marks come late
+	if err := slow.Mark(t.Context()); !errors.Is(err, ErrChanged) { // its marks come late
 		t.Errorf("mark: got %v, want that it was given up", err)
 	}
 	for _, id := range []string{"a", "b", "c"} {
@@ -385,7 +391,7 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 	}
 	last := func() string {
 		t.Helper()
-		text, err := c.rdb().HGet(t.Context(), q.shards[0].keys.Count, "last").Result()
+		text, err := c.DB().ForTests().HGet(t.Context(), q.Shard(0).Keys().Count, "last").Result()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -394,21 +400,21 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 	before := last()
 	leave := func(token string) {
 		t.Helper()
-		if _, err := c.run(t.Context(), c.db.Scripts.Remove, q.shards[0].keys.ForRemove(), "mark", token, "1"); err != nil {
+		if _, err := q.Shard(0).Run(t.Context(), c.DB().Scripts.Remove, "mark", token, "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	leave("OLD")
 	leave("OLDER") // two of them
-	if _, err := c.run(t.Context(), c.db.Scripts.Remove, q.shards[0].keys.ForRemove(), "restore", "ANOTHER", ""); err != nil {
+	if _, err := q.Shard(0).Run(t.Context(), c.DB().Scripts.Remove, "restore", "ANOTHER", ""); err != nil {
 		t.Fatal(err)
 	}
 	eq(t, "mark", last(), "removed OLDER "+before)
-	if _, err := q.shards[0].Claim(t.Context(), "n/1", Fresh, Owner{}); err != nil {
+	if _, err := q.Shard(0).Claim(t.Context(), "n/1", Fresh, Owner{}); err != nil {
 		t.Fatalf("claim: %v", err)
 	}
 	eq(t, "last after the claim", last(), before)
-	if err := c.rdb().HSet(t.Context(), q.shards[0].keys.Count, "last", "removed OLD "+before).Err(); err != nil {
+	if err := c.DB().ForTests().HSet(t.Context(), q.Shard(0).Keys().Count, "last", "removed OLD "+before).Err(); err != nil {
 		t.Fatal(err)
 	}
 	results, err := q.Push(t.Context(), job("b", "1"), job("c", "1", in(time.Hour)))
@@ -419,14 +425,14 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 
 func testRemoveClaims(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 1)
-	theirs, err := c.rename(c.cfg.Cluster).Queue(t.Context(), "q")
+	theirs, err := Rename(c, c.Cluster()).Queue(t.Context(), "q")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.DeleteQueue(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
+	if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
 		t.Fatal(err)
 	}
-	if claim, err := theirs.shards[0].Claim(t.Context(), "n/1", Fresh, Owner{}); !errors.Is(err, lowkiq.ErrUnknownQueue) {
+	if claim, err := theirs.All()[0].Claim(t.Context(), "n/1", Fresh, Owner{}); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("got %v, %v; want ErrUnknownQueue", claim, err)
 	}
 	eq(t, "left in Redis", keysLeft(t, q), []string{"0}:count"})
@@ -435,26 +441,27 @@ func testRemoveClaims(t *testing.T, b *backend) {
 // Redis loses a queue that was registered anew. Who works on it brings back its entry as it was.
 func testRemoveLayout(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 1)
-	if _, err := c.DeleteQueue(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
+	if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
 		t.Fatal(err)
 	}
 	anew, err := c.Register(t.Context(), q.Queue)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.rdb().Del(t.Context(), c.db.Keys.Queues()).Err(); err != nil {
+	if err := c.DB().ForTests().Del(t.Context(), c.DB().Keys.Queues()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := c.RegisterAgain(t.Context(), anew); again != anew || err != nil {
+	if again, err := c.Registry().Restore(t.Context(), anew); again != anew || err != nil {
 		t.Fatalf("got %p, %v; want the same queue %p", again, err, anew)
 	}
-	entries, err := c.Registry(t.Context())
+	entries, err := c.Registry().Entries(t.Context())
 	if err != nil || !anew.Serves(entries["q"]) || q.Serves(entries["q"]) {
 		t.Errorf("got %+v, %v; want the entry of layout 2", entries["q"], err)
 	}
 }
 
-// TestRemoveLostReplies loses each request and each reply of a deletion, in turn: repeated, it does the same.
+// TestRemoveLostReplies loses each request and each reply of a deletion, in turn: repeated, it does
+// the same.
 func TestRemoveLostReplies(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -467,13 +474,13 @@ func TestRemoveLostReplies(t *testing.T) {
 			}
 		}
 		c := b.open(t, func(cfg *Config) { cfg.Cluster = cluster })
-		if err := c.Load(t.Context()); err != nil {
+		if err := c.DB().Load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		prepare()
 		sum := Deleted{}
 		for ; ; repeated++ {
-			got, err := c.DeleteQueue(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+			got, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 			if err == nil {
 				sum = got
 				break
@@ -507,8 +514,8 @@ func TestRemoveLostReplies(t *testing.T) {
 	})
 }
 
-// TestRemoveAmongPushes deletes and registers a queue again and again while producers push: what a push has acknowledged was
-// deleted by force with its queue, or is there.
+// TestRemoveAmongPushes deletes and registers a queue again and again while producers push: what a
+// push has acknowledged was deleted by force with its queue, or is there.
 func TestRemoveAmongPushes(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -523,7 +530,7 @@ func TestRemoveAmongPushes(t *testing.T) {
 	answers := make(chan []acked, producers)
 	for p := range producers {
 		go func() {
-			mine := c.rename(c.cfg.Cluster)
+			mine := Rename(c, c.Cluster())
 			var list []acked
 			for i := 0; ctx.Err() == nil; i++ {
 				q, err := mine.Queue(t.Context(), "q")
@@ -532,7 +539,7 @@ func TestRemoveAmongPushes(t *testing.T) {
 				}
 				id := fmt.Sprintf("%d-%d", p, i)
 				if _, err := q.Push(t.Context(), job(id, "1")); err == nil {
-					list = append(list, acked{id, q.layout})
+					list = append(list, acked{id, LayoutOf(q)})
 				} else if !errors.Is(err, lowkiq.ErrUnknownQueue) {
 					t.Errorf("push: %v", err)
 				}
@@ -540,10 +547,10 @@ func TestRemoveAmongPushes(t *testing.T) {
 			answers <- list
 		}()
 	}
-	deleter := c.rename(c.cfg.Cluster)
+	deleter := Rename(c, c.Cluster())
 	const rounds = 20
 	for range rounds {
-		if _, err := deleter.DeleteQueue(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
+		if _, err := deleter.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := deleter.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 4}); err != nil {
@@ -552,7 +559,7 @@ func TestRemoveAmongPushes(t *testing.T) {
 	}
 	// The deleted layouts hold nothing.
 	for layout := 1; layout <= rounds; layout++ {
-		if left := keysLeft(t, c.newQueue("q", Entry{Shards: 4, Layout: layout})); len(left) != 4 {
+		if left := keysLeft(t, c.Layer("q", Entry{Shards: 4, Layout: layout})); len(left) != 4 {
 			t.Errorf("layout %d: got %v, want four marks", layout, left)
 		}
 	}

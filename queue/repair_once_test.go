@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
@@ -6,25 +6,29 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/browse"
+
 	"github.com/redis/go-redis/v9"
 )
 
 // A repair leaves no fault behind for the next audit.
 func repairOfATombCounts(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	lease(t, r.c, "n/1")
+	takeLeases(t, r.c, "n/1")
 	r.push(job("a", "1"))
-	_, err := r.q.Delete(r.ctx, Anywhere, "a")
+	_, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "a")
 	r.no(err)
-	r.no(r.c.rdb().LRem(r.ctx, r.s.keys.Ready, 0, "a").Err())
+	r.no(r.c.DB().ForTests().LRem(r.ctx, r.s.Keys().Ready, 0, "a").Err())
 	found := r.audit()
-	if len(found.Faults) != 1 || found.Faults[0].Kind != LoneTomb {
-		t.Fatalf("got these faults, want a lone tomb\n%s", found.lines())
+	if len(found.Faults) != 1 || found.Faults[0].Kind != audit.LoneTomb {
+		t.Fatalf("got these faults, want a lone tomb\n%s", linesOf(found))
 	}
-	mended, err := r.c.Repair(r.ctx, found.Faults[0])
+	mended, err := audit.Repair(r.ctx, r.c, found.Faults[0])
 	r.no(err)
 	if left := r.audit(); !mended || len(left.Faults) > 0 {
-		t.Errorf("after the repair (%t): got these faults, want none\n%s", mended, left.lines())
+		t.Errorf("after the repair (%t): got these faults, want none\n%s", mended, linesOf(left))
 	}
 }
 
@@ -34,25 +38,25 @@ func repairLeavesTheOnlyPlace(t *testing.T, b *backend) {
 	r.push(job("a", "1"))
 	_, flight := r.popOne("a")
 	r.nack(flight, "a", Retry, 0, time.Hour)
-	at, err := r.c.rdb().ZScore(r.ctx, r.s.keys.Retry, "a").Result()
+	at, err := r.c.DB().ForTests().ZScore(r.ctx, r.s.Keys().Retry, "a").Result()
 	r.no(err)
-	r.no(r.c.rdb().ZRem(r.ctx, r.s.keys.Retry, "a").Err())
-	r.no(r.c.rdb().ZAdd(r.ctx, r.s.keys.Due, redis.Z{Score: at, Member: "a"}).Err())
-	mended, err := r.c.Repair(r.ctx, Fault{Kind: TwoPlaces, Queue: r.q.Name, ID: "a"})
+	r.no(r.c.DB().ForTests().ZRem(r.ctx, r.s.Keys().Retry, "a").Err())
+	r.no(r.c.DB().ForTests().ZAdd(r.ctx, r.s.Keys().Due, redis.Z{Score: at, Member: "a"}).Err())
+	mended, err := audit.Repair(r.ctx, r.c, audit.Fault{Kind: audit.TwoPlaces, Queue: r.q.Name, ID: "a"})
 	r.no(err)
 	eq(t, "mended", mended, false)
-	eq(t, "places", r.c.rdb().ZCard(r.ctx, r.s.keys.Due).Val(), 1)
-	_, err = r.c.Repair(r.ctx, Fault{Kind: WrongTime, Queue: r.q.Name, ID: "a"})
+	eq(t, "places", r.c.DB().ForTests().ZCard(r.ctx, r.s.Keys().Due).Val(), 1)
+	_, err = audit.Repair(r.ctx, r.c, audit.Fault{Kind: audit.WrongTime, Queue: r.q.Name, ID: "a"})
 	r.no(err)
-	r.find("a", Retrying)
+	r.find("a", browse.StateRetry)
 }
 
 // One record that cannot be read keeps no other job of the flight from waiting again (I2).
 func repairOfADamagedFlight(t *testing.T, b *backend) {
 	for name, back := range map[string]func(r *rig) error{
 		"repair": func(r *rig) error {
-			r.no(r.c.rdb().HDel(r.ctx, r.s.keys.Claim, "instance").Err())
-			return second(r.c.Repair(r.ctx, Fault{Kind: FlightUnowned, Queue: r.q.Name}))
+			r.no(r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Claim, "instance").Err())
+			return second(audit.Repair(r.ctx, r.c, audit.Fault{Kind: audit.FlightUnowned, Queue: r.q.Name}))
 		},
 		"release": func(r *rig) error { return second(r.claim.Release(r.ctx)) },
 		"seizure": func(r *rig) error {
@@ -67,16 +71,16 @@ func repairOfADamagedFlight(t *testing.T, b *backend) {
 			r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 			eq(t, "popped", len(r.pop(3).Jobs), 3)
 			r.push(job("b", "2"))
-			r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "b", "j0 5 2 9 0 2\n1 1:x").Err())
+			r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, "b", "j0 5 2 9 0 2\n1 1:x").Err())
 			if err := back(r); err != nil {
 				t.Error(err)
 			}
-			ids := append(r.c.rdb().LRange(r.ctx, r.s.keys.Suspects, 0, -1).Val(), r.c.rdb().LRange(r.ctx, r.s.keys.Ready, 0, -1).Val()...)
+			ids := append(r.c.DB().ForTests().LRange(r.ctx, r.s.Keys().Suspects, 0, -1).Val(), r.c.DB().ForTests().LRange(r.ctx, r.s.Keys().Ready, 0, -1).Val()...)
 			slices.Sort(ids)
 			eq(t, "waiting", ids, []string{"a", "b", "c"})
-			eq(t, "in flight", r.c.rdb().LLen(r.ctx, r.s.keys.Flight).Val(), 0)
+			eq(t, "in flight", r.c.DB().ForTests().LLen(r.ctx, r.s.Keys().Flight).Val(), 0)
 			eq(t, "moved aside", r.mend().Aside, 1)
-			eq(t, "what was parked", fmt.Sprintf("%q", dataOf(r.find("b", Ready).Payloads)), `["2"]`)
+			eq(t, "what was parked", fmt.Sprintf("%q", dataOf(r.find("b", browse.StateReady).Payloads)), `["2"]`)
 		})
 	}
 }

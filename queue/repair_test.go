@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
@@ -23,20 +27,20 @@ var repairTests = []testCase{
 	{"Repair_LeavesTheOnlyPlace", repairLeavesTheOnlyPlace},
 	{"Repair_OfADamagedFlight", repairOfADamagedFlight},
 	{"Repair_Anything", repairAnything},
-	{"Repair_EndsProbation", repairEndsProbation},
+	{"Repair_EndsQuarantine", repairEndsQuarantine},
 	{"Repair_OfAnEmptyFlight", repairOfAnEmptyFlight},
 	{"Repair_OfAFence", repairOfAFence},
 	{"Audit_Busy", auditBusy},
 }
 
 // mend repairs what the audit finds until it finds nothing more to repair.
-func (r *rig) mend() Audit {
+func (r *rig) mend() audit.Report {
 	r.t.Helper()
 	for range 5 {
 		found := r.audit()
 		done := false
 		for _, f := range found.Faults {
-			one, err := r.c.Repair(r.ctx, f)
+			one, err := audit.Repair(r.ctx, r.c, f)
 			r.no(err)
 			done = done || one
 		}
@@ -45,7 +49,7 @@ func (r *rig) mend() Audit {
 		}
 	}
 	r.t.Fatal("repairs found something to do five times")
-	return Audit{}
+	return audit.Report{}
 }
 
 func repairFaults(t *testing.T, b *backend) {
@@ -56,15 +60,15 @@ func repairFaults(t *testing.T, b *backend) {
 			before := r.payloads()
 			left := r.mend()
 			if one.left != (len(left.Faults) > 0) {
-				t.Errorf("after the repair: got these faults, want some: %t\n%s", one.left, left.lines())
+				t.Errorf("after the repair: got these faults, want some: %t\n%s", one.left, linesOf(left))
 			}
 			if lost := missing(before, r.payloads()); len(lost) > 0 && !one.left {
 				t.Errorf("lost payloads: %q (I2)", lost)
 			}
-			if one.want == DamagedRecord {
+			if one.want == audit.DamagedRecord {
 				eq(t, "moved aside", left.Aside, 1)
 			}
-			if _, err := r.s.readState(r.ctx); err != nil && !one.left {
+			if _, err := readState(r.s, r.ctx); err != nil && !one.left {
 				t.Errorf("the suite's own check: %v", err)
 			}
 		})
@@ -76,9 +80,9 @@ func repairFaults(t *testing.T, b *backend) {
 func (r *rig) payloads() map[string]bool {
 	r.t.Helper()
 	all := map[string]bool{}
-	k := &r.s.keys
+	k := r.s.Keys()
 	for _, hash := range []string{k.Jobs, k.Parked, k.Morgue, k.Aside} {
-		records, err := r.c.rdb().HGetAll(r.ctx, hash).Result()
+		records, err := r.c.DB().ForTests().HGetAll(r.ctx, hash).Result()
 		if err != nil {
 			continue // of another type: the payloads are elsewhere
 		}
@@ -95,7 +99,7 @@ func (r *rig) payloads() map[string]bool {
 			}
 		}
 	}
-	fields, err := r.c.rdb().HKeys(r.ctx, k.Spillx).Result()
+	fields, err := r.c.DB().ForTests().HKeys(r.ctx, k.Spillx).Result()
 	r.no(err)
 	for _, field := range fields {
 		if e, ok := packed.ParseSpill(field, false); ok {
@@ -123,34 +127,34 @@ func repairLooksAgain(t *testing.T, b *backend) {
 		r := corrupted(t, b, one)
 		stale := r.audit().Faults[0]
 		r.mend()
-		before, err := r.s.readRaw(r.ctx)
+		before, err := readRaw(r.s, r.ctx)
 		r.no(err)
-		mended, err := r.c.Repair(r.ctx, stale)
+		mended, err := audit.Repair(r.ctx, r.c, stale)
 		r.no(err)
-		after, err := r.s.readRaw(r.ctx)
+		after, err := readRaw(r.s, r.ctx)
 		r.no(err)
 		if was, is := fmt.Sprint(before.jobs.Val(), before.ready.Val()), fmt.Sprint(after.jobs.Val(), after.ready.Val()); mended || was != is {
 			t.Errorf("%s: repaired twice (%t): got %s, want %s", one.name, mended, is, was)
 		}
 	}
 	r := corrupted(t, b, corruptions()[0])
-	for _, f := range []Fault{{Kind: OrphanKey}, {Kind: "nonsense"}} {
-		if mended, err := r.c.Repair(r.ctx, f); mended || err != nil {
+	for _, f := range []audit.Fault{{Kind: audit.OrphanKey}, {Kind: "nonsense"}} {
+		if mended, err := audit.Repair(r.ctx, r.c, f); mended || err != nil {
 			t.Errorf("%s: got %t, %v, want nothing done", f.Kind, mended, err)
 		}
 	}
-	if _, err := r.c.Repair(r.ctx, Fault{Kind: NoEntry, Queue: r.q.Name, Shard: 7}); err == nil {
+	if _, err := audit.Repair(r.ctx, r.c, audit.Fault{Kind: audit.NoEntry, Queue: r.q.Name, Shard: 7}); err == nil {
 		t.Error("a shard that is not there: got nil, want an error")
 	}
 }
 
 // repairKeepsThePlace: which of two places is kept.
 func repairKeepsThePlace(t *testing.T, b *backend) {
-	for name, want := range map[string]State{
-		"entry to pass over lost": Scheduled, "ready and to be passed over": Ready, "entry to pass over not marked": Scheduled,
-		"to be passed over, twice ready": Scheduled,
-		"ready and due":                  Scheduled, "ready and blocked": Waiting, "ready and suspect": Ready, "flying and ready": InFlight,
-		"ready entry lost": Ready, "retry entry lost": Retrying, "failed among the fresh": Retrying,
+	for name, want := range map[string]browse.State{
+		"entry to pass over lost": browse.StateScheduled, "ready and to be passed over": browse.StateReady, "entry to pass over not marked": browse.StateScheduled,
+		"to be passed over, twice ready": browse.StateScheduled,
+		"ready and due":                  browse.StateScheduled, "ready and blocked": browse.StateBlocked, "ready and suspect": browse.StateReady, "flying and ready": browse.StateInFlight,
+		"ready entry lost": browse.StateReady, "retry entry lost": browse.StateRetry, "failed among the fresh": browse.StateRetry,
 	} {
 		all := corruptions()
 		one := all[slices.IndexFunc(all, func(c corruption) bool { return c.name == name })]
@@ -164,49 +168,50 @@ func repairMergesWhatWasParked(t *testing.T, b *backend) {
 	all := corruptions()
 	r := corrupted(t, b, all[slices.IndexFunc(all, func(c corruption) bool { return c.name == "parked without a flight" })])
 	r.mend()
-	job := r.find("r", Ready)
+	job := r.find("r", browse.StateReady)
 	eq(t, "payloads", fmt.Sprintf("%q", dataOf(job.Payloads)), `["new" "r"]`)
 }
 
-// repairEndsProbation: an id that leaves probation by a repair is counted no more, or the shard
+// repairEndsQuarantine: an id that leaves quarantine by a repair is counted no more, or the shard
 // would wait for it.
-func repairEndsProbation(t *testing.T, b *backend) {
+func repairEndsQuarantine(t *testing.T, b *backend) {
 	for name, do := range map[string]func(*rig) error{
-		"record lost": func(r *rig) error { return r.c.rdb().HDel(r.ctx, r.s.keys.Jobs, "a").Err() },
-		"deleted":     func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "a", "x").Err() },
-		"damaged":     func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "a", "damaged").Err() },
+		"record lost": func(r *rig) error { return r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Jobs, "a").Err() },
+		"deleted":     func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, "a", "x").Err() },
+		"damaged":     func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, "a", "damaged").Err() },
 	} {
 		c := b.open(t)
 		r := rigOn(t, c)
-		lease(t, c, "n/1", "n/2")
+		takeLeases(t, c, "n/1", "n/2")
 		r.own(Fresh)
 		r.push(job("a", "1"), job("b", "1"))
 		r.popOne("a")
 		r.own(Seize)
 		r.no(do(r))
 		for _, f := range r.audit().Faults { // once: what a repair breaks is not mended
-			_, err := r.c.Repair(r.ctx, f)
+			_, err := audit.Repair(r.ctx, r.c, f)
 			r.no(err)
 		}
-		if left := r.audit().lines(); left != "" {
+		if left := linesOf(r.audit()); left != "" {
 			t.Errorf("%s: left after the repair:\n%s", name, left)
 		}
 		r.popOne("b")
 	}
 }
 
-// repairOfAnEmptyFlight: nobody owns the shard, and its claim counts flights of which nothing is left.
+// repairOfAnEmptyFlight: nobody owns the shard, and its claim counts flights of which nothing is
+// left.
 func repairOfAnEmptyFlight(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
-	r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "fence", 7, "#3", 1, "@3", 5).Err())
+	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", 7, "#3", 1, "@3", 5).Err())
 	found := r.audit().Faults
 	eq(t, "faults", len(found), 1)
 	for _, want := range []bool{true, false} {
-		mended, err := r.c.Repair(r.ctx, found[0])
+		mended, err := audit.Repair(r.ctx, r.c, found[0])
 		r.no(err)
 		eq(t, "mended", mended, want)
 	}
-	eq(t, "left", r.audit().lines(), "")
+	eq(t, "left", linesOf(r.audit()), "")
 }
 
 // repairOfAFence: a fence that is no number keeps every node out; a repair waits until its holder
@@ -215,33 +220,33 @@ func repairOfAFence(t *testing.T, b *backend) {
 	for _, fence := range []string{"soon", "", "9007199254740993"} {
 		c := b.open(t)
 		r := rigOn(t, c)
-		held, err := c.TakeLease(r.ctx, "n/1", []byte("i"), []byte("v"), time.Hour)
+		held, err := c.Leases().Take(r.ctx, "n/1", []byte("i"), []byte("v"), time.Hour)
 		r.no(err)
 		r.own(Fresh)
 		r.push(job("a", "1"), job("b", "1"))
 		r.popOne("a")
 		r.push(job("a", "2"))
-		r.no(c.rdb().HSet(r.ctx, r.s.keys.Claim, "fence", fence).Err())
+		r.no(c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", fence).Err())
 		repair := func(want bool) {
 			t.Helper()
 			found := r.audit().Faults
-			if len(found) == 0 || found[0].Kind != ClaimDamaged {
-				t.Fatalf("fence %q: got faults %v, want %s", fence, found, ClaimDamaged)
+			if len(found) == 0 || found[0].Kind != audit.ClaimDamaged {
+				t.Fatalf("fence %q: got faults %v, want %s", fence, found, audit.ClaimDamaged)
 			}
-			mended, err := c.Repair(r.ctx, found[0])
+			mended, err := audit.Repair(r.ctx, c, found[0])
 			r.no(err)
 			eq(t, fmt.Sprintf("fence %q: mended", fence), mended, want)
 		}
 		repair(false)
 		r.no(held.Drop(r.ctx))
 		repair(true)
-		lease(t, c, "n/2")
+		takeLeases(t, c, "n/2")
 		r.own(Fresh)
 		eq(t, "popped", show(r.pop(5).Jobs...), "a[1 2] b[1]")
 		// A shard that nobody owns can be as stuck.
 		_, err = r.claim.Release(r.ctx)
 		r.no(err)
-		r.no(c.rdb().HSet(r.ctx, r.s.keys.Claim, "fence", fence).Err())
+		r.no(c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", fence).Err())
 		repair(true)
 		r.own(Fresh)
 	}
@@ -255,7 +260,7 @@ func repairAnything(t *testing.T, b *backend) {
 		if b.mini && rapid.Uint64().Draw(rt, "embedded")%8 != 0 {
 			return // as in testModel
 		}
-		m := newMachine(rt, t.Context(), client.rename(b.name()))
+		m := newMachine(rt, t.Context(), Rename(client, b.name()))
 		steps := map[string]func(*rapid.T){
 			"push": m.push, "pop": m.popNext, "ack": m.ack, "nack": m.nack, "bury": m.bury, "admin": m.admin, "recover": m.recover,
 		}
@@ -265,23 +270,23 @@ func repairAnything(t *testing.T, b *backend) {
 			m.compare(rt)
 		}
 		for n := range m.instances {
-			lease(t, m.q.c, fmt.Sprint("n/", n+1))
+			takeLeases(t, ClientOf(m.q), fmt.Sprint("n/", n+1))
 		}
-		r := &rig{t: t, ctx: m.ctx, c: m.q.c, q: m.q, s: m.q.Shard(0)}
+		r := &rig{t: t, ctx: m.ctx, c: ClientOf(m.q), q: m.q, s: m.q.Shard(0)}
 		if got := r.audit(); len(got.Faults) > 0 {
-			rt.Fatalf("before it is broken:\n%s", got.lines())
+			rt.Fatalf("before it is broken:\n%s", linesOf(got))
 		}
 		for range rapid.IntRange(1, 6).Draw(rt, "breaks") {
 			m.smash(rt)
 		}
 		before := r.payloads()
 		if got := r.mend(); len(got.Faults) > 0 {
-			rt.Fatalf("after the repair:\n%s", got.lines())
+			rt.Fatalf("after the repair:\n%s", linesOf(got))
 		}
 		if lost := missing(before, r.payloads()); len(lost) > 0 {
 			rt.Fatalf("lost payloads: %q (I2)", lost)
 		}
-		if _, err := r.s.readState(m.ctx); err != nil {
+		if _, err := readState(r.s, m.ctx); err != nil {
 			rt.Fatalf("the suite's own check: %v", err)
 		}
 	})
@@ -291,33 +296,33 @@ func repairAnything(t *testing.T, b *backend) {
 func (m *machine) smash(t *rapid.T) {
 	s := m.q.Shard(0)
 	id := drawID.Draw(t, "id")
-	busy := s.c.rdb().LPos(m.ctx, s.keys.Flight, id, lposAny).Err() == nil
-	key := rapid.SampledFrom([]string{s.keys.Due, s.keys.Retry, s.keys.Blocked, s.keys.Dead}).Draw(t, "set")
+	busy := s.DB().ForTests().LPos(m.ctx, s.Keys().Flight, id, lposAny).Err() == nil
+	key := rapid.SampledFrom([]string{s.Keys().Due, s.Keys().Retry, s.Keys().Blocked, s.Keys().Dead}).Draw(t, "set")
 	ways := map[string]func() error{
-		"entry":   func() error { return s.c.rdb().RPush(m.ctx, s.keys.Ready, id).Err() },
-		"head":    func() error { return s.c.rdb().LPush(m.ctx, s.keys.Ready, id).Err() },
-		"lost":    func() error { return s.c.rdb().LRem(m.ctx, s.keys.Ready, 0, id).Err() },
-		"unset":   func() error { return s.c.rdb().ZRem(m.ctx, key, id).Err() },
-		"set":     func() error { return s.c.rdb().ZAdd(m.ctx, key, zAt(id)).Err() },
-		"crash":   func() error { return s.c.rdb().HSet(m.ctx, s.keys.Crashes, id, 2).Err() },
-		"excuse":  func() error { return s.c.rdb().HDel(m.ctx, s.keys.Crashes, id).Err() },
-		"suspect": func() error { return s.c.rdb().RPush(m.ctx, s.keys.Suspects, id).Err() },
-		"mark":    func() error { return s.c.rdb().HSet(m.ctx, s.keys.Stale, id, 1).Err() },
-		"unmark":  func() error { return s.c.rdb().HDel(m.ctx, s.keys.Stale, id).Err() },
-		"late":    func() error { return s.c.rdb().HSet(m.ctx, s.keys.Late, id, 1).Err() },
-		"unlate":  func() error { return s.c.rdb().HDel(m.ctx, s.keys.Late, id).Err() },
-		"counts":  func() error { return s.c.rdb().HSet(m.ctx, s.keys.Count, "tombs", 9, "morgue", 9).Err() },
+		"entry":   func() error { return s.DB().ForTests().RPush(m.ctx, s.Keys().Ready, id).Err() },
+		"head":    func() error { return s.DB().ForTests().LPush(m.ctx, s.Keys().Ready, id).Err() },
+		"lost":    func() error { return s.DB().ForTests().LRem(m.ctx, s.Keys().Ready, 0, id).Err() },
+		"unset":   func() error { return s.DB().ForTests().ZRem(m.ctx, key, id).Err() },
+		"set":     func() error { return s.DB().ForTests().ZAdd(m.ctx, key, zAt(id)).Err() },
+		"crash":   func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().Crashes, id, 2).Err() },
+		"excuse":  func() error { return s.DB().ForTests().HDel(m.ctx, s.Keys().Crashes, id).Err() },
+		"suspect": func() error { return s.DB().ForTests().RPush(m.ctx, s.Keys().Suspects, id).Err() },
+		"mark":    func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().Stale, id, 1).Err() },
+		"unmark":  func() error { return s.DB().ForTests().HDel(m.ctx, s.Keys().Stale, id).Err() },
+		"late":    func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().Late, id, 1).Err() },
+		"unlate":  func() error { return s.DB().ForTests().HDel(m.ctx, s.Keys().Late, id).Err() },
+		"counts":  func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().Count, "tombs", 9, "morgue", 9).Err() },
 		"park": func() error {
-			if record := s.c.rdb().HGet(m.ctx, s.keys.Jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
+			if record := s.DB().ForTests().HGet(m.ctx, s.Keys().Jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
 				return nil
 			}
-			return s.c.rdb().HSet(m.ctx, s.keys.Parked, id, "j-1 5 1 4 0 2\n7 4:left").Err()
+			return s.DB().ForTests().HSet(m.ctx, s.Keys().Parked, id, "j-1 5 1 4 0 2\n7 4:left").Err()
 		},
 		"record": func() error {
-			if record := s.c.rdb().HGet(m.ctx, s.keys.Jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
+			if record := s.DB().ForTests().HGet(m.ctx, s.Keys().Jobs, id).Val(); busy || strings.HasPrefix(record, "s") {
 				return nil // its payloads would be of nobody
 			}
-			return s.c.rdb().HSet(m.ctx, s.keys.Jobs, id, "damaged").Err()
+			return s.DB().ForTests().HSet(m.ctx, s.Keys().Jobs, id, "damaged").Err()
 		},
 	}
 	if err := ways[rapid.SampledFrom(slices.Sorted(maps.Keys(ways))).Draw(t, "way")](); err != nil {

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,7 +18,8 @@ import (
 // Requests that come twice. In a Redis Cluster go-redis repeats what it got no answer to, whatever
 // MaxRetries says. The model (property_test.go) holds for queues whose scripts all come twice.
 
-// twice sends each script a second time, if the context is one of [repeated]. The first answer counts.
+// twice sends each script a second time, if the context is one of [repeated]. The first answer
+// counts.
 type twice struct{}
 
 type twiceKey struct{}
@@ -67,28 +71,28 @@ var repeatTests = []testCase{
 // repeatClusterKeys: what is not a shard's.
 func repeatClusterKeys(t *testing.T, b *backend) {
 	c := b.open(t)
-	c.rdb().AddHook(twice{})
+	c.DB().ForTests().AddHook(twice{})
 	ctx := repeated(t.Context())
 	swap := func(old, next string, want bool) {
 		t.Helper()
-		got, err := c.Record().CompareAndSet(ctx, []byte(old), []byte(next))
+		got, err := c.Leases().Record().CompareAndSet(ctx, []byte(old), []byte(next))
 		eq(t, fmt.Sprintf("record %q to %q", old, next), fmt.Sprint(got, err), fmt.Sprint(want, nil))
 	}
 	swap("", "one", true)
 	swap("one", "two", true)
 	swap("one", "three", false)
-	marked, err := c.Mark(time.Hour).Renew(ctx, []byte("two"), []byte("mark"))
+	marked, err := c.Leases().Mark(time.Hour).Renew(ctx, []byte("two"), []byte("mark"))
 	eq(t, "mark", fmt.Sprint(marked, err), "true <nil>")
 	swap("two", "", true)
-	if _, err := c.TakeLease(ctx, "n/1", []byte("id"), []byte("v"), time.Hour); err != nil {
+	if _, err := c.Leases().Take(ctx, "n/1", []byte("id"), []byte("v"), time.Hour); err != nil {
 		t.Error(err)
 	}
 	if _, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: 1}); err != nil {
 		t.Fatal(err)
 	}
 	for _, paused := range []bool{true, false} {
-		err := c.setPaused(ctx, "q", paused)
-		entries, err2 := c.Registry(ctx)
+		err := map[bool]func(context.Context, string) error{true: c.Registry().Pause, false: c.Registry().Resume}[paused](ctx, "q")
+		entries, err2 := c.Registry().Entries(ctx)
 		eq(t, "paused", fmt.Sprint(entries["q"].Paused, err, err2), fmt.Sprint(paused, nil, nil))
 	}
 }
@@ -96,19 +100,19 @@ func repeatClusterKeys(t *testing.T, b *backend) {
 // repeatSkip: one request buries one payload, and none of an id whose turn comes anyhow.
 func repeatSkip(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.c.rdb().AddHook(twice{})
+	r.c.DB().ForTests().AddHook(twice{})
 	r.ctx = repeated(r.ctx)
 	r.push(job("a", "1"), job("a", "2"), job("a", "3"))
 	_, flight := r.popOne("a")
 	r.bury(flight, "a", Block)
-	n, err := r.q.KillOldest(r.ctx, Anywhere, "a")
+	n, err := browse.Of(r.q).BuryOldest(r.ctx, browse.Anywhere, "a")
 	eq(t, "skipped", fmt.Sprint(n, err), "1 <nil>")
-	eq(t, "left", fmt.Sprintf("%s", dataOf(r.find("a", Ready).Payloads)), "[2 3]")
-	n, err = r.q.KillOldest(r.ctx, Anywhere, "a")
+	eq(t, "left", fmt.Sprintf("%s", dataOf(r.find("a", browse.StateReady).Payloads)), "[2 3]")
+	n, err = browse.Of(r.q).BuryOldest(r.ctx, browse.Anywhere, "a")
 	eq(t, "skipped of a job that is due", fmt.Sprint(n, err), "0 <nil>")
 	a, flight := r.popOne("a")
 	r.push(job("a", "4"), job("a", "5"))
-	n, err = r.q.KillOldest(r.ctx, Anywhere, "a")
+	n, err = browse.Of(r.q).BuryOldest(r.ctx, browse.Anywhere, "a")
 	eq(t, "skipped of a flight", fmt.Sprint(n, err), "0 <nil>")
 	eq(t, "popped", show(a), "a[2 3]")
 	r.ack(flight, "a")
@@ -118,7 +122,7 @@ func repeatSkip(t *testing.T, b *backend) {
 // repeatCrashes: seizures, each sent twice, count one crash each.
 func repeatCrashes(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.c.rdb().AddHook(twice{})
+	r.c.DB().ForTests().AddHook(twice{})
 	r.ctx = repeated(r.ctx)
 	r.push(job("a", "1"))
 	for want := range 4 {
@@ -126,7 +130,7 @@ func repeatCrashes(t *testing.T, b *backend) {
 		r.no(err)
 		eq(t, "popped", show(p.Jobs...), "a[1]")
 		r.own(Seize)
-		_, crashes := r.probation()
+		_, crashes := r.quarantine()
 		eq(t, "crashes", crashes["a"], want)
 	}
 }

@@ -1,8 +1,10 @@
-package queue
+package queue_test
 
 import (
 	"strings"
 	"testing"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/redis/go-redis/v9"
 
@@ -20,7 +22,7 @@ func TestClaimWaitsForReplica(t *testing.T) {
 	defer replica.Close()
 	for i := range 20 {
 		claim := r.own(Seize)
-		holder, err := replica.HGet(r.ctx, r.s.keys.Claim, "fence").Int64()
+		holder, err := replica.HGet(r.ctx, r.s.Keys().Claim, "fence").Int64()
 		if err != nil || holder != claim.Fence || claim.Unreplicated {
 			t.Fatalf("claim %d: the replica has fence %d, %v, want %d; unreplicated: %v", i, holder, err, claim.Fence, claim.Unreplicated)
 		}
@@ -42,7 +44,7 @@ func TestClaimWithoutReplicas(t *testing.T) {
 			t.Error("a Redis without replicas has not replicated a claim")
 		}
 	}
-	if stats := r.c.rdb().Info(r.ctx, "commandstats").Val(); strings.Contains(stats, "cmdstat_wait:") {
+	if stats := r.c.DB().ForTests().Info(r.ctx, "commandstats").Val(); strings.Contains(stats, "cmdstat_wait:") {
 		t.Errorf("got %s, want no WAIT", stats)
 	}
 }

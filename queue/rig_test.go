@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -35,7 +38,7 @@ func rigOn(t *testing.T, c *Client) *rig {
 	q := newQueue(t, c, 1)
 	r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: q.Shard(0)}
 	t.Cleanup(func() {
-		if _, err := r.s.readState(context.WithoutCancel(r.ctx)); err != nil && !t.Failed() {
+		if _, err := readState(r.s, context.WithoutCancel(r.ctx)); err != nil && !t.Failed() {
 			t.Errorf("at the end: %v", err)
 		}
 	})
@@ -129,9 +132,9 @@ func (r *rig) bury(flight int64, id string, policy Policy) {
 }
 
 // find returns a job that must be in this state.
-func (r *rig) find(id string, state State) Listed {
+func (r *rig) find(id string, state browse.State) browse.Listed {
 	r.t.Helper()
-	found, ok, err := r.q.Job(r.ctx, id)
+	found, ok, err := browse.Of(r.q).Job(r.ctx, id)
 	r.no(err)
 	if !ok || found.State != state {
 		r.t.Fatalf("job %s: got %v, %s, want %s", id, ok, found.State, state)
@@ -141,7 +144,7 @@ func (r *rig) find(id string, state State) Listed {
 
 func (r *rig) gone(id string) {
 	r.t.Helper()
-	if found, ok, err := r.q.Job(r.ctx, id); err != nil || ok {
+	if found, ok, err := browse.Of(r.q).Job(r.ctx, id); err != nil || ok {
 		r.t.Fatalf("job %s: got %+v, %v, want none", id, found, err)
 	}
 }
@@ -176,4 +179,12 @@ func near(t *testing.T, what string, got time.Time, d time.Duration) {
 	if off := time.Until(got) - d; off > time.Minute || off < -time.Minute {
 		t.Errorf("%s: got %s, want %s from now", what, got, d)
 	}
+}
+
+// anyOf are ids as arguments of a script.
+func anyOf(ids []string) (args []any) {
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	return args
 }

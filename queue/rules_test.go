@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"errors"
@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"pgregory.net/rapid"
 
@@ -66,14 +69,14 @@ func ruleNewIntoQueued(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("later", "1", in(2*time.Hour)))
 	r.push(job("later", "2"), job("later", "3", in(time.Hour)))
-	later := r.find("later", Scheduled)
+	later := r.find("later", browse.StateScheduled)
 	near(t, "due time", later.PerformAt, 2*time.Hour)
 
 	r.push(job("failed", "1"))
 	_, flight := r.popOne("failed")
 	r.nack(flight, "failed", Retry, 4, 3*time.Hour)
 	r.push(job("failed", "2"))
-	failed := r.find("failed", Retrying)
+	failed := r.find("failed", browse.StateRetry)
 	near(t, "due time", failed.PerformAt, 3*time.Hour)
 	eq(t, "retry count", failed.RetryCount, 4)
 	eq(t, "error", failed.Error, "boom")
@@ -86,7 +89,7 @@ func ruleFailedIntoQueued(t *testing.T, b *backend) {
 	_, flight := r.popOne("a")
 	r.push(job("a", "y", score(1), in(9*time.Hour)), job("a", "x", score(0)))
 	r.nack(flight, "a", Retry, 7, time.Hour)
-	a := r.find("a", Retrying)
+	a := r.find("a", browse.StateRetry)
 	near(t, "due time", a.PerformAt, time.Hour)
 	eq(t, "retry count", a.RetryCount, 7)
 	eq(t, "payloads", fmt.Sprint(a.Payloads), fmt.Sprint([]lowkiq.Payload{{Score: 0, Data: []byte("x")}, {Score: 1, Data: []byte("y")}}))
@@ -98,7 +101,7 @@ func rulePostpone(t *testing.T, b *backend) {
 	p := r.pop(2)
 	r.push(job("c", "1"))
 	r.nack(p.Flight, "a", Postpone, 3, time.Hour)
-	a := r.find("a", Scheduled)
+	a := r.find("a", browse.StateScheduled)
 	near(t, "due time", a.PerformAt, time.Hour)
 	eq(t, "retry count", a.RetryCount, -1)
 	r.nack(p.Flight, "b", Return, 3, time.Hour)
@@ -111,10 +114,10 @@ func ruleMorgueIntoQueued(t *testing.T, b *backend) {
 	_, flight := r.popOne("a")
 	r.bury(flight, "a", Bury)
 	r.push(job("a", "new", score(0), in(time.Hour)), job("a", "dead", score(2)))
-	n, err := r.q.Requeue(r.ctx, "a")
+	n, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
 	r.no(err)
 	eq(t, "requeued", n, 1)
-	a := r.find("a", Ready)
+	a := r.find("a", browse.StateReady)
 	near(t, "due time", a.PerformAt, 0)
 	eq(t, "retry count", a.RetryCount, -1)
 	eq(t, "payloads", fmt.Sprint(a.Payloads), fmt.Sprint([]lowkiq.Payload{{Score: 0, Data: []byte("new")}, {Score: 1, Data: []byte("dead")}}))
@@ -126,12 +129,12 @@ func ruleSkip(t *testing.T, b *backend) {
 	r.push(job("a", "2", score(2)), job("a", "1", score(1)), job("a", "1b", score(1)))
 	_, flight := r.popOne("a")
 	r.bury(flight, "a", Skip)
-	a := r.find("a", Ready)
+	a := r.find("a", browse.StateReady)
 	eq(t, "left", show(a.Job), "a[1b 2]")
 	eq(t, "retry count", a.RetryCount, -1)
 	eq(t, "error", a.Error, "exhausted")
 	near(t, "due time", a.PerformAt, 0)
-	dead := whole(t, r.q, Query{State: Dead})
+	dead := whole(t, r.q, browse.Query{State: browse.StateMorgue})
 	eq(t, "morgue", show(dead[0].Job), "a[1]")
 	eq(t, "morgue's error", dead[0].Error, "exhausted")
 	eq(t, "morgue's retry count", dead[0].RetryCount, 25)
@@ -143,10 +146,10 @@ func ruleBury(t *testing.T, b *backend) {
 	_, flight := r.popOne("a")
 	r.push(job("a", "3", in(time.Hour)))
 	r.bury(flight, "a", Bury)
-	a := r.find("a", Scheduled) // never tried: a fresh job, with its own due time
+	a := r.find("a", browse.StateScheduled) // never tried: a fresh job, with its own due time
 	eq(t, "left", show(a.Job), "a[3]")
 	near(t, "due time", a.PerformAt, time.Hour)
-	dead := whole(t, r.q, Query{State: Dead})
+	dead := whole(t, r.q, browse.Query{State: browse.StateMorgue})
 	eq(t, "morgue", show(dead[0].Job), "a[1 2]")
 	stats, err := r.q.Stats(r.ctx)
 	r.no(err)
@@ -160,19 +163,19 @@ func ruleBlock(t *testing.T, b *backend) {
 	r.push(job("a", "2"))
 	r.bury(flight, "a", Block)
 	r.push(job("a", "3"))
-	n, err := r.q.RunNow(r.ctx, "a")
+	n, err := browse.Of(r.q).RunNow(r.ctx, "a")
 	r.no(err)
 	eq(t, "run now", n, 0)
 	eq(t, "popped", show(r.drain()...), "")
-	eq(t, "accumulated", show(r.find("a", Waiting).Job), "a[1 2 3]")
-	n, err = r.q.KillOldest(r.ctx, Waiting, "a")
+	eq(t, "accumulated", show(r.find("a", browse.StateBlocked).Job), "a[1 2 3]")
+	n, err = browse.Of(r.q).BuryOldest(r.ctx, browse.StateBlocked, "a")
 	r.no(err)
 	eq(t, "skipped", n, 1)
 	eq(t, "goes on", show(r.drain()...), "a[2 3]")
 	r.push(job("b", "1"))
 	_, flight = r.popOne("b")
 	r.bury(flight, "b", Block)
-	_, err = r.q.Unblock(r.ctx, "b")
+	_, err = browse.Of(r.q).Requeue(r.ctx, browse.StateBlocked, "b")
 	r.no(err)
 	eq(t, "unblocked", show(r.drain()...), "b[1]")
 }
@@ -182,11 +185,11 @@ func ruleParked(t *testing.T, b *backend) {
 	r.push(job("past", "1"), job("future", "1"))
 	p := r.pop(2)
 	r.push(job("past", "2", in(-time.Hour)), job("future", "2", in(time.Hour)))
-	eq(t, "parked", r.find("past", InFlight).Parked, 1)
+	eq(t, "parked", r.find("past", browse.StateInFlight).Parked, 1)
 	eq(t, "popped while in flight", show(r.drain()...), "")
 	r.ack(p.Flight, "past", "future")
-	near(t, "due time", r.find("past", Ready).PerformAt, 0)
-	near(t, "due time", r.find("future", Scheduled).PerformAt, time.Hour)
+	near(t, "due time", r.find("past", browse.StateReady).PerformAt, 0)
+	near(t, "due time", r.find("future", browse.StateScheduled).PerformAt, time.Hour)
 	eq(t, "due", show(r.drain()...), "past[2]")
 }
 
@@ -228,7 +231,7 @@ func ruleDefaultScores(t *testing.T, b *backend) {
 	rise("as the clock goes")
 	// Redis's clock was ahead an hour ago: scores go on from where they were.
 	ahead := time.Now().Add(time.Hour).UnixMicro()
-	r.no(r.c.rdb().HSet(r.ctx, r.s.keys.Count, "last", ahead).Err())
+	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Count, "last", ahead).Err())
 	rise("after the clock went back")
 	if last < float64(ahead)/1e6 {
 		t.Errorf("score: got %v, want more than the last one, %v", last, float64(ahead)/1e6)
@@ -256,7 +259,7 @@ func ruleLimits(t *testing.T, b *backend) {
 		}
 	}
 	eq(t, "equal payload merged", results[3].Merged, true)
-	eq(t, "others stored", show(r.find("ok", Ready).Job), "ok[1 2]")
+	eq(t, "others stored", show(r.find("ok", browse.StateReady).Job), "ok[1 2]")
 	r.gone("big")
 }
 
@@ -277,9 +280,9 @@ func ruleMergesDropNothing(t *testing.T, b *backend) {
 func ruleFlightAlone(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	actions := map[string]func(...string) (int, error){
-		"delete":  func(ids ...string) (int, error) { return r.q.Delete(r.ctx, Anywhere, ids...) },
-		"kill":    func(ids ...string) (int, error) { return r.q.Kill(r.ctx, Anywhere, ids...) },
-		"run now": func(ids ...string) (int, error) { return r.q.RunNow(r.ctx, ids...) },
+		"delete":  func(ids ...string) (int, error) { return browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...) },
+		"kill":    func(ids ...string) (int, error) { return browse.Of(r.q).Bury(r.ctx, browse.Anywhere, ids...) },
+		"run now": func(ids ...string) (int, error) { return browse.Of(r.q).RunNow(r.ctx, ids...) },
 	}
 	for name, act := range actions {
 		id := "id " + name
@@ -292,11 +295,11 @@ func ruleFlightAlone(t *testing.T, b *backend) {
 		n, err = act(id)
 		r.no(err)
 		eq(t, name+" of what was parked", n, 1)
-		eq(t, name+": still flying", show(r.find(id, InFlight).Job), id+"[flying]")
+		eq(t, name+": still flying", show(r.find(id, browse.StateInFlight).Job), id+"[flying]")
 		eq(t, name+": acked", r.ack(flight, id), 1)
 		if name == "run now" {
 			eq(t, "run now: due", show(r.drain()...), id+"[parked]")
-		} else if found, ok, _ := r.q.Job(r.ctx, id); ok && found.State != Dead {
+		} else if found, ok, _ := browse.Of(r.q).Job(r.ctx, id); ok && found.State != browse.StateMorgue {
 			t.Errorf("%s: got %+v, want nothing waiting", name, found)
 		}
 	}
@@ -312,7 +315,8 @@ func ruleScoreBits(t *testing.T, b *backend) {
 		want := rapid.Float64().Filter(func(f float64) bool { return !math.IsInf(f, 0) && !math.IsNaN(f) }).Draw(rt, "score")
 		n++
 		id := fmt.Sprint("id", n)
-		// A record of one, one with a due time, one of several, a crowded one; through a flight and back.
+		// A record of one, one with a due time, one of several, a crowded one; through a flight and
+		// back.
 		r.push(job(id, "x", score(want)), job(id+"at", "x", score(want), in(-time.Hour)), job(id+"two", "x", score(want)), job(id+"two", "y", score(want)))
 		for i := range 33 {
 			r.push(job(id+"crowd", fmt.Sprint(i), score(want)))
@@ -360,14 +364,14 @@ func ruleAnyBytes(t *testing.T, b *backend) {
 	}
 }
 
-// crashFree ends everybody's probation.
+// crashFree ends everybody's quarantine.
 func (r *rig) crashFree() {
 	r.t.Helper()
-	pipe := r.c.rdb().Pipeline()
-	ids := r.c.rdb().LRange(r.ctx, r.s.keys.Suspects, 0, -1).Val()
-	pipe.Del(r.ctx, r.s.keys.Suspects, r.s.keys.Crashes)
+	pipe := r.c.DB().ForTests().Pipeline()
+	ids := r.c.DB().ForTests().LRange(r.ctx, r.s.Keys().Suspects, 0, -1).Val()
+	pipe.Del(r.ctx, r.s.Keys().Suspects, r.s.Keys().Crashes)
 	for _, id := range ids {
-		pipe.RPush(r.ctx, r.s.keys.Ready, id)
+		pipe.RPush(r.ctx, r.s.Keys().Ready, id)
 	}
 	_, err := pipe.Exec(r.ctx)
 	r.no(err)
@@ -381,7 +385,7 @@ func ruleDueOrder(t *testing.T, b *backend) {
 	p := r.pop(1)
 	eq(t, "popped", show(p.Jobs...), "first[1]")
 	near(t, "next", p.Next, 30*time.Minute)
-	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (70 * time.Minute).Microseconds()))
+	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (70 * time.Minute).Microseconds()))
 	eq(t, "popped", show(r.drain()...), "long ago[1] b[1] c[1]")
-	near(t, "late", r.find("late", Scheduled).PerformAt, 20*time.Minute)
+	near(t, "late", r.find("late", browse.StateScheduled).PerformAt, 20*time.Minute)
 }

@@ -15,14 +15,14 @@ type Cause string
 
 // The causes of a claim.
 const (
-	Fresh Cause = "fresh" // nobody owns the shard
+	Fresh Cause = "fresh" // no instance owns the shard
 	Self  Cause = "self"  // an earlier instance of this process owned it, and its handlers have returned
 	Seize Cause = "seize" // its owner's lease is missing, and the owner is proven or presumed dead
 )
 
 // Owner reads who holds the shard.
 func (s *Shard) Owner(ctx context.Context) (Owner, error) {
-	owners, err := s.c.Owners(ctx, []*Shard{s})
+	owners, err := readOwners(ctx, s.registry.db, []*Shard{s})
 	if err != nil {
 		return Owner{}, err
 	}
@@ -31,11 +31,15 @@ func (s *Shard) Owner(ctx context.Context) (Owner, error) {
 
 // Owners reads who holds the shards, in one round trip.
 func (c *Client) Owners(ctx context.Context, shards []*Shard) ([]Owner, error) {
+	return readOwners(ctx, c.db, shards)
+}
+
+func readOwners(ctx context.Context, db *redisdb.DB, shards []*Shard) ([]Owner, error) {
 	cmds := make([]redisdb.Cmd, len(shards))
 	for i, s := range shards {
 		cmds[i] = redisdb.Cmd{"HMGET", s.keys.Claim, "instance", "fence"}
 	}
-	replies, err := c.db.Pipeline(ctx, "read claims", cmds...)
+	replies, err := db.Pipeline(ctx, "read claims", cmds...)
 	if err != nil {
 		return nil, err
 	}
@@ -65,21 +69,23 @@ type Claim struct {
 	// Unreplicated: there are replicas, and none had confirmed the claim after 100 ms.
 	Unreplicated bool
 
-	popped int64 // number of the last answered pop
-	pop    []string
-	fence  string
+	popped  int64 // number of the last answered pop
+	deep    bool  // it left ids in the ready list
+	unasked int   // so many pops do not ask the shared script, as it could not serve the shard
+	pop     []string
+	fence   string
 }
 
 // Claim makes instance the owner, provided the claim is still as seen. ErrHeld says
 // that it is not, or that another instance holds it and cause is Fresh. After any
 // other error the result is unknown: read the owner again.
 //
-// Whoever seizes must know beforehand that the owner's lease is gone; expired leases
+// The caller that seizes must know beforehand that the owner's lease is gone; expired leases
 // never return, so that knowledge cannot go stale (I1).
 //
 // With replicas attached it waits up to 100 ms for one of them.
 func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Owner) (*Claim, error) {
-	reply, confirmed, err := s.c.db.RunReplicated(ctx, s.c.db.Scripts.Claim, s.keys.ForClaim(), instance, string(cause), strconv.FormatInt(seen.Fence, 10), seen.Instance)
+	reply, confirmed, err := s.registry.db.RunReplicated(ctx, s.registry.db.Scripts.Claim, s.keys.For(s.registry.db.Scripts.Claim), instance, string(cause), strconv.FormatInt(seen.Fence, 10), seen.Instance)
 	if err != nil {
 		return nil, fmt.Errorf("shard %s: %w", s, err)
 	}
@@ -111,11 +117,11 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 	return claim, nil
 }
 
-// resume takes the flights of an earlier claim back, some at a time: Redis serves nobody else meanwhile. A pop
-// that finds them half-way does so, too.
+// resume takes the flights of an earlier claim back, some at a time: Redis serves no other client
+// meanwhile. A pop that finds them half-way does so, too.
 func (c *Claim) resume(ctx context.Context) error {
 	for {
-		reply, err := c.c.run(ctx, c.c.db.Scripts.Resume, c.keys.ForClaim(), c.Instance, c.fence)
+		reply, err := c.Run(ctx, c.registry.db.Scripts.Resume, c.Instance, c.fence)
 		if err != nil {
 			return fmt.Errorf("shard %s: %w", c.Shard, err)
 		}
@@ -135,7 +141,7 @@ func (c *Claim) resume(ctx context.Context) error {
 
 func (s *Shard) held(instance string, fence int64, recovered, buried int) *Claim {
 	return &Claim{Shard: s, Instance: instance, Fence: fence, Recovered: recovered, Buried: buried,
-		pop: s.keys.ForPop(), fence: strconv.FormatInt(fence, 10)}
+		pop: s.keys.For(s.registry.db.Scripts.Pop), fence: strconv.FormatInt(fence, 10)}
 }
 
 // Adopt returns the claim that instance holds with this fence, for a process that
@@ -147,7 +153,7 @@ func (s *Shard) Adopt(instance string, fence int64) *Claim { return s.held(insta
 // handler of this process works on the shard.
 func (c *Claim) Release(ctx context.Context) (total int, err error) {
 	for begun := false; ; begun = true {
-		reply, err := c.c.run(ctx, c.c.db.Scripts.Release, c.keys.ForRelease(), c.Instance, c.fence, c.keys.Wake)
+		reply, err := c.Run(ctx, c.registry.db.Scripts.Release, c.Instance, c.fence, c.keys.Wake)
 		if fenced := (*FencedError)(nil); begun && errors.As(err, &fenced) {
 			return total, nil // its last part came twice
 		}
@@ -191,8 +197,9 @@ func appendAcks(args []any, acks []Acks) []any {
 	return args
 }
 
-// ackChunk is the most acks that one script gets: Redis serves nobody else meanwhile, and Lua has no room for more than
-// 8,000 ids at once. Each id is one, and each flight that is named some more: it must be found.
+// ackChunk is the most acks that one script gets: Redis serves no other client meanwhile, and Lua
+// has no room for more than 8,000 ids at once. Each id is one, and each flight that is named some
+// more: it must be found.
 const (
 	ackChunk  = 2000
 	ackFlight = 16
@@ -232,7 +239,11 @@ func (c *Claim) Ack(ctx context.Context, acks ...Acks) (total int, err error) {
 }
 
 func (c *Claim) ack(ctx context.Context, acks []Acks) (int, error) {
-	reply, err := c.c.run(ctx, c.c.db.Scripts.Ack, c.pop[:8], appendAcks([]any{c.Instance, c.fence, c.keys.Wake}, acks)...)
+	args := appendAcks([]any{c.Instance, c.fence, c.keys.Wake}, acks)
+	reply, _, err := c.registry.sharing.ask(&part{
+		Call: redisdb.Call{Script: c.registry.db.Scripts.Ack, Keys: c.pop[:8], Args: args},
+		ctx:  ctx, shard: c.Shard, acks: len(acks) + ackCount(acks),
+	})
 	if err != nil {
 		return 0, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}

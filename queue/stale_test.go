@@ -1,9 +1,12 @@
-package queue
+package queue_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -29,20 +32,20 @@ func newStale(t *testing.T, b *backend) *rig {
 
 func (r *rig) delete(id string) {
 	r.t.Helper()
-	n, err := r.q.Delete(r.ctx, Anywhere, id)
+	n, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, id)
 	eq(r.t, "deleted", fmt.Sprint(n, err), "1 <nil>")
 }
 
 // later lets two hours go by.
 func (r *rig) later() {
 	r.t.Helper()
-	r.no(r.s.pass(r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 }
 
 // line is the ready list.
 func (r *rig) line() []string {
 	r.t.Helper()
-	return r.c.rdb().LRange(r.ctx, r.s.keys.Ready, 0, -1).Val()
+	return r.c.DB().ForTests().LRange(r.ctx, r.s.Keys().Ready, 0, -1).Val()
 }
 
 func staleIsPassedOver(t *testing.T, b *backend) {
@@ -52,8 +55,8 @@ func staleIsPassedOver(t *testing.T, b *backend) {
 	eq(t, "ready", p.Ready, 0)
 	near(t, "next", p.Next, time.Hour)
 	r.ack(p.Flight, "a", "c")
-	r.find("b", Scheduled)
-	eq(t, "stale", r.c.rdb().HLen(r.ctx, r.s.keys.Stale).Val(), 0)
+	r.find("b", browse.StateScheduled)
+	eq(t, "stale", r.c.DB().ForTests().HLen(r.ctx, r.s.Keys().Stale).Val(), 0)
 	r.later()
 	eq(t, "when it is due", show(r.drain()...), "b[1]")
 }
@@ -61,20 +64,20 @@ func staleIsPassedOver(t *testing.T, b *backend) {
 func staleServes(t *testing.T, b *backend) {
 	for name, due := range map[string]func(*rig){
 		"its time comes": func(r *rig) { r.later() },
-		"run now":        func(r *rig) { r.no(second(r.q.RunNow(r.ctx, "b"))) },
+		"run now":        func(r *rig) { r.no(second(browse.Of(r.q).RunNow(r.ctx, "b"))) },
 		"all but the oldest payload": func(r *rig) {
 			r.push(job("b", "0", score(0)))
-			n, err := r.q.KillOldest(r.ctx, Scheduled, "b")
+			n, err := browse.Of(r.q).BuryOldest(r.ctx, browse.StateScheduled, "b")
 			eq(t, "skipped", fmt.Sprint(n, err), "1 <nil>")
 		},
 		"requeue": func(r *rig) {
-			r.no(second(r.q.Kill(r.ctx, Anywhere, "b")))
-			r.no(second(r.q.Requeue(r.ctx, "b")))
+			r.no(second(browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "b")))
+			r.no(second(browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "b")))
 		},
 		"requeue into what waits": func(r *rig) {
-			r.no(second(r.q.Kill(r.ctx, Anywhere, "b")))
+			r.no(second(browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "b")))
 			r.push(job("b", "1", in(time.Hour)))
-			r.no(second(r.q.Requeue(r.ctx, "b")))
+			r.no(second(browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "b")))
 		},
 	} {
 		r := newStale(t, b)
@@ -95,7 +98,7 @@ func staleEndsAsATombstone(t *testing.T, b *backend) {
 	r.push(job("b", "3", in(time.Hour)))
 	r.delete("b")
 	eq(t, "popped", show(r.drain()...), "a[1] c[1]")
-	eq(t, "records", r.c.rdb().HLen(r.ctx, r.s.keys.Jobs).Val(), 1) // see the end of lua/claim.lua
+	eq(t, "records", r.c.DB().ForTests().HLen(r.ctx, r.s.Keys().Jobs).Val(), 1) // see the end of lua/claim.lua
 }
 
 func staleIsShownOnce(t *testing.T, b *backend) {
@@ -103,8 +106,8 @@ func staleIsShownOnce(t *testing.T, b *backend) {
 	stats, err := r.q.Stats(r.ctx)
 	r.no(err)
 	eq(t, "stats", stats.Jobs, Counts{Ready: 2, Scheduled: 1})
-	for state, want := range map[State]string{Ready: "a c", Scheduled: "b", "": "a c b"} {
-		page, err := r.q.Page(r.ctx, Query{State: state})
+	for state, want := range map[browse.State]string{browse.StateReady: "a c", browse.StateScheduled: "b", "": "a c b"} {
+		page, err := browse.Of(r.q).Page(r.ctx, browse.Query{State: state})
 		r.no(err)
 		got := ""
 		for _, job := range page.Jobs {
@@ -112,13 +115,13 @@ func staleIsShownOnce(t *testing.T, b *backend) {
 		}
 		eq(t, fmt.Sprintf("page of %q", state), got, " "+want)
 	}
-	standing, err := r.q.Standing(r.ctx, "b")
+	standing, err := browse.Of(r.q).Position(r.ctx, "b")
 	r.no(err)
 	eq(t, "ahead", standing.Ahead, -1)
 	r.later() // due, and no pop has seen it
 	p := r.pop(1)
 	eq(t, "popped", show(p.Jobs...), "a[1]")
-	standing, err = r.q.Standing(r.ctx, "b")
+	standing, err = browse.Of(r.q).Position(r.ctx, "b")
 	r.no(err)
 	eq(t, "ahead of it when it is due", standing.Ahead, 0)
 }
@@ -144,7 +147,7 @@ func staleMany(t *testing.T, b *backend) {
 			again = append(again, job(ids[i], "new", in(time.Hour)))
 		}
 		r.push(append(jobs, job("live", "1"))...)
-		n, err := r.q.Delete(r.ctx, Anywhere, ids...)
+		n, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...)
 		eq(t, name+": deleted", fmt.Sprint(n, err), "1500 <nil>")
 		r.push(again...)
 		eq(t, name+": in line", len(r.line()), 1501)

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 
@@ -36,9 +39,9 @@ type raw struct {
 	due, retry, blocked, dead                                        *redis.ZSliceCmd
 }
 
-func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
-	pipe := s.c.rdb().Pipeline()
-	k := s.keys
+func readRaw(s *Shard, ctx context.Context) (*raw, error) {
+	pipe := s.DB().ForTests().Pipeline()
+	k := s.Keys()
 	r := &raw{
 		jobs: pipe.HGetAll(ctx, k.Jobs), parked: pipe.HGetAll(ctx, k.Parked), morgue: pipe.HGetAll(ctx, k.Morgue),
 		flight: pipe.LRange(ctx, k.Flight, 0, -1), crashes: pipe.HGetAll(ctx, k.Crashes), count: pipe.HGetAll(ctx, k.Count),
@@ -52,9 +55,38 @@ func (s *Shard) readRaw(ctx context.Context) (*raw, error) {
 	return r, err
 }
 
+// flightAt is the flight of a place in the flight list: the claim counts the ids of each, oldest
+// first.
+func flightAt(claim map[string]string, place int64) int64 {
+	var flights []int64
+	for field := range claim {
+		if number, ok := strings.CutPrefix(field, "#"); ok {
+			flights = append(flights, counter(number))
+		}
+	}
+	slices.Sort(flights)
+	for _, flight := range flights {
+		if place -= counter(claim["#"+fmt.Sprint(flight)]); place < 0 {
+			return flight
+		}
+	}
+	return 0
+}
+
+// sketchOf is sketch of "us retry verdict idlen instancelen\n", id, instance, error.
+func sketchOf(entry string) (string, error) {
+	var us, ids, instances, retry int
+	var verdict browse.Verdict
+	head, rest, _ := strings.Cut(entry, "\n")
+	if n, err := fmt.Sscan(head, &us, &retry, &verdict, &ids, &instances); n < 5 || len(rest) < ids+instances {
+		return "", fmt.Errorf("attempt %q: %v", entry, err)
+	}
+	return sketch([]browse.Attempt{{ID: rest[:ids], Verdict: verdict, RetryCount: retry, Error: rest[ids+instances:]}}), nil
+}
+
 // readState reads a shard and checks that its keys agree with each other.
-func (s *Shard) readState(ctx context.Context) (*state, error) {
-	r, err := s.readRaw(ctx)
+func readState(s *Shard, ctx context.Context) (*state, error) {
+	r, err := readRaw(s, ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +128,9 @@ func (r *raw) state() (*state, error) {
 		st.flight[id] = flightAt(st.claim, int64(place))
 	}
 	for _, entry := range r.attempts.Val() {
-		a, err := decodeAttempt(entry)
+		attempt, err := sketchOf(entry)
 		faults = append(faults, err)
-		st.attempts = append(st.attempts, sketch([]Attempt{a}))
+		st.attempts = append(st.attempts, attempt)
 	}
 	for id := range r.stale.Val() {
 		st.stale[id] = true
@@ -301,8 +333,8 @@ func (st *state) checkSums(fault func(string, ...any)) {
 	}
 	want("open flights of the claim", claimed, flights)
 	want("flights with a time", slices.Sorted(maps.Keys(dated)), slices.Sorted(maps.Keys(flights)))
-	if len(st.attempts) > attemptsKept {
-		fault("%d attempts are kept, want at most %d", len(st.attempts), attemptsKept)
+	if len(st.attempts) > 64 {
+		fault("%d attempts are kept, want at most %d", len(st.attempts), 64)
 	}
 	for _, set := range []struct {
 		name  string

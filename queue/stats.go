@@ -17,8 +17,8 @@ type Counts struct {
 	InFlight  int `json:"in_flight"` // with a handler
 	Blocked   int `json:"blocked"`   // out of retries, waiting for a person
 
-	// Failed are the jobs of Retry, and those of Ready that have failed: as many as a list of [Failed] has. They are
-	// counted there already.
+	// Failed are the jobs of Retry, and those of Ready that have failed: as many as a list of
+	// failed jobs has. They are counted there already.
 	Failed int `json:"failed"`
 }
 
@@ -37,23 +37,21 @@ type Stats struct {
 	Owner     Owner         // of a shard
 }
 
-// In is how many ids are in a state.
-func (s Stats) In(state State) int {
-	return map[State]int{Ready: s.Jobs.Ready, Scheduled: s.Jobs.Scheduled, Retrying: s.Jobs.Retry, Failed: s.Jobs.Failed,
-		InFlight: s.Jobs.InFlight, Waiting: s.Jobs.Blocked, Dead: s.MorgueIDs}[state]
-}
-
 // Stats reads the figures of shards, in one round trip per 200 of them.
 func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
+	return readStats(ctx, c.db, shards)
+}
+
+func readStats(ctx context.Context, db *redisdb.DB, shards []*Shard) ([]Stats, error) {
 	stats := make([]Stats, 0, len(shards))
 	for len(shards) > 0 {
 		part := shards[:min(200, len(shards))]
 		shards = shards[len(part):]
 		calls := make([]*redisdb.Call, len(part))
 		for i, s := range part {
-			calls[i] = &redisdb.Call{Script: c.db.Scripts.Stats, Keys: s.keys.ForStats()}
+			calls[i] = &redisdb.Call{Script: db.Scripts.Stats, Keys: s.keys.For(db.Scripts.Stats)}
 		}
-		c.db.RunAll(ctx, calls)
+		db.RunAll(ctx, calls)
 		for i, call := range calls {
 			one, err := decodeStats(call.Reply)
 			if call.Err != nil {
@@ -70,7 +68,7 @@ func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
 
 // Stats reads the figures of the whole queue.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	all, err := q.c.Stats(ctx, q.shards...)
+	all, err := readStats(ctx, q.registry.db, q.shards)
 	if err != nil {
 		return Stats{}, fmt.Errorf("queue %q: %w", q.Name, err)
 	}

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"crypto/tls"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/certtest"

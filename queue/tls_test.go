@@ -1,10 +1,12 @@
-package queue
+package queue_test
 
 import (
 	"crypto/tls"
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/certs"

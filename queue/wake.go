@@ -17,20 +17,23 @@ import (
 // Wake is news of a shard.
 type Wake struct {
 	Shard lowkiq.Shard
-	// Confirmed: Redis has confirmed the subscription. Whoever was not subscribed
+	// Confirmed: Redis has confirmed the subscription. A caller that was not subscribed
 	// before should look once whether something is due.
 	Confirmed bool
 	// Lost: the connection broke; news may have been missed until the next Confirmed.
 	// Shard is empty: it concerns all.
 	Lost bool
+	// Parked: something was pushed to an id in flight. It is due when the flight ends.
+	Parked bool
 	// Due is when something is due, by Redis's clock; zero is now.
 	Due time.Time
 	// Wanted is the fence of the claim that another instance waits for, 0 otherwise.
 	Wanted int64
-	// Drain is "on" if somebody asks this node to give its shards away, "off" if it may
+	// Drain is "on" if an operator asks this node to give its shards away, "off" if it may
 	// take some again, "" otherwise.
 	Drain string
-	// Asked is the question of somebody who wants to know where this node has an id; nil otherwise.
+	// Asked is the question of a process that wants to know where this node has an id; nil
+	// otherwise.
 	Asked *Question
 }
 
@@ -149,7 +152,7 @@ func (w *Wakes) renew(ctx context.Context) {
 	next := w.pubsub
 	w.mu.Unlock()
 	if ctx.Err() != nil {
-		next.Close() // nobody else may close it any more
+		next.Close() // nothing else closes it any more
 		return
 	}
 	next.Add(ctx, channels...) //nolint:errcheck // the next receive tries again
@@ -191,20 +194,21 @@ func (c *Client) decodeMail(payload string) (wake Wake) {
 	return wake
 }
 
-// decodeWake reads "0" (due now) or a due time in us.
+// decodeWake reads "0" (due now), "-1" (pushed to an id in flight) or a due time in us.
 func decodeWake(shard lowkiq.Shard, payload string) Wake {
 	wake := Wake{Shard: shard}
-	if us, err := strconv.ParseInt(payload, 10, 64); err == nil && us > 0 {
+	us, _ := strconv.ParseInt(payload, 10, 64)
+	if wake.Parked = us < 0; us > 0 {
 		wake.Due = time.UnixMicro(us)
 	}
 	return wake
 }
 
-// Want tells the holder of a shard's claim that another instance waits for it; a live
+// RequestRelease tells the holder of a shard's claim that another instance waits for it; a live
 // holder that does not run the shard releases exactly that fence.
-func (s *Shard) Want(ctx context.Context, holder Owner) error {
+func (s *Shard) RequestRelease(ctx context.Context, holder Owner) error {
 	text := fmt.Sprintf("wanted %s %d %d", s.Queue, s.Index, holder.Fence)
-	_, err := s.c.db.Do(ctx, "want "+s.String(), "PUBLISH", s.c.db.Keys.To(holder.Instance), text)
+	_, err := s.registry.db.Do(ctx, "want "+s.String(), "PUBLISH", s.registry.db.Keys.To(holder.Instance), text)
 	return err
 }
 
@@ -222,15 +226,15 @@ func (c *Client) Drain(ctx context.Context, instance string, on bool) (heard boo
 	return false, c.db.Explain("drain "+instance, err)
 }
 
-// Peeked is what a look at a shard saw.
-type Peeked struct {
+// Due is what a look at a shard saw.
+type Due struct {
 	Ready bool      // something is due now
 	Next  time.Time // due time of the next scheduled or retried job; zero if there is none
 }
 
-// Peek looks whether anything is due, for many shards at once: one command per idle
+// PeekDue looks whether anything is due, for many shards at once: one command per idle
 // shard. It changes nothing.
-func (c *Client) Peek(ctx context.Context, shards ...*Shard) ([]Peeked, error) {
+func (c *Client) PeekDue(ctx context.Context, shards ...*Shard) ([]Due, error) {
 	cmds := make([]redisdb.Cmd, len(shards))
 	for i, s := range shards {
 		cmds[i] = redisdb.Cmd{"EXISTS", s.keys.Ready, s.keys.Suspects, s.keys.Due, s.keys.Retry}
@@ -239,7 +243,7 @@ func (c *Client) Peek(ctx context.Context, shards ...*Shard) ([]Peeked, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen := make([]Peeked, len(shards))
+	seen := make([]Due, len(shards))
 	var busy []int // indexes of shards that hold something
 	for i := range shards {
 		if redisdb.Int(replies[i]) > 0 {
@@ -250,7 +254,7 @@ func (c *Client) Peek(ctx context.Context, shards ...*Shard) ([]Peeked, error) {
 }
 
 // look peeks at the shards that hold something, in one round trip.
-func (c *Client) look(ctx context.Context, shards []*Shard, busy []int, seen []Peeked) error {
+func (c *Client) look(ctx context.Context, shards []*Shard, busy []int, seen []Due) error {
 	var cmds []redisdb.Cmd
 	for _, i := range busy {
 		k := &shards[i].keys

@@ -1,10 +1,13 @@
-package queue
+package queue_test
 
 import (
 	"context"
 	"fmt"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
@@ -63,16 +66,18 @@ func wakes(t *testing.T, b *backend) {
 	if wake := next(t, news); wake.Due.IsZero() || !wake.Due.Before(later) {
 		t.Errorf("earlier: got %+v, want one due before %s", wake, later)
 	}
-	_, err := r.q.RunNow(r.ctx, "c")
+	_, err := browse.Of(r.q).RunNow(r.ctx, "c")
 	r.no(err)
 	eq(t, "run now", next(t, news), now)
-	r.no(r.s.Want(r.ctx, Owner{Instance: "n/b.1", Fence: 42}))
+	r.no(r.s.RequestRelease(r.ctx, Owner{Instance: "n/b.1", Fence: 42}))
 	eq(t, "wanted", next(t, news), Wake{Shard: r.s.Shard, Wanted: 42})
 	r.drain()
 	r.push(job("a", "3"), job("b", "1", score(1)))
 	eq(t, "again", next(t, news), now)
 	p := r.pop(2)
-	r.push(job("a", "4")) // parked: nothing is due
+	r.push(job("a", "4"), job("a", "5")) // parked: nothing is due
+	eq(t, "parked", next(t, news), Wake{Shard: r.s.Shard, Parked: true})
+	r.push(job("a", "6"))
 	r.ack(p.Flight, "b")
 	r.ack(p.Flight, "a")
 	eq(t, "an ack alone lets a wait again", next(t, news), now)
@@ -102,7 +107,7 @@ func TestWakesNoticeSilence(t *testing.T) {
 	server := redistest.Start(t)
 	r := newRig(t, &backend{url: server.URL()}, func(cfg *Config) { cfg.Timeout = 100 * time.Millisecond })
 	w := r.c.NewWakes(r.ctx, "n/b.1")
-	w.silence = 20 * time.Millisecond
+	w.Silence(20 * time.Millisecond)
 	news := r.listens(w)
 	eq(t, "confirmed", next(t, news).Confirmed, true)
 	server.Pause()
@@ -120,7 +125,7 @@ func TestWakesNoticeSilence(t *testing.T) {
 func drainIsHeard(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 4)
-	for i, s := range q.shards {
+	for i, s := range q.All() {
 		r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: s}
 		instance := fmt.Sprintf("n/b.%d", i)
 		news := r.listens(c.NewWakes(r.ctx, instance)) // the shard's channel decides on the master
@@ -145,14 +150,14 @@ func drainIsHeard(t *testing.T, b *backend) {
 
 func peek(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	look := func() Peeked {
+	look := func() Due {
 		t.Helper()
-		seen, err := r.c.Peek(r.ctx, r.s, r.s)
+		seen, err := r.c.PeekDue(r.ctx, r.s, r.s)
 		r.no(err)
 		eq(t, "the same twice", seen[0], seen[1])
 		return seen[0]
 	}
-	eq(t, "empty", look(), Peeked{})
+	eq(t, "empty", look(), Due{})
 	r.push(job("a", "1", in(time.Hour)))
 	p := look()
 	eq(t, "ready", p.Ready, false)
@@ -162,5 +167,5 @@ func peek(t *testing.T, b *backend) {
 	r.pop(1)
 	eq(t, "ready with all in flight", look().Ready, false)
 	r.own(Seize)
-	eq(t, "ready on probation", look().Ready, true)
+	eq(t, "ready in quarantine", look().Ready, true)
 }

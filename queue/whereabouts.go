@@ -103,7 +103,7 @@ func (c *Client) Whereabouts(ctx context.Context, instance string, s *Shard, id 
 	}
 }
 
-// unanswered is nil if all that went wrong is that nobody answered in time.
+// unanswered is nil if all that went wrong is that no answer came in time.
 func (c *Client) unanswered(ctx context.Context, instance string, err error) error {
 	if err == nil || redisdb.TimedOut(err) || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil

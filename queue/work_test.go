@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"errors"
@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -19,7 +22,7 @@ var cpuRule = regexp.MustCompile(`used_cpu_(?:sys|user):([\d.]+)`)
 // work is the CPU time that Redis has used, us. A busy machine stretches the clock, not it.
 func (r *rig) work() (us int) {
 	r.t.Helper()
-	text, err := r.c.rdb().Info(r.ctx, "cpu").Result()
+	text, err := r.c.DB().ForTests().Info(r.ctx, "cpu").Result()
 	r.no(err)
 	for _, found := range cpuRule.FindAllStringSubmatch(text, -1) {
 		seconds, _ := strconv.ParseFloat(found[1], 64)
@@ -93,7 +96,7 @@ func TestPushOverTombsIsBounded(t *testing.T) {
 		}
 		r.push(ahead...)
 		r.push(old...)
-		r.no(second(r.q.Delete(r.ctx, Anywhere, ids...)))
+		r.no(second(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...)))
 		before := r.work()
 		r.push(again...)
 		cost[long] = r.work() - before
@@ -108,32 +111,36 @@ func TestStateCheckObjects(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	for name, break_ := range map[string]func(*rig) error{
-		"stranded":            func(r *rig) error { return r.c.rdb().LRem(r.ctx, r.s.keys.Ready, 1, "ready").Err() },
-		"in two places":       func(r *rig) error { return r.c.rdb().RPush(r.ctx, r.s.keys.Ready, "ready").Err() },
-		"entry, no record":    func(r *rig) error { return r.c.rdb().HDel(r.ctx, r.s.keys.Jobs, "ready").Err() },
-		"flight, no record":   func(r *rig) error { return r.c.rdb().HDel(r.ctx, r.s.keys.Jobs, "fly").Err() },
-		"wrong flight count":  func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "#1", 7).Err() },
-		"flight without time": func(r *rig) error { return r.c.rdb().HDel(r.ctx, r.s.keys.Claim, "@1").Err() },
-		"time without flight": func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Claim, "@7", 7).Err() },
-		"attempt unreadable":  func(r *rig) error { return r.c.rdb().LPush(r.ctx, r.s.keys.Attempts, "x").Err() },
+		"stranded":            func(r *rig) error { return r.c.DB().ForTests().LRem(r.ctx, r.s.Keys().Ready, 1, "ready").Err() },
+		"in two places":       func(r *rig) error { return r.c.DB().ForTests().RPush(r.ctx, r.s.Keys().Ready, "ready").Err() },
+		"entry, no record":    func(r *rig) error { return r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Jobs, "ready").Err() },
+		"flight, no record":   func(r *rig) error { return r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Jobs, "fly").Err() },
+		"wrong flight count":  func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "#1", 7).Err() },
+		"flight without time": func(r *rig) error { return r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Claim, "@1").Err() },
+		"time without flight": func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "@7", 7).Err() },
+		"attempt unreadable":  func(r *rig) error { return r.c.DB().ForTests().LPush(r.ctx, r.s.Keys().Attempts, "x").Err() },
 		"too many attempts": func(r *rig) error {
-			return r.c.rdb().LPush(r.ctx, r.s.keys.Attempts, slices.Repeat([]any{"1 0 failed 1 3\nan/1"}, 65)...).Err()
+			return r.c.DB().ForTests().LPush(r.ctx, r.s.Keys().Attempts, slices.Repeat([]any{"1 0 failed 1 3\nan/1"}, 65)...).Err()
 		},
-		"parked, not flying":  func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Parked, "ready", "a1234567890").Err() },
-		"uncounted tomb":      func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "ready", "x").Err() },
-		"morgue count":        func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Count, "morgue", 3).Err() },
-		"spill without owner": func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Spillx, "w1:z:p", "000000000001 1").Err() },
-		"due, wrong time":     func(r *rig) error { return r.c.rdb().ZIncrBy(r.ctx, r.s.keys.Due, 5, "later").Err() },
-		"retry among due":     func(r *rig) error { return r.c.rdb().Rename(r.ctx, r.s.keys.Due, r.s.keys.Retry).Err() },
-		"stale, not later":    func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Stale, "ready", 1).Err() },
-		"stale, not ready":    func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Stale, "later", 1).Err() },
-		"fresh, marked late":  func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Late, "ready", 1).Err() },
-		"flying, marked late": func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Late, "fly", 1).Err() },
-		"nobody marked late":  func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Late, "new", 1).Err() },
+		"parked, not flying": func(r *rig) error {
+			return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Parked, "ready", "a1234567890").Err()
+		},
+		"uncounted tomb": func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, "ready", "x").Err() },
+		"morgue count":   func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Count, "morgue", 3).Err() },
+		"spill without owner": func(r *rig) error {
+			return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Spillx, "w1:z:p", "000000000001 1").Err()
+		},
+		"due, wrong time":     func(r *rig) error { return r.c.DB().ForTests().ZIncrBy(r.ctx, r.s.Keys().Due, 5, "later").Err() },
+		"retry among due":     func(r *rig) error { return r.c.DB().ForTests().Rename(r.ctx, r.s.Keys().Due, r.s.Keys().Retry).Err() },
+		"stale, not later":    func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Stale, "ready", 1).Err() },
+		"stale, not ready":    func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Stale, "later", 1).Err() },
+		"fresh, marked late":  func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Late, "ready", 1).Err() },
+		"flying, marked late": func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Late, "fly", 1).Err() },
+		"nobody marked late":  func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Late, "new", 1).Err() },
 		"failed, not marked": func(r *rig) error {
-			return r.c.rdb().HSet(r.ctx, r.s.keys.Jobs, "ready", "j0 5 1 1 0 2\n7 1:x").Err()
+			return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, "ready", "j0 5 1 1 0 2\n7 1:x").Err()
 		},
-		"crash of a stranger": func(r *rig) error { return r.c.rdb().HSet(r.ctx, r.s.keys.Crashes, "ready", 1).Err() },
+		"crash of a stranger": func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Crashes, "ready", 1).Err() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,10 +151,10 @@ func TestStateCheckObjects(t *testing.T) {
 			r.push(job("fly", "1"))
 			r.pop(1)
 			r.push(job("ready", "1"), job("later", "1", in(3600e9)))
-			_, err := r.s.readState(r.ctx)
+			_, err := readState(r.s, r.ctx)
 			r.no(err)
 			r.no(break_(r))
-			if _, err := r.s.readState(r.ctx); err == nil {
+			if _, err := readState(r.s, r.ctx); err == nil {
 				t.Error("got nil, want an objection")
 			}
 		})

@@ -1,4 +1,4 @@
-package queue
+package queue_test
 
 import (
 	"context"
@@ -13,20 +13,24 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
-// LOWKIQ_WORST=30s has TestWorstScript look that long for the script that costs Redis most; "make bench" does.
+// LOWKIQ_WORST=30s has TestWorstScript look that long for the script that costs Redis most; "make
+// bench" does.
 const worstFor = "LOWKIQ_WORST"
 
 // The most CPU that one script may cost.
 const worstCPU = 50 * time.Millisecond
 
-// TestWorstScript fills a shard at random within the default limits, has workers and people do everything to it, and
-// asks Redis after each script what that has cost: CPU of its main thread, by its own account.
+// TestWorstScript fills a shard at random within the default limits, has workers and people do
+// everything to it, and asks Redis after each script what that has cost: CPU of its main thread, by
+// its own account.
 func TestWorstScript(t *testing.T) {
 	patience, err := time.ParseDuration(os.Getenv(worstFor))
 	if err != nil {
@@ -39,19 +43,19 @@ func TestWorstScript(t *testing.T) {
 	for begun, seed := time.Now(), uint64(1); time.Since(begun) < patience; seed++ {
 		r := newRig(t, b)
 		if seed == 1 {
-			r.no(r.c.Load(r.ctx))
+			r.no(r.c.DB().Load(r.ctx))
 		}
 		worst.names(r.c)
-		r.c.rdb().AddHook(worst)
+		r.c.DB().ForTests().AddHook(worst)
 		random := rand.New(rand.NewPCG(seed, 0))
 		ids, what := randomFill(r, random)
 		worst.what = fmt.Sprintf("seed %d: %s", seed, what)
 		everything(r, ids, randomError(random))
 		worst.what = "4,000 long ids in flight, acked from the last to the first"
 		other := newRig(t, b, func(cfg *Config) { cfg.Cluster = "acks" })
-		other.c.rdb().AddHook(worst)
+		other.c.DB().ForTests().AddHook(worst)
 		worst.acks(other)
-		r.no(r.c.rdb().FlushDB(r.ctx).Err())
+		r.no(r.c.DB().ForTests().FlushDB(r.ctx).Err())
 	}
 	t.Logf("acks of 4 x 999 ids by name, the last first:\n%s", worst.ackStats)
 	names := slices.SortedFunc(maps.Keys(worst.found), func(x, y string) int { return int(worst.found[y].cpu - worst.found[x].cpu) })
@@ -82,7 +86,7 @@ type worstOf struct {
 
 func (w *worstOf) names(c *Client) {
 	w.sha = map[string]string{}
-	for _, s := range c.db.Scripts.All() {
+	for _, s := range c.DB().Scripts.All() {
 		w.sha[s.SHA()] = s.Name
 	}
 }
@@ -114,7 +118,8 @@ func (w *worstOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// acks names each id of long flights, in the order that costs most, and keeps what each command of that has cost.
+// acks names each id of long flights, in the order that costs most, and keeps what each command of
+// that has cost.
 func (w *worstOf) acks(r *rig) {
 	flights := r.longFlights()
 	r.no(w.info.ConfigResetStat(r.ctx).Err())

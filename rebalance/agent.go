@@ -17,17 +17,17 @@ import (
 // Config says how a process takes part. The zero value of a field means its
 // default, where one is named.
 type Config struct {
-	Boot      string        // the run of this process, unique for ever; required
-	TTL       time.Duration // lease ttl; 0 = 6 s
-	Stabilise time.Duration // for how long no other node must have joined before those that did are planned for; 0 = 1 s
-	Record    Record        // required
-	Mark      Mark          // required
-	Source    Source        // required
+	Boot   string        // the run of this process, unique for ever; required
+	TTL    time.Duration // lease ttl; 0 = 6 s
+	Record Record        // required
+	Mark   Mark          // required
+	Source Source        // required
 	// Transport opens the process's end of a Raft group for one server id; required.
 	// A [Listener] gives one for TCP.
 	Transport func(server string) (raft.Transport, error)
 	Log       *slog.Logger // nil = discard
-	// Logged may log an error of Record, Mark or Source itself: where it reports true, the agent does not. May be nil.
+	// Logged may log an error of Record, Mark or Source itself: where it reports true, the agent
+	// does not. May be nil.
 	Logged func(msg string, err error) bool
 
 	refuse func(entry []byte) error // for tests: an older release, which cannot read some entries
@@ -40,8 +40,8 @@ func (c Config) Validate() error {
 		return errors.New("rebalance: Boot is empty; want an id made at start")
 	case c.Record == nil || c.Mark == nil || c.Source == nil || c.Transport == nil:
 		return errors.New("rebalance: Record, Mark, Source and Transport are required")
-	case c.TTL < 0 || c.Stabilise < 0:
-		return fmt.Errorf("rebalance: TTL %s and Stabilise %s must not be negative", c.TTL, c.Stabilise)
+	case c.TTL < 0:
+		return fmt.Errorf("rebalance: TTL %s must not be negative", c.TTL)
 	}
 	return nil
 }
@@ -52,28 +52,32 @@ func (c Config) Validate() error {
 // Run takes turns. A turn reads the view, the record and the mark, and does what the
 // process's state asks for:
 //
-//	state            what holds                                 what a turn does
-//	---------------  -----------------------------------------  -------------------------------------------
-//	no record        rec is nil                                 creates one and bootstraps, unless a leader
-//	                                                            is known, which writes its own back
-//	to join          server is nil, or of another record        drops it, starts one under the record
-//	follower         server is of the record, another leads     nothing; refounds the group when the mark is
-//	                                                            gone, and with it a majority of the voters
-//	                                                            or some time (decide)
-//	candidate        server is of the record, none leads        as a follower; the election is Raft's
-//	new leader       server leads, term is nil                  prepare: applies what was committed before,
-//	                                                            writes the first entry of a new record
-//	leader           server leads, term is set                  renews the mark, changes the voters by one
-//	                                                            step, plans, commits
-//	leader that      lastTurn is 3/4 ttl ago: its lease, Redis  yield: hands leadership to a voter that says
-//	cannot plan      or a stable set of nodes is missing        it could plan; stays if there is none
-//	leader that      most live processes do not follow it for   resigns: drops its server, joins anew, and
-//	is not followed  4 ttl, or Raft commits nothing for 2 ttl   stands back for 8 ttl
-//	standing back    standBack is in the future                 as a follower, and founds no group unless
-//	                                                            it is alone
-//	outside          outside is in the future                   none: it has dropped a server whose log it
-//	                                                            cannot read, and keeps its assignment
-//	alone            no other process has a lease               as a leader: one voter is a quorum
+//	state            what holds                            what a turn does
+//	---------------  ------------------------------------  -----------------------------------------
+//	no record        rec is nil                            creates one and bootstraps, unless a
+//	                                                       leader is known, which writes its own
+//	                                                       back
+//	to join          server is nil, or of another record   drops it, starts one under the record
+//	follower         server is of the record, another      nothing; refounds the group when the mark
+//	                 leads                                 is gone, and with it a majority of the
+//	                                                       voters or some time (decide)
+//	candidate        server is of the record, none leads   as a follower; the election is Raft's
+//	new leader       server leads, term is nil             prepare: applies what was committed
+//	                                                       before, writes the first entry of a new
+//	                                                       record
+//	leader           server leads, term is set             renews the mark, changes the voters by
+//	                                                       one step, plans, commits
+//	leader that      lastTurn is 3/4 ttl ago: its lease,   yield: hands leadership to a voter that
+//	cannot plan      Redis or a stable set of nodes is     says it could plan; stays if there is
+//	                 missing                               none
+//	leader that is   most live processes do not follow it  resigns: drops its server, joins anew,
+//	not followed     for 4 ttl, or Raft commits nothing    and stands back for 8 ttl
+//	                 for 2 ttl
+//	standing back    standBack is in the future            as a follower, and founds no group unless
+//	                                                       it is alone
+//	outside          outside is in the future              none: it has dropped a server whose log
+//	                                                       it cannot read, and keeps its assignment
+//	alone            no other process has a lease          as a leader: one voter is a quorum
 //
 // Every state but the last turn's writes is lost with the process, and may be (I8).
 type Agent struct {
@@ -126,9 +130,6 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if cfg.TTL == 0 {
 		cfg.TTL = 6 * time.Second
-	}
-	if cfg.Stabilise == 0 {
-		cfg.Stabilise = time.Second
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

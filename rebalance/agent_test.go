@@ -135,12 +135,13 @@ func TestDrainActsAtOnce(t *testing.T) {
 }
 
 // TestEvenAfterADeparture: a departure moves the shards of who left at once; what would only
-// make the others more even waits until nobody has left for a while, or somebody joins.
+// make the others more even waits until no node has left for a while, or one joins.
 func TestEvenAfterADeparture(t *testing.T) {
 	t.Parallel()
 	for _, joins := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			// n1 shares its ten queues with n2, so that n3 and n4 get nothing of what it has when it departs.
+			// n1 shares its ten queues with n2, so that n3 and n4 get nothing of what it has when
+			// it departs.
 			w := newWorld(t)
 			w.queues = nil
 			current := &plan.Assignment{Nodes: []string{"n1", "n2", "n3", "n4"}}
@@ -182,9 +183,9 @@ func TestEvenAfterADeparture(t *testing.T) {
 	}
 }
 
-// TestVanishedMajorityIsDoubted: more than half of the nodes vanish from the view
+// TestVanishedMajorityMovesNothing: more than half of the nodes vanish from the view
 // for a moment; nothing moves.
-func TestVanishedMajorityIsDoubted(t *testing.T) {
+func TestVanishedMajorityMovesNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 5, func(t *testing.T, w *world) {
 		before, leader := w.alive()[0].agent.Assignment(), w.leader()
@@ -205,25 +206,25 @@ func TestVanishedMajorityIsDoubted(t *testing.T) {
 	})
 }
 
-// TestDeafNode: a node that acknowledges nothing keeps what it had and gets nothing
+// TestNodeThatAppliesNothing: a node that acknowledges nothing keeps what it had and gets nothing
 // new; what it was given since goes elsewhere.
-func TestDeafNode(t *testing.T) {
+func TestNodeThatAppliesNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, w *world) {
 		before := w.alive()[0].agent.Assignment()
-		deaf := w.processes[2]
-		if deaf == w.leader() {
-			deaf = w.processes[1]
+		behind := w.processes[2]
+		if behind == w.leader() {
+			behind = w.processes[1]
 		}
 		time.Sleep(ttl) // its acknowledgement is seen
-		w.with(func() { deaf.frozen = true })
+		w.with(func() { behind.frozen = true })
 		w.with(func() { w.queues = append(w.queues, lowkiq.Queue{Name: "c", Shards: 9}) })
 		w.with(func() {
 			for _, p := range w.processes {
 				p.node.Queues = []string{"a", "b", "c"}
 			}
 		})
-		name := deaf.node.Name
+		name := behind.node.Name
 		given := func() int { return count(w.leader().agent.Assignment(), "c", name) }
 		w.eventually(5*time.Second, "a plan with the node", func() bool { return given() > 0 })
 		w.eventually(5*ttl, "what it was given goes elsewhere", func() bool { return given() == 0 })
@@ -231,8 +232,8 @@ func TestDeafNode(t *testing.T) {
 		if got, want := len(after.Owned(name)), len(before.Owned(name)); got != want {
 			t.Errorf("%s: got %d shards, want to keep %d", name, got, want)
 		}
-		w.with(func() { deaf.frozen = false })
-		w.eventually(5*ttl, "it hears again", func() bool { return given() == 3 })
+		w.with(func() { behind.frozen = false })
+		w.eventually(5*ttl, "it has caught up", func() bool { return given() == 3 })
 	})
 }
 

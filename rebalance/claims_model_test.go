@@ -9,7 +9,7 @@ import "testing"
 // Requests arrive late or not at all, replies get lost, processes freeze, thaw, crash
 // and lose their leases, leases end early, and Redis forgets everything once.
 //
-// Time is abstract: what takes a ttl may happen only when whoever runs has done what
+// Time is abstract: what takes a ttl may happen only when each process that runs has done what
 // it does within a ttl. Outside the model lie the limits that I1 states itself: the
 // instructions a thawed process runs before it looks at its deadline, and what a
 // process that has not yet noticed the loss of its own lease claims in an emptied
@@ -129,7 +129,7 @@ func (s claims) wrong() string {
 	return ""
 }
 
-// good: the job is done, or somebody works on it, or B, whom the plan names, cannot,
+// good: the job is done, or a process works on it, or B, whom the plan names, cannot,
 // or the model's bounds are met.
 func (s claims) good() bool {
 	for i, p := range s.p {

@@ -19,11 +19,11 @@ const (
 	allFoundingRules foundingRule = iota
 	freshID                       // a server that starts again has a new id, which is no voter's
 	comparedRecord                // the record is replaced only if it is still the one read
-	greeted                       // a connection is for one record and one server id
+	shakesHand                    // a connection is for one record and one server id
 	foundingRuleCount
 )
 
-var foundingRuleNames = [...]string{"all rules", "fresh id", "compared record", "greeting"}
+var foundingRuleNames = [...]string{"all rules", "fresh id", "compared record", "handshake"}
 
 const (
 	maxRecord  = 3
@@ -84,8 +84,8 @@ func (s foundings) elect(i int, without foundingRule, add func(string, int, foun
 	}
 	if p.record == 1 && p.vote == uint8(i+1) {
 		for k, q := range s.p {
-			hears := q.record == 1 && q.k == 0 || without == greeted
-			if k == i || q.vote != 0 || !hears {
+			counts := q.record == 1 && q.k == 0 || without == shakesHand
+			if k == i || q.vote != 0 || !counts {
 				continue
 			}
 			next := s

@@ -86,7 +86,7 @@ func TestGolden(t *testing.T) {
 	if err := writeHandshake(&sent, hello); err != nil {
 		t.Fatal(err)
 	}
-	golden.Check(t, "greeting", sent.String(), func(t *testing.T, stored string) {
+	golden.Check(t, "handshake", sent.String(), func(t *testing.T, stored string) {
 		got, err := readHandshake(bytes.NewReader([]byte(stored)))
 		same(got, hello)(t, err)
 	})
@@ -95,7 +95,7 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden.Check(t, "seat", string(text), func(t *testing.T, stored string) {
+	golden.Check(t, "raft-info", string(text), func(t *testing.T, stored string) {
 		var got RaftInfo
 		err := json.Unmarshal([]byte(stored), &got)
 		same(got, info)(t, err)

@@ -17,8 +17,8 @@ import (
 type record struct {
 	ID     uint64   `json:"id"`
 	Voters []string `json:"voters"` // server ids, ascending
-	// Fewer are the voters on the smaller side of a step of the Raft configuration, while it is under way:
-	// Raft may have made it, or not. Voters are those of the larger side then.
+	// Fewer are the voters on the smaller side of a step of the Raft configuration, while it is
+	// under way: Raft may have made it, or not. Voters are those of the larger side then.
 	Fewer []string `json:"fewer,omitempty"`
 }
 
@@ -30,8 +30,8 @@ func (r *record) encode() []byte {
 	return data
 }
 
-// decodeRecord returns nil for no data, and for data that make no sense: a later release adds fields to a record, and no
-// more than that.
+// decodeRecord returns nil for no data, and for data that make no sense: a later release adds
+// fields to a record, and no more than that.
 func decodeRecord(data []byte) (*record, error) {
 	if data == nil {
 		return nil, nil
@@ -46,8 +46,8 @@ func decodeRecord(data []byte) (*record, error) {
 	return r, nil
 }
 
-// with returns a record of the same id on the way from some voters to others, or with those that are there if
-// both are the same. One of the two holds the other.
+// with returns a record of the same id on the way from some voters to others, or with those that
+// are there if both are the same. One of the two holds the other.
 func (r *record) with(before, after []string) *record {
 	fewer, voters := ascending(before), ascending(after)
 	if len(fewer) > len(voters) {
@@ -186,7 +186,7 @@ func (a *Agent) followRecord(ctx context.Context, view View) error {
 	}
 	rec, err := decodeRecord(raw)
 	if err != nil && !bytes.Equal(raw, a.raw) {
-		a.log.Error("the cluster record cannot be read, somebody has written to it: it is taken for lost, and replaced", "err", err)
+		a.log.Error("the cluster record cannot be read, another program has written to it: it is taken for lost, and replaced", "err", err)
 	}
 	mark, err := a.cfg.Mark.Load(ctx)
 	if err != nil {
@@ -305,7 +305,8 @@ func (a *Agent) writeBack(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// setVoters writes to the record that the voters change, or are these if both are the same, unless it says so already.
+// setVoters writes to the record that the voters change, or are these if both are the same, unless
+// it says so already.
 func (a *Agent) setVoters(ctx context.Context, before, after []string) error {
 	if a.rec == nil || a.rec.ID != recordOf(a.server.id) {
 		return fmt.Errorf("set voters: the record is not of server %s", a.server.id)

@@ -31,8 +31,9 @@ func TestLeaderKilled(t *testing.T) {
 	})
 }
 
-// TestLeaderKilledAmidAStep: the record says that a third voter is to come and Raft has not made it one; then the leader
-// is killed. Two of three voters live, and the one of two that Raft knows elects nobody: another group is founded, soon.
+// TestLeaderKilledAmidAStep: the record says that a third voter is to come and Raft has not made it
+// one; then the leader is killed. Two of three voters live, and the one of two that Raft knows
+// elects no leader: another group is founded, soon.
 func TestLeaderKilledAmidAStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,8 +61,9 @@ func TestLeaderKilledAmidAStep(t *testing.T) {
 	})
 }
 
-// TestLeaderThatCommitsNothing: a leader's heartbeats pass, so it stays the leader, and its entries do not, so whatever it asks
-// of Raft has no answer: to take a server in, or to commit a plan. Its turns end all the same, and another one leads.
+// TestLeaderThatCommitsNothing: a leader's heartbeats pass, so it stays the leader, and its entries
+// do not, so whatever it asks of Raft has no answer: to take a server in, or to commit a plan. Its
+// turns end all the same, and another one leads.
 func TestLeaderThatCommitsNothing(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"a server", "a plan"} {
@@ -214,7 +216,7 @@ func TestCutOffOldHistory(t *testing.T) {
 }
 
 // A process of an older release that cannot read what the group writes leaves the group:
-// it has no vote, leads nobody, follows no plan that it would only half know, and says so.
+// it has no vote, leads no group, follows no plan that it would only half know, and says so.
 // Once it can read again it comes back.
 func TestUnreadEntry(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func (a *Agent) lead(ctx context.Context, view View) (time.Duration, error) {
 		return a.cfg.TTL, err
 	}
 	if now := time.Now(); a.term.followers.lost(now, view.Peers, a.server.id) {
-		return a.cfg.TTL, a.resign(now, "most nodes do not hear this leader: it gives up; look at addresses, firewalls and certificates")
+		return a.cfg.TTL, a.resign(now, "most nodes do not follow this leader: it gives up; look at addresses, firewalls and certificates")
 	}
 	renewed, err := a.cfg.Mark.Renew(ctx, a.raw, []byte(a.server.id))
 	if err != nil {
@@ -108,7 +108,6 @@ func (a *Agent) prepare(ctx context.Context) error {
 	ttl := a.cfg.TTL
 	a.term = &term{
 		number:    number,
-		joins:     joinWindow{stabilise: a.cfg.Stabilise},
 		laggards:  laggards{patience: 2 * ttl},
 		followers: followerWatch{patience: 4 * ttl},
 	}
@@ -176,14 +175,14 @@ func (a *Agent) rebalance(ctx context.Context, view View) (time.Duration, error)
 	t := a.term
 	admitted := t.joins.admit(now, t.joins.eligible(view, current.Nodes), current.Nodes, view.followers(state.record))
 	if !t.planned && !current.Moved() && t.joins.open(now) {
-		return a.cfg.Stabilise / 4, nil
+		return stabilise / 4, nil
 	}
 	t.planned = true
 	if !view.anyTakes(admitted) {
 		admitted = t.joins.admitAll(names) // all that were planned for are leaving: their shards would have no owner
 	}
 	next := plan.Compute(current, t.nodes(now, view, admitted, current.Generation), view.Queues)
-	if wait := t.postpones(now, next, admitted, maxWindows*a.cfg.Stabilise); wait > 0 {
+	if wait := t.postpones(now, next, admitted, maxWindows*stabilise); wait > 0 {
 		return wait, nil
 	}
 	if !next.Next.SamePlaces(current) {
@@ -314,8 +313,8 @@ type pending struct {
 	stuckSince time.Time  // since when nothing has been committed that was asked for; zero = all was
 }
 
-// await waits for a request, but no longer than the turn lasts. Then the request stays open: it may be committed
-// later.
+// await waits for a request, but no longer than the turn lasts. Then the request stays open: it may
+// be committed later.
 func (p *pending) await(ctx context.Context, request raft.Future) error {
 	answer := make(chan error, 1)
 	go func() { answer <- request.Error() }() // ends with the leadership at the latest, if the server lives so long
@@ -323,8 +322,9 @@ func (p *pending) await(ctx context.Context, request raft.Future) error {
 	return p.answered(ctx)
 }
 
-// answered waits for the request that is open, if there is one, until the turn's time is up. That this process is to
-// end does not cut it short: a server that is shut down at the very moment in which it commits never answers.
+// answered waits for the request that is open, if there is one, until the turn's time is up. That
+// this process is to end does not cut it short: a server that is shut down at the very moment in
+// which it commits never answers.
 func (p *pending) answered(ctx context.Context) error {
 	if p.answer == nil {
 		return nil

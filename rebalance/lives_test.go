@@ -132,7 +132,7 @@ func (w *world) crashLoop(l looper, nodes int) {
 	first := w.start("loop")
 	w.eventually(20*time.Second, "the node that will crash owns shards", w.agreed)
 	w.eventually(30*time.Second, "voters", func() bool { return len(w.voting()) == votersFor(nodes+1) })
-	time.Sleep(3 * ttl) // it is no young process
+	time.Sleep(3 * ttl) // it is no recent process
 	id := w.record().ID
 	kept := first.agent.Status().Leading == false && nodes > 1 // two nodes have one vote
 	leader := w.leader()

@@ -27,8 +27,8 @@ func TestRecordLost(t *testing.T) {
 	})
 }
 
-// TestRecordDamaged: somebody has overwritten the record. It is as good as lost: the leader writes it back, and without
-// one a new group is founded.
+// TestRecordDamaged: the record was overwritten. It is as good as lost: the leader writes it back,
+// and without one a new group is founded.
 func TestRecordDamaged(t *testing.T) {
 	t.Parallel()
 	for _, damage := range []string{`{"id":`, `{"voters":["B1#7.1"]}`, `"x"`, ``} {
@@ -87,8 +87,8 @@ func TestRecordAndLeasesLost(t *testing.T) {
 	})
 }
 
-// TestLeaderWithoutLease: a leader that lost its lease plans nothing. When it hears of
-// nobody to hand over to, the others found a new group after the mark has been missing
+// TestLeaderWithoutLease: a leader that lost its lease plans nothing. When it knows of
+// no node to hand over to, the others found a new group after the mark has been missing
 // long enough.
 func TestLeaderWithoutLease(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestLastOneDeletesTheRecord(t *testing.T) {
 	})
 }
 
-// TestAllLeaveAtOnce: nobody waits for a successor where there is none.
+// TestAllLeaveAtOnce: a node does not wait for a successor where there is none.
 func TestAllLeaveAtOnce(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, w *world) {

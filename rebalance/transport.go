@@ -135,8 +135,8 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 }
 
-// takeHandshake reads the handshake and passes the connection on if it is for the server. Of a listener with a bound, only
-// those that have completed it are held.
+// takeHandshake reads the handshake and passes the connection on if it is for the server. Of a
+// listener with a bound, only those that have completed it are held.
 func (l *Listener) takeHandshake(ctx context.Context, conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(l.cfg.timeout))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
@@ -149,7 +149,7 @@ func (l *Listener) takeHandshake(ctx context.Context, conn net.Conn) {
 	s := l.stream
 	l.mu.Unlock()
 	if bounded := connlimit.Of(conn); bounded != nil && err == nil && s != nil && got == s.handshake {
-		bounded.Hold() // not to be closed for strangers
+		bounded.Hold() // not to be closed for those that have not
 	}
 	if err != nil || s == nil || got != s.handshake || !s.pass(conn) {
 		l.cfg.Log.Debug("raft connection refused", "from", conn.RemoteAddr(), "handshake", got, "err", err)
@@ -293,8 +293,8 @@ func (c acceptedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Which addresses of other processes cannot be connected to, for people: Raft tries for ever, and a process that
-// no other one reaches just waits.
+// Which addresses of other processes cannot be connected to, for people: Raft tries for ever, and a
+// process that no other one reaches just waits.
 
 // Failing is an address to which no connection has succeeded since.
 type Failing struct {
@@ -340,8 +340,8 @@ func (l *Listener) Failing() []Failing {
 	return slices.SortedFunc(maps.Values(l.failures.failing), func(a, b Failing) int { return strings.Compare(a.Address, b.Address) })
 }
 
-// Probe connects to an address and hangs up, so that Failing knows of it: a process that waits for the
-// leader to connect never connects to another by itself.
+// Probe connects to an address and hangs up, so that Failing knows of it: a process that waits for
+// the leader to connect never connects to another by itself.
 func (l *Listener) Probe(ctx context.Context, hostPort string) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.timeout)
 	defer cancel()

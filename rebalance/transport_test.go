@@ -60,8 +60,9 @@ func open(t *testing.T, l *Listener, server string) *guarded {
 	return n
 }
 
-// Who says nothing has no more connections than the bound, and keeps no server out; one that has greeted stays.
-func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+// Clients that send nothing have no more connections than the bound, and keep no server out; one
+// that has sent its handshake stays.
+func TestSilentConnectionsKeepNoServerOut(t *testing.T) {
 	t.Parallel()
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -155,7 +156,7 @@ func TestStreamOneServerAtATime(t *testing.T) {
 	open(t, l, "a#8.2")
 }
 
-// TestStreamClosesNoise: whatever is not a greeting is closed.
+// TestStreamClosesNoise: whatever is not a handshake is closed.
 func TestStreamClosesNoise(t *testing.T) {
 	t.Parallel()
 	l := listen(t, "c")
@@ -296,7 +297,8 @@ func TestGuardBoundsRequests(t *testing.T) {
 	}
 }
 
-// What fails is remembered from its first attempt on, by Raft's dials and by probes, until one succeeds.
+// What fails is remembered from its first attempt on, by Raft's dials and by probes, until one
+// succeeds.
 func TestFailing(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("no route")
@@ -327,7 +329,7 @@ func TestFailing(t *testing.T) {
 	}
 	l.failures.note("h4:7947", time.Now(), time.Now().Add(2*failingKept), broken)
 	if got := l.Failing(); len(got) != 1 || got[0].Address != "h4:7947" {
-		t.Errorf("got %v, want h4:7947: nobody has tried h2 for long", got)
+		t.Errorf("got %v, want h4:7947: h2 was not tried for long", got)
 	}
 	dialed = nil
 	l.Probe(t.Context(), "h4:7947")
@@ -362,15 +364,8 @@ func TestCalled(t *testing.T) {
 	}
 }
 
-func TestSameGroup(t *testing.T) {
-	t.Parallel()
-	if !SameGroup("b1#7.1", "b2#7.3") || SameGroup("b1#7.1", "b2#6.1") || SameGroup("", "") || SameGroup("x", "y") {
-		t.Error("want the same record, and one")
-	}
-}
-
-// Whoever connects may say so much and no more.
-func TestGreetingLimit(t *testing.T) {
+// A handshake is bounded.
+func TestHandshakeLimit(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]string{handshakeLimit: "", handshakeLimit + 1: "the limit is 1024", 1<<16 - 1: "the limit is 1024"} {
 		text := `{"cluster":"` + strings.Repeat("x", size-len(`{"cluster":""}`)) + `"}`

@@ -75,7 +75,6 @@ func (s *stableSet) observe(now time.Time, names []string) bool {
 // times in any case, but for nodes that do not follow the group's log yet: a shard that
 // moved to one of these would stand still.
 type joinWindow struct {
-	stabilise time.Duration
 	joined    map[string]bool // nodes that are planned for
 	waiting   map[string]bool // nodes that are not yet; true for those that follow the log
 	first     time.Time       // when the first of those waiting came
@@ -83,7 +82,11 @@ type joinWindow struct {
 	last      time.Time       // when the last of them came, or began to follow
 }
 
-const maxWindows = 5
+const (
+	// stabilise is for how long no other node must have joined before those that did are planned for.
+	stabilise  = time.Second
+	maxWindows = 5
+)
 
 // eligible returns the names that may own shards, without those whose process may be about
 // to crash: those barred, and those deferred that are not planned for yet.
@@ -133,7 +136,7 @@ func (w *joinWindow) admit(now time.Time, names, owners []string, follows map[st
 
 // ends is when those waiting that follow the log are planned for.
 func (w *joinWindow) ends() time.Time {
-	stable, limit := w.last.Add(w.stabilise), w.following.Add(maxWindows*w.stabilise)
+	stable, limit := w.last.Add(stabilise), w.following.Add(maxWindows*stabilise)
 	if limit.Before(stable) {
 		return limit
 	}
@@ -162,7 +165,7 @@ func (w *joinWindow) due() time.Time {
 // open reports whether others are about to join, so that a first plan should wait for
 // them: the first of many to start is not given all.
 func (w *joinWindow) open(now time.Time) bool {
-	return len(w.waiting) > 0 && now.Before(w.first.Add(maxWindows*w.stabilise))
+	return len(w.waiting) > 0 && now.Before(w.first.Add(maxWindows*stabilise))
 }
 
 // laggards notices the processes that have stopped applying assignments.

@@ -54,13 +54,13 @@ type process struct {
 	renewed    time.Time               // the last time its lease was alive for sure
 	noKeeper   bool                    // it cannot reach the keeper
 	noPeers    bool                    // it cannot reach the other processes
-	noGossip   bool                    // it hears of nobody by gossip
+	noGossip   bool                    // gossip shows it no process
 	unleased   bool                    // it has lost its lease
-	frozen     bool                    // it publishes an old seat
+	frozen     bool                    // it publishes an old RaftInfo
 	stuck      bool                    // its heartbeats pass and its entries do not
 	dies       func(next *record) bool // it is killed right after it wrote such a record
 	lostReply  bool                    // its next successful compare-and-set loses its answer
-	seat       RaftInfo
+	info       RaftInfo
 	claims     *plan.Assignment
 }
 
@@ -132,7 +132,7 @@ func (p *process) watch(ctx context.Context) {
 		}
 		a := p.agent.Assignment()
 		if a.Generation.Record == 0 {
-			continue // only the seat changed
+			continue // only the RaftInfo changed
 		}
 		if err := p.world.note(a); err != nil {
 			p.world.t.Error(err)
@@ -204,7 +204,8 @@ func (w *world) sleep(d time.Duration) bool {
 	}
 }
 
-// wire connects the process's transports with those of all processes that it reaches, and no others. Under mu.
+// wire connects the process's transports with those of all processes that it reaches, and no
+// others. Under mu.
 func (w *world) wire(p *process) {
 	for _, q := range w.processes {
 		if q == p {
@@ -276,9 +277,9 @@ func (p *process) View(context.Context) (View, error) {
 			continue
 		}
 		if !q.frozen && !q.killed {
-			q.seat = q.agent.RaftInfo()
+			q.info = q.agent.RaftInfo()
 		}
-		v.Peers = append(v.Peers, Peer{Node: q.node, Boot: q.boot, Address: q.host, RaftInfo: q.seat, Leased: q.leased()})
+		v.Peers = append(v.Peers, Peer{Node: q.node, Boot: q.boot, Address: q.host, RaftInfo: q.info, Leased: q.leased()})
 	}
 	return v, nil
 }

@@ -66,8 +66,8 @@ func TestLeaderWithoutKeeperYields(t *testing.T) {
 	})
 }
 
-// When nobody reaches the keeper, nothing is gained by another leader.
-func TestNobodyYieldsToTheBlind(t *testing.T) {
+// When no process reaches the keeper, nothing is gained by another leader.
+func TestNoYieldWhereNoneCouldPlan(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, w *world) {
 		w.eventually(20*time.Second, "voters", func() bool { return len(w.voters()) == 3 })
@@ -116,8 +116,8 @@ func TestSuccessors(t *testing.T) {
 	able := func(server string) Peer { return Peer{RaftInfo: RaftInfo{Server: server, CanPlan: true}} }
 	draining := able("c#7.1")
 	draining.Draining = true
-	heard := []Peer{able("a#7.1"), {RaftInfo: RaftInfo{Server: "b#7.1"}}, draining, able("d#7.1"), able("e#7.1"), able("x#7.1")}
-	if got := successors(servers, heard, "a#7.1"); len(got) != 1 || got[0].ID != "d#7.1" {
+	gossiped := []Peer{able("a#7.1"), {RaftInfo: RaftInfo{Server: "b#7.1"}}, draining, able("d#7.1"), able("e#7.1"), able("x#7.1")}
+	if got := successors(servers, gossiped, "a#7.1"); len(got) != 1 || got[0].ID != "d#7.1" {
 		t.Errorf("got %v, want d alone: b is not able, c is draining, e has no vote", got)
 	}
 }

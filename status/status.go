@@ -64,14 +64,15 @@ type Queue struct {
 	Limits    Limits       `json:"limits"`    // of pushes, the defaults filled in
 }
 
-// Limits are what a queue takes, whoever pushes.
+// Limits are what a queue takes from all that push.
 type Limits struct {
 	PayloadBytes int `json:"payload_bytes"` // longest payload as stored, bytes
 	Payloads     int `json:"id_payloads"`   // most payloads waiting for one id
 	IDPayload    int `json:"id_bytes"`      // most bytes of payloads waiting for one id
 }
 
-// Handled are the names of the nodes that handle each queue; those of "" have a lease that cannot be read, and may handle any.
+// Handled are the names of the nodes that handle each queue; those of "" have a lease that cannot
+// be read, and may handle any.
 type Handled map[string][]string
 
 // Add notes that a node handles a queue.

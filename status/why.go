@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// Facts are what is known of an id and its shard when it is asked why no handler has the id. They are
-// read first, and judged apart from that.
+// Facts are what is known of an id and its shard when it is asked why no handler has the id. They
+// are read first, and judged apart from that.
 type Facts struct {
-	Job      queue.Listed
+	Job      browse.Listed
 	Found    bool
-	Standing queue.Standing
+	Position browse.Position
 	Paused   bool
 	Shard    Shard
 	Where    queue.Whereabouts // of an id in flight, as its owner says
@@ -28,20 +29,20 @@ func (f *Facts) Why(id string) Why {
 		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.Shard.Queue, id)}
 	}
 	r := Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: string(f.Job.State)}
-	if f.Job.State != queue.Dead && f.Job.State != queue.Waiting {
-		due := f.Job.PerformAt.Sub(f.Standing.Now).Seconds()
+	if f.Job.State != browse.StateMorgue && f.Job.State != browse.StateBlocked {
+		due := f.Job.PerformAt.Sub(f.Position.Now).Seconds()
 		r.Due = &due
 	}
 	if !f.Job.Since.IsZero() {
-		since := f.Standing.Now.Sub(f.Job.Since).Seconds()
+		since := f.Position.Now.Sub(f.Job.Since).Seconds()
 		r.Since = &since
 	}
 	switch f.Job.State {
-	case queue.Dead:
+	case browse.StateMorgue:
 		r.Reason = "it is in the morgue" + f.lastError() + ": requeue it, or delete it"
-	case queue.Waiting:
+	case browse.StateBlocked:
 		r.Reason = "it ran out of retries and waits for a person" + f.lastError() + ": blocked requeue, skip or bury"
-	case queue.InFlight:
+	case browse.StateInFlight:
 		r.Reason = f.inFlight()
 	default:
 		r.Reason = f.waiting()
@@ -53,7 +54,7 @@ func (f *Facts) lastError() string {
 	if f.Job.Error == "" {
 		return ""
 	}
-	return fmt.Sprintf(" (last error: %s)", queue.Gist(f.Job.Error))
+	return fmt.Sprintf(" (last error: %s)", queue.Summary(f.Job.Error))
 }
 
 func (f *Facts) inFlight() string {
@@ -73,9 +74,9 @@ func (f *Facts) inFlight() string {
 func (f *Facts) Alive() bool { return f.Shard.State == Owned || f.Shard.State == Leaving }
 
 func (f *Facts) waiting() string {
-	wait := f.Job.PerformAt.Sub(f.Standing.Now)
+	wait := f.Job.PerformAt.Sub(f.Position.Now)
 	switch {
-	case wait > 0 && f.Job.State == queue.Retrying:
+	case wait > 0 && f.Job.State == browse.StateRetry:
 		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s", f.Job.RetryCount+1, f.lastError(), f.in(wait), f.notReady())
 	case wait > 0:
 		return "it is due in " + f.in(wait) + f.notReady()
@@ -89,16 +90,17 @@ func (f *Facts) waiting() string {
 		return fmt.Sprintf("its shard is on its way from %s to %s", f.Shard.Owner, cmp.Or(f.Shard.Assigned, "another node"))
 	case f.Unready != "":
 		return fmt.Sprintf("its shard waits, because the handler of %s is not ready: %s", f.Shard.Owner, f.Unready)
-	case f.Standing.Suspect:
-		return fmt.Sprintf("it is on probation (%d crashes): it was in flight when a worker died, and runs alone, once the %d ids in flight are done",
-			f.Standing.Crashes, f.Standing.InFlight)
-	case f.Standing.Ahead > 0:
-		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)", ids(f.Standing.Ahead), f.Shard.Owner, f.Standing.InFlight)
+	case f.Position.Quarantined:
+		return fmt.Sprintf("it is in quarantine (%d crashes): it was in flight when a worker died, and runs alone, once the %d ids in flight are done",
+			f.Position.Crashes, f.Position.InFlight)
+	case f.Position.Ahead > 0:
+		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)", ids(f.Position.Ahead), f.Shard.Owner, f.Position.InFlight)
 	}
-	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)", f.Shard.Owner, f.Standing.InFlight)
+	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)", f.Shard.Owner, f.Position.InFlight)
 }
 
-// notReady adds that the owner's handler cannot work: what it has put back waits for more than its time.
+// notReady adds that the owner's handler cannot work: what it has put back waits for more than its
+// time.
 func (f *Facts) notReady() string {
 	if f.Unready == "" || !f.Alive() {
 		return ""
@@ -145,7 +147,7 @@ func (f *Facts) successor() string {
 func (f *Facts) handling() string {
 	age := ""
 	if !f.Job.Since.IsZero() {
-		age = fmt.Sprintf(" %s ago", f.Standing.Now.Sub(f.Job.Since).Round(time.Millisecond))
+		age = fmt.Sprintf(" %s ago", f.Position.Now.Sub(f.Job.Since).Round(time.Millisecond))
 	}
 	owner, popped := f.Shard.Owner, fmt.Sprintf("popped%s (flight %d)", age, f.Job.Flight)
 	switch f.Where.Stage {

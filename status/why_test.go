@@ -7,12 +7,13 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // waits is a job that was popped 12 s ago and is at a stage.
 func waits(at queue.Stage, now time.Time) func(*Facts) {
 	return func(f *Facts) {
-		f.Job.State, f.Job.Flight, f.Job.Since, f.Where = queue.InFlight, 7, now.Add(-12*time.Second), queue.Whereabouts{Stage: at}
+		f.Job.State, f.Job.Flight, f.Job.Since, f.Where = browse.StateInFlight, 7, now.Add(-12*time.Second), queue.Whereabouts{Stage: at}
 	}
 }
 
@@ -22,8 +23,8 @@ func TestJudge(t *testing.T) {
 	now := time.Unix(1000, 0)
 	base := func() Facts {
 		return Facts{
-			Found: true, Handled: true, Standing: queue.Standing{Now: now},
-			Job:   queue.Listed{State: queue.Ready, Job: lowkiq.Job{ID: "a", PerformAt: now.Add(-2 * time.Second), RetryCount: -1}},
+			Found: true, Handled: true, Position: browse.Position{Now: now},
+			Job:   browse.Listed{State: browse.StateReady, Job: lowkiq.Job{ID: "a", PerformAt: now.Add(-2 * time.Second), RetryCount: -1}},
 			Shard: Shard{Queue: "orders", Assigned: "n1", Owner: "n1/B.1", State: Owned},
 		}
 	}
@@ -36,38 +37,40 @@ func TestJudge(t *testing.T) {
 	}{
 		{"not there", func(f *Facts) { f.Found = false }, "absent", "it is done, or was never pushed", 0},
 		{"next", func(f *Facts) {}, "ready", "it is next in its shard, which n1/B.1 works on", -2},
-		{"behind", func(f *Facts) { f.Standing.Ahead = 3 }, "ready", "behind 3 ids", -2},
-		{"behind one", func(f *Facts) { f.Standing.Ahead = 1 }, "ready", "behind 1 id in", -2},
+		{"behind", func(f *Facts) { f.Position.Ahead = 3 }, "ready", "behind 3 ids", -2},
+		{"behind one", func(f *Facts) { f.Position.Ahead = 1 }, "ready", "behind 1 id in", -2},
 		{"put back, not ready", func(f *Facts) {
-			f.Job.State, f.Job.PerformAt, f.Unready = queue.Scheduled, now.Add(time.Minute), "no such file"
+			f.Job.State, f.Job.PerformAt, f.Unready = browse.StateScheduled, now.Add(time.Minute), "no such file"
 		}, "scheduled", "due in 1m0s; the handler of n1/B.1 is not ready: no such file", 60},
-		{"probation", func(f *Facts) { f.Standing.Suspect, f.Standing.Crashes = true, 2 }, "ready", "probation (2 crashes)", -2},
+		{"quarantine", func(f *Facts) { f.Position.Quarantined, f.Position.Crashes = true, 2 }, "ready", "quarantine (2 crashes)", -2},
 		{"paused", func(f *Facts) { f.Paused = true }, "ready", `queue "orders" is paused`, -2},
-		{"scheduled", func(f *Facts) { f.Job.State, f.Job.PerformAt = queue.Scheduled, now.Add(time.Minute) }, "scheduled", "due in 1m0s", 60},
-		{"scheduled for long", func(f *Facts) { f.Job.State, f.Job.PerformAt = queue.Scheduled, now.Add(50*time.Hour) }, "scheduled",
+		{"scheduled", func(f *Facts) { f.Job.State, f.Job.PerformAt = browse.StateScheduled, now.Add(time.Minute) }, "scheduled", "due in 1m0s", 60},
+		{"scheduled for long", func(f *Facts) { f.Job.State, f.Job.PerformAt = browse.StateScheduled, now.Add(50*time.Hour) }, "scheduled",
 			"due in 2 days, at " + now.Add(50*time.Hour).UTC().Format(time.RFC3339), 180000},
 		{"retry", func(f *Facts) {
-			f.Job.State, f.Job.PerformAt, f.Job.RetryCount, f.Job.Error = queue.Retrying, now.Add(time.Second), 0, "boom\nstack"
+			f.Job.State, f.Job.PerformAt, f.Job.RetryCount, f.Job.Error = browse.StateRetry, now.Add(time.Second), 0, "boom\nstack"
 		}, "retry", "attempt 1 failed (last error: boom); the next one is due in 1s", 1},
-		{"in flight", func(f *Facts) { f.Job.State, f.Job.Flight = queue.InFlight, 7 }, "in_flight",
+		{"in flight", func(f *Facts) { f.Job.State, f.Job.Flight = browse.StateInFlight, 7 }, "in_flight",
 			"n1/B.1 has it, popped (flight 7), and does not say whether a handler has begun", -2},
 		{"handled", func(f *Facts) {
-			f.Job.State, f.Job.Flight, f.Where = queue.InFlight, 7, queue.Whereabouts{Stage: queue.Handled, For: 3 * time.Second}
+			f.Job.State, f.Job.Flight, f.Where = browse.StateInFlight, 7, queue.Whereabouts{Stage: queue.Handled, For: 3 * time.Second}
 		}, "in_flight", "a handler of n1/B.1 has it (flight 7) for 3s; it was popped before", -2},
-		{"in flight since", func(f *Facts) { f.Job.State, f.Job.Flight, f.Job.Since = queue.InFlight, 7, now.Add(-12*time.Second) },
+		{"in flight since", func(f *Facts) {
+			f.Job.State, f.Job.Flight, f.Job.Since = browse.StateInFlight, 7, now.Add(-12*time.Second)
+		},
 			"in_flight", "n1/B.1 has it, popped 12s ago (flight 7)", -2},
 		{"popped", waits(queue.Behind, now), "in_flight", "popped 12s ago (flight 7) by n1/B.1, it waits for others of its shard", -2},
 		{"no process", waits(queue.ForProcess, now), "in_flight", "popped 12s ago (flight 7), it waits for a process of n1/B.1", -2},
 		{"no call", waits(queue.ForCall, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the queue is at its concurrency", -2},
 		{"no slot", waits(queue.ForSlot, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the node is at its concurrency", -2},
-		{"in flight with the dead", func(f *Facts) { f.Job.State, f.Shard.State, f.Shard.Assigned = queue.InFlight, Claiming, "n2" },
+		{"in flight with the dead", func(f *Facts) { f.Job.State, f.Shard.State, f.Shard.Assigned = browse.StateInFlight, Claiming, "n2" },
 			"in_flight", "n1/B.1, whose lease is gone: it runs again once the shard is seized; n2 is to claim it", -2},
-		{"in flight, refused", func(f *Facts) { f.Job.State, f.Job.Flight, f.Refused = queue.InFlight, 7, "nack: NOPERM" },
+		{"in flight, refused", func(f *Facts) { f.Job.State, f.Job.Flight, f.Refused = browse.StateInFlight, 7, "nack: NOPERM" },
 			"in_flight", "in flight (7) with n1/B.1, which Redis refuses an operation: nack: NOPERM", -2},
 		{"refused", func(f *Facts) { f.Refused = "pop: WRONGTYPE" }, "ready", "waits, because Redis refuses n1/B.1 an operation: pop: WRONGTYPE", -2},
 		{"not ready", func(f *Facts) { f.Unready = "py: exit status 1" }, "ready", "its shard waits, because the handler of n1/B.1 is not ready: py: exit status 1", -2},
-		{"morgue", func(f *Facts) { f.Job.State, f.Job.Error = queue.Dead, "boom" }, "morgue", "in the morgue (last error: boom)", 0},
-		{"blocked", func(f *Facts) { f.Job.State = queue.Waiting }, "blocked", "waits for a person", 0},
+		{"morgue", func(f *Facts) { f.Job.State, f.Job.Error = browse.StateMorgue, "boom" }, "morgue", "in the morgue (last error: boom)", 0},
+		{"blocked", func(f *Facts) { f.Job.State = browse.StateBlocked }, "blocked", "waits for a person", 0},
 		{"unowned", func(f *Facts) { f.Shard.Owner, f.Shard.State = "", Claiming }, "ready", "nobody owns its shard now; n1 is to claim it", -2},
 		{"held by the dead", func(f *Facts) { f.Shard.State, f.Shard.Assigned = Unowned, "" }, "ready", "held by n1/B.1, whose lease is gone", -2},
 		{"no handler", func(f *Facts) { f.Shard.State, f.Handled = Unowned, false }, "ready", `no live node handles queue "orders"`, -2},
@@ -86,7 +89,7 @@ func TestJudge(t *testing.T) {
 			case c.due != 0 && (got.Due == nil || *got.Due != c.due):
 				t.Errorf("due: got %v, want %v", got.Due, c.due)
 			}
-			if since := f.Standing.Now.Sub(f.Job.Since).Seconds(); !f.Job.Since.IsZero() && (got.Since == nil || *got.Since != since) {
+			if since := f.Position.Now.Sub(f.Job.Since).Seconds(); !f.Job.Since.IsZero() && (got.Since == nil || *got.Since != since) {
 				t.Errorf("since: got %v, want %v", got.Since, since)
 			}
 		})

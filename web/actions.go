@@ -2,28 +2,13 @@ package web
 
 import (
 	"bytes"
-	"encoding/json"
 	"net/http"
 	"net/url"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
-
-// selection is the body of an action on jobs.
-type selection struct {
-	IDs       []string    `json:"ids"`
-	IDsBase64 [][]byte    `json:"ids_base64"` // ids that are not UTF-8
-	All       *bool       `json:"all"`
-	State     string      `json:"state"`
-	Kind      string      `json:"kind"` // of the last error
-	By        string      `json:"by"`   // the unit of from and to
-	From      string      `json:"from"`
-	To        string      `json:"to"`
-	Limit     json.Number `json:"limit"`
-	Cursor    string      `json:"cursor"`
-	DryRun    bool        `json:"dry_run"` // count, change nothing
-}
 
 const (
 	wantIDsOrAll = `{"ids":["a","b"]} or {"all":true}`
@@ -34,7 +19,7 @@ const (
 // bulkLimit is the most jobs that one request changes.
 const bulkLimit = 10_000
 
-func (s selection) ids() []string {
+func (s Selection) ids() []string {
 	ids := append(make([]string, 0, len(s.IDs)+len(s.IDsBase64)), s.IDs...)
 	for _, id := range s.IDsBase64 {
 		ids = append(ids, string(id))
@@ -43,7 +28,7 @@ func (s selection) ids() []string {
 }
 
 // parse reads the body of an action: ids, or a query if there are none.
-func (s *selection) parse(action *queue.Action, body []byte) (ids []string, query queue.Query, err error) {
+func (s *Selection) parse(action *browse.Action, body []byte) (ids []string, query browse.Query, err error) {
 	want := wantIDsOrAll
 	if action.All {
 		want = wantFilter
@@ -72,12 +57,12 @@ func (s *selection) parse(action *queue.Action, body []byte) (ids []string, quer
 }
 
 // describes reports whether a field is set that says which of all jobs are meant.
-func (s selection) describes() bool {
+func (s Selection) describes() bool {
 	return s.State+s.Kind+s.By+s.From+s.To+s.Limit.String()+s.Cursor != ""
 }
 
 // query is what the body describes, as a list's query would.
-func (s *selection) query(action *queue.Action) (queue.Query, error) {
+func (s *Selection) query(action *browse.Action) (browse.Query, error) {
 	values := url.Values{"state": {s.State}, "by": {s.By}, "from": {s.From}, "to": {s.To}, "kind": {s.Kind}, "cursor": {s.Cursor}}
 	if s.Limit != "" {
 		values.Set("limit", s.Limit.String())
@@ -87,81 +72,53 @@ func (s *selection) query(action *queue.Action) (queue.Query, error) {
 	return query, err
 }
 
-// act is a route that acts on jobs.
-func (a *api) act(action *queue.Action) serveFunc {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		q, body, err := a.target(w, r)
+// perform is a route that does an action on jobs.
+func (a *api) perform(action *browse.Action) serveFunc {
+	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+		body, err := a.body(w, r)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		var s selection
+		var s Selection
 		ids, query, err := s.parse(action, body)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		var step queue.Step
+		var step browse.Step
 		switch {
 		case ids == nil:
-			step, err = q.Bulk(r.Context(), action, query)
+			step, err = browse.Of(q).Bulk(r.Context(), action, query)
 		case s.DryRun:
-			step.Changed, err = q.Targets(r.Context(), action, ids...)
+			step.Changed, err = browse.Of(q).Targets(r.Context(), action, ids...)
 			step.Skipped = len(ids) - step.Changed
 		default:
-			step.Changed, err = q.Apply(r.Context(), action, ids...)
+			step.Changed, err = browse.Of(q).Apply(r.Context(), action, ids...)
 			step.Skipped = len(ids) - step.Changed
 		}
 		if step.Changed > 0 && !s.DryRun {
 			a.cfg.Log.Info("jobs changed by hand", "action", action.Name, "queue", q.Name, "changed", step.Changed, auth.Sender(r))
 		}
 		if err != nil {
-			return &partly{changed: step.Changed, next: step.Next, err: err}
+			return nil, &partly{changed: step.Changed, next: step.Next, err: err}
 		}
-		return writeJSON(w, Changed{step.Changed, step.Skipped, step.Left, step.Next})
-	}
-}
-
-// Changed says how far an action on jobs has come.
-type Changed struct {
-	Changed int    `json:"changed"`
-	Skipped int    `json:"skipped"`
-	Left    int    `json:"left"`
-	Next    string `json:"next"`
+		return Changed{step.Changed, step.Skipped, step.Left, step.Next}, nil
+	})
 }
 
 // setPaused is a route that pauses a queue, or lets it go on.
 func (a *api) setPaused(paused bool) serveFunc {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		q, err := a.bareTarget(w, r)
-		if err != nil {
-			return err
+	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+		if err := a.optional(w, r, &struct{}{}, wantNothing); err != nil {
+			return nil, err
 		}
-		set := a.client.Resume
+		set := a.client.Registry().Resume
 		if paused {
-			set = a.client.Pause
+			set = a.client.Registry().Pause
 		}
 		if err := set(r.Context(), q.Name); err != nil {
-			return err
+			return nil, err
 		}
 		a.cfg.Log.Info("queue paused or resumed", "queue", q.Name, "paused", paused, auth.Sender(r))
-		return writeJSON(w, map[string]any{"queue": q.Name, "paused": paused})
-	}
-}
-
-// target is the queue and the body of an action.
-func (a *api) target(w http.ResponseWriter, r *http.Request) (*queue.Queue, []byte, error) {
-	q, err := a.queue(r)
-	if err != nil {
-		return nil, nil, err
-	}
-	body, err := a.body(w, r)
-	return q, body, err
-}
-
-// bareTarget is the queue of an action that needs no body.
-func (a *api) bareTarget(w http.ResponseWriter, r *http.Request) (*queue.Queue, error) {
-	q, body, err := a.target(w, r)
-	if err == nil && len(bytes.TrimSpace(body)) > 0 {
-		err = decodeBody(body, &struct{}{}, wantNothing)
-	}
-	return q, err
+		return Paused{paused, q.Name}, nil
+	})
 }

@@ -12,24 +12,19 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // listedIDs reads the ids of a list; an id in base64 is "?".
-func listedIDs(t *testing.T, body []byte) []string {
+func listedIDs(t *testing.T, body []byte) (ids []string) {
 	t.Helper()
-	var list struct {
-		Jobs []struct {
-			ID *string `json:"id"`
-		} `json:"jobs"`
-	}
+	var list JobPage[Job]
 	must(t, json.Unmarshal(body, &list))
-	ids := []string{}
 	for _, job := range list.Jobs {
-		if job.ID == nil {
-			ids = append(ids, "?")
-			continue
+		if job.Text == nil {
+			job.JobID = JobIDOf("?")
 		}
-		ids = append(ids, *job.ID)
+		ids = append(ids, job.ID())
 	}
 	return ids
 }
@@ -99,7 +94,7 @@ func TestDryRun(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, url).fill()
 			changed := func(body string) (n int) {
-				var step struct{ Changed, Skipped int }
+				var step Changed
 				answer := w.do("POST", ordersPath+c.action, body)
 				expect(t, answer, 200)
 				must(t, json.Unmarshal(answer.Body.Bytes(), &step))
@@ -117,20 +112,18 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A job that has failed is killed and deleted with the others once its turn has come.
+// A job that has failed is no fresh one in any figure once its turn has come, and is killed and
+// deleted with the others.
 func TestAllFailedWhoseTurnHasCome(t *testing.T) {
 	url := shared(t)
-	for action, want := range map[string]string{"kill-all-failed": "morgue", "delete-all-failed": ""} {
+	for action, want := range map[string]int{"kill-all-failed": 200, "delete-all-failed": 404} {
 		w := newWorld(t, url).fill()
 		expect(t, w.do("POST", ordersPath+"jobs/run-now", `{"ids":["f1"]}`), 200)
 		expect(t, w.do("GET", ordersPath+"jobs?state=failed", ""), 200, `"id":"f1"`, `"id":"f2"`)
+		expect(t, w.do("GET", "/api/v1/stats", ""), 200, `"enqueued":8,"fresh":5,"retries":3,`)
+		expect(t, w.do("GET", "/api/v1/queues/orders", ""), 200, `"jobs":{"ready":5,"scheduled":1,"retry":1,"in_flight":1,"blocked":1,"failed":2}`)
 		expect(t, w.do("POST", ordersPath+action, ""), 200, `"changed":2`)
-		answer := w.do("GET", ordersPath+"jobs/f1", "")
-		if want == "" {
-			expect(t, answer, 404)
-		} else {
-			expect(t, answer, 200, `"state":"`+want+`"`)
-		}
+		expect(t, w.do("GET", ordersPath+"jobs/f1", ""), want)
 	}
 }
 
@@ -148,11 +141,11 @@ func TestPauseShows(t *testing.T) {
 
 func TestParseBody(t *testing.T) {
 	t.Parallel()
-	byIDs := queue.Kill
-	onAll := queue.Actions()[slices.IndexFunc(queue.Actions(), func(a *queue.Action) bool { return a.Path == "kill-all-failed" })]
+	byIDs := browse.Kill
+	onAll := browse.Actions()[slices.IndexFunc(browse.Actions(), func(a *browse.Action) bool { return a.Path == "kill-all-failed" })]
 	for _, c := range []struct {
 		name, body string
-		action     *queue.Action
+		action     *browse.Action
 		want       string // the problem's detail begins so
 		line, col  int
 	}{
@@ -181,12 +174,12 @@ func TestParseBody(t *testing.T) {
 		{"ids for all", `{"ids":["a"]}`, onAll, "ids: this route is about all", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, _, err := new(selection).parse(c.action, []byte(c.body))
+			_, _, err := new(Selection).parse(c.action, []byte(c.body))
 			if c.want == "" {
 				must(t, err)
 				return
 			}
-			var p *problem
+			var p *Problem
 			if !errors.As(err, &p) {
 				t.Fatalf("got %v, want a problem", err)
 			}
@@ -204,10 +197,7 @@ func TestActionGoesOn(t *testing.T) {
 	for {
 		answer := w.do("POST", ordersPath+"jobs/kill", `{"all":true,"limit":2,"cursor":"`+cursor+`"}`)
 		expect(t, answer, 200)
-		var step struct {
-			Changed, Skipped, Left int
-			Next                   string
-		}
+		var step Changed
 		must(t, json.Unmarshal(answer.Body.Bytes(), &step))
 		changed += step.Changed
 		if cursor = step.Next; cursor == "" {
@@ -256,15 +246,15 @@ func TestOutage(t *testing.T) {
 
 func TestProblemOf(t *testing.T) {
 	t.Parallel()
-	p := problemOf(&partly{changed: 7, next: "abc", err: fmt.Errorf("kill: %w", replyError("OOM full"))})
+	p := ProblemOf(&partly{changed: 7, next: "abc", err: fmt.Errorf("kill: %w", replyError("OOM full"))})
 	if p.Status != 503 || p.Changed == nil || *p.Changed != 7 || p.Next != "abc" || p.Detail != "kill: OOM full" {
 		t.Errorf("got %+v, want 503 after 7 changes", p)
 	}
-	if p := problemOf(errors.New("the record is damaged")); p.Status != 500 {
+	if p := ProblemOf(errors.New("the record is damaged")); p.Status != 500 {
 		t.Errorf("got status %d, want 500", p.Status)
 	}
-	first := newProblem(400, "x")
-	if p := problemOf(&partly{err: first}); p == first || first.Changed != nil {
+	first := NewProblem(400, "x")
+	if p := ProblemOf(&partly{err: first}); p == first || first.Changed != nil {
 		t.Error("a shared problem was changed")
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// A request that may do what it asks is admitted: its connection is held while it lasts, and its body
-// has time and memory. All others are answered at once, and their connections are closed for others when
-// there are too many: so a node answers /healthz whoever floods it.
+// A request that may do what it asks is admitted: its connection is held while it lasts, and its
+// body has time and memory. All others are answered at once, and their connections are closed for
+// others when there are too many: so a node that is flooded answers /healthz.
 
 // admissions counts the requests that a server has admitted.
 type admissions struct {
@@ -77,11 +77,12 @@ type accountKey struct{}
 // errMemory refuses what there is no memory for.
 var errMemory = errors.New("the node holds as much for other requests as it may (node.request_memory): try again")
 
-// Busy reports whether an error of reading a request's body means that the node has no memory for it now.
+// Busy reports whether an error of reading a request's body means that the node has no memory for
+// it now.
 func Busy(err error) bool { return errors.Is(err, errMemory) }
 
-// take adds n bytes to what the request holds. One that alone needs all the memory gets it if no other
-// holds any, as the sizes of bodies are bounded.
+// take adds n bytes to what the request holds. One that alone needs all the memory gets it if no
+// other holds any, as the sizes of bodies are bounded.
 func (a *account) take(n int64) error {
 	if a == nil {
 		return nil
@@ -106,8 +107,8 @@ func accountOf(r *http.Request) *account {
 	return a
 }
 
-// What a request takes besides its answer: a body is there twice, as it came and as what was read of it; and
-// each job of a push has its place in lists, commands to Redis and the answer.
+// What a request takes besides its answer: a body is there twice, as it came and as what was read
+// of it; and each job of a push has its place in lists, commands to Redis and the answer.
 const (
 	copiesOfBody = 2
 	bytesOfJob   = 512
@@ -120,7 +121,8 @@ func jobsMemory(body []byte) int64 {
 	return int64(min(bytes.Count(body, []byte(`"id`)), wire.MaxJobs)) * bytesOfJob
 }
 
-// admit passes on what the guard has let through, as far as there is room. Health and the login page need none.
+// admit passes on what the guard has let through, as far as there is room. Health and the login
+// page need none.
 func (a *api) admit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a.wanted(r) <= auth.Anonymous {
@@ -132,7 +134,7 @@ func (a *api) admit(next http.Handler) http.Handler {
 		if !ok {
 			w.Header().Set("Connection", "close")
 			w.Header().Set("Retry-After", "1")
-			newProblem(http.StatusServiceUnavailable, "the node answers as many requests as it may: try again").write(w)
+			NewProblem(http.StatusServiceUnavailable, "the node answers as many requests as it may: try again").write(w)
 			return
 		}
 		defer leave()
@@ -160,7 +162,8 @@ func (b *measuredBody) Read(p []byte) (int, error) {
 	_ = b.control.SetReadDeadline(earlier(b.end, time.Now().Add(bodyPause)))
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		// What was read to its end must not end the answer, which may take long; what stopped is not waited for again.
+		// What was read to its end must not end the answer, which may take long; what stopped is
+		// not waited for again.
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = b.control.SetReadDeadline(time.Time{})
 		}
@@ -179,20 +182,20 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// How long a client may take to send a body. It is set per request, as a ReadTimeout of the server would
-// also end long answers.
+// How long a client may take to send a body. It is set per request, as a ReadTimeout of the server
+// would also end long answers.
 const (
-	bodyTimeout     = 5 * time.Minute  // the whole, of an admitted request
-	bodyPause       = 30 * time.Second // until its next part
-	strangerTimeout = 5 * time.Second  // the whole, until the guard has admitted the request
+	bodyTimeout      = 5 * time.Minute  // the whole, of an admitted request
+	bodyPause        = 30 * time.Second // until its next part
+	anonymousTimeout = 5 * time.Second  // the whole, until the guard has admitted the request
 )
 
-// withBodyTimeout bounds how long a request's body is waited for before it is admitted, also by the server
-// itself, which reads what a handler has left of it.
+// withBodyTimeout bounds how long a request's body is waited for before it is admitted, also by the
+// server itself, which reads what a handler has left of it.
 func withBodyTimeout(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		// Not every ResponseWriter has deadlines; those of a real server have.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(strangerTimeout))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(anonymousTimeout))
 	}
 }
 
@@ -218,6 +221,17 @@ type patientConn struct{ net.Conn }
 
 // NetConn is the connection below.
 func (c patientConn) NetConn() net.Conn { return c.Conn }
+
+// CloseWrite lets the server answer a request that it has not read to its end: a connection that is
+// closed at once is reset, and its client loses the answer.
+func (c patientConn) CloseWrite() error {
+	if limited := connlimit.Of(c.Conn); limited != nil {
+		if tcp, ok := limited.Conn.(*net.TCPConn); ok {
+			return tcp.CloseWrite()
+		}
+	}
+	return nil
+}
 
 // Write sets the deadline anew for each part: one of an answer before must not outlive it.
 func (c patientConn) Write(text []byte) (n int, err error) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 )
@@ -27,8 +28,25 @@ func flood(t *testing.T, address, text string, n int, secure bool) {
 	}
 }
 
-// However many clients send nothing, half a header or half a body, whether they may ask or not: a probe of
-// the node's health is answered at once, and so is who has a token if the others have none.
+// started is a server of handler for at most bound connections; 0 = as many as a node's.
+func started(t *testing.T, handler http.Handler, bound int, secure bool) *httptest.Server {
+	t.Helper()
+	s := httptest.NewUnstartedServer(nil)
+	s.Config = server("", handler, bound)
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0) // of handshakes that are cut off
+	s.Listener = bounded(s.Listener, bound)
+	if secure {
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// However many clients send nothing, half a header or half a body, whether they may ask or not: a
+// probe of the node's health is answered at once, and so is who has a token if the others have
+// none.
 func TestHealthIsAnsweredInAFlood(t *testing.T) {
 	const bound, clients = 16, 40
 	post := "POST " + ordersPath + "jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
@@ -54,18 +72,8 @@ func TestHealthIsAnsweredInAFlood(t *testing.T) {
 				}
 			})
 			w.fill()
-			s := httptest.NewUnstartedServer(nil)
-			s.Config = server("", w.handler, bound)
-			s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0) // of handshakes that are cut off
-			address := s.Listener.Addr().String()
-			s.Listener = bounded(s.Listener, bound)
-			if c.secure {
-				s.StartTLS()
-			} else {
-				s.Start()
-			}
-			t.Cleanup(s.Close)
-			flood(t, address, c.text, clients, c.secure)
+			s := started(t, w.handler, bound, c.secure)
+			flood(t, s.Listener.Addr().String(), c.text, clients, c.secure)
 			probe := s.Client()
 			ask := func(path, token string) (int, error) {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // on a busy machine, with -race
@@ -109,11 +117,7 @@ func TestAdmittedRequestsAreBounded(t *testing.T) {
 			<-r.Context().Done()
 		})
 	})
-	s := httptest.NewUnstartedServer(nil)
-	s.Config = server("", w.handler, bound)
-	s.Listener = bounded(s.Listener, bound)
-	s.Start()
-	defer s.Close()
+	s := started(t, w.handler, bound, false)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	for range most {
 		answer, err := client.Get(s.URL + "/") //nolint:bodyclose // it goes on until the test ends
@@ -147,11 +151,7 @@ func expectStatus(t *testing.T, answer *http.Response, want int) {
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	const bound, clients = 8, 20
-	s := httptest.NewUnstartedServer(nil)
-	s.Config = server("", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }), bound) //nolint:errcheck // the client sees it
-	s.Listener = bounded(s.Listener, bound)
-	s.Start()
-	defer s.Close()
+	s := started(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }), bound, false)
 	for i := range clients {
 		keeps := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
 		t.Cleanup(keeps.CloseIdleConnections)
@@ -162,5 +162,19 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 		_, err = io.Copy(io.Discard, answer.Body)
 		must(t, err)
 		must(t, answer.Body.Close())
+	}
+}
+
+// A header of any size costs a node no more than its limit.
+func TestHeaderLimit(t *testing.T) {
+	t.Parallel()
+	s := started(t, guarded(t).handler, 0, false)
+	for size, want := range map[int]int{16 << 10: http.StatusOK, 128 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/healthz", nil)
+		must(t, err)
+		r.Header.Set("Authorization", strings.Repeat("x", size))
+		answer, err := s.Client().Do(r)
+		must(t, err)
+		must(t, answerIs(answer, want))
 	}
 }

@@ -2,11 +2,11 @@ package web
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -22,39 +22,34 @@ func (a *api) clusterRoutes() []route {
 	}
 }
 
-func (a *api) shards(w http.ResponseWriter, r *http.Request) error {
-	list, err := a.node.Shards(r.Context())
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, orEmpty(list))
+func (a *api) shards(w http.ResponseWriter, r *http.Request) (any, error) {
+	list, err := a.node.Cluster().Shards(r.Context())
+	return orEmpty(list), err
 }
 
-func (a *api) members(w http.ResponseWriter, _ *http.Request) error {
-	list, err := a.node.Members()
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, orEmpty(list))
+func (a *api) members(w http.ResponseWriter, _ *http.Request) (any, error) {
+	list, err := a.node.Cluster().Members()
+	return orEmpty(list), err
 }
 
-func (a *api) plan(w http.ResponseWriter, r *http.Request) error {
-	add, err := nodeNames("add", r.URL.Query().Get("add"))
+func (a *api) plan(w http.ResponseWriter, r *http.Request) (any, error) {
+	add, remove, err := PlanQuery(r.URL.Query())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	remove, err := nodeNames("remove", r.URL.Query().Get("remove"))
-	if err != nil {
-		return err
-	}
-	moves, err := a.node.Plan(r.Context(), add, remove)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, map[string][]status.Move{"moves": orEmpty(moves)})
+	moves, err := a.node.Cluster().Plan(r.Context(), add, remove)
+	return Plan{orEmpty(moves)}, err
 }
 
-// nodeNames reads names with commas between them.
+// PlanQuery reads the parameters of a plan: the names of nodes that would come, and of those that
+// would go, with commas between them.
+func PlanQuery(values url.Values) (add, remove []string, err error) {
+	if add, err = nodeNames("add", values.Get("add")); err == nil {
+		remove, err = nodeNames("remove", values.Get("remove"))
+	}
+	return add, remove, err
+}
+
 func nodeNames(field, text string) ([]string, error) {
 	if text == "" {
 		return nil, nil
@@ -71,44 +66,32 @@ func nodeNames(field, text string) ([]string, error) {
 	return names, nil
 }
 
-func (a *api) why(w http.ResponseWriter, r *http.Request) error {
+func (a *api) why(w http.ResponseWriter, r *http.Request) (any, error) {
 	values := r.URL.Query()
 	for _, field := range []string{"queue", "id"} {
 		if values.Get(field) == "" {
-			return badField(field, "is missing; want ?queue=orders&id=17")
+			return nil, badField(field, "is missing; want ?queue=orders&id=17")
 		}
 	}
 	q, err := a.queueNamed(r.Context(), values.Get("queue"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	why, err := a.node.Why(r.Context(), q, values.Get("id"))
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, why)
+	return a.node.Cluster().Why(r.Context(), q, values.Get("id"))
 }
 
-func (a *api) drain(w http.ResponseWriter, r *http.Request) error {
-	body, err := a.body(w, r)
-	if err != nil {
-		return err
-	}
-	var wish struct {
-		Undo bool `json:"undo"`
-	}
-	if len(strings.TrimSpace(string(body))) > 0 {
-		if err := decodeBody(body, &wish, `no body, or {"undo":true}`); err != nil {
-			return err
-		}
+func (a *api) drain(w http.ResponseWriter, r *http.Request) (any, error) {
+	var wish Drain
+	if err := a.optional(w, r, &wish, `no body, or {"undo":true}`); err != nil {
+		return nil, err
 	}
 	name := r.PathValue("n")
-	instance, err := a.node.Drain(r.Context(), name, !wish.Undo)
+	instance, err := a.node.Cluster().Drain(r.Context(), name, !wish.Undo)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a.cfg.Log.Info("drain asked by hand", "node", name, "instance", instance, "undo", wish.Undo, auth.Sender(r))
-	return writeJSON(w, map[string]any{"node": name, "instance": instance, "draining": !wish.Undo})
+	return Drained{!wish.Undo, instance, name}, nil
 }
 
 // orEmpty makes an empty list of none: null is no list to a script.

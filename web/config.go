@@ -8,7 +8,6 @@ import (
 	"net/http"
 
 	"github.com/lowkiq/lowkiq/internal/hosts"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -16,16 +15,17 @@ import (
 type Config struct {
 	// Address is the host:port to listen at. Default: the first free port of 127.0.0.1.
 	Address string
-	// Advertise is the host at which others reach the API. Default: Address's; if that is all addresses,
-	// the first private one of the host.
+	// Advertise is the host at which others reach the API. Default: Address's; if that is all
+	// addresses, the first private one of the host.
 	Advertise string
-	// Names are the host names of the node besides Advertise, that of Address, and those that nobody else can
-	// own: localhost, addresses, names without a dot. Requests under other names are refused while neither
-	// tokens nor certificates are asked for: a web site could have its name lead to the node.
+	// Names are the host names of the node besides Advertise, that of Address, and those that no
+	// other host can own: localhost, addresses, names without a dot. Requests under other names are
+	// refused while neither tokens nor certificates are asked for: a web site could have its name
+	// lead to the node.
 	Names []string
 
-	// Tokens, unless empty, are asked of everyone, but for /healthz and /readyz. To listen beyond loopback
-	// some are required, or TLS.ClientAuth, unless Insecure.
+	// Tokens, unless empty, are asked of everyone, but for /healthz and /readyz. To listen beyond
+	// loopback some are required, or TLS.ClientAuth, unless Insecure.
 	Tokens   auth.Tokens
 	TLS      TLS
 	Insecure bool // accept to be reachable from other hosts without any of these
@@ -34,10 +34,11 @@ type Config struct {
 	// Default: nothing is there. See dashboard.New.
 	Pages func(Node, Config) (Pages, error)
 
-	// RequestMemory is most bytes that all requests together hold of bodies and of what is made of them; beyond
-	// it they are refused with 503. Default 64 MiB.
+	// RequestMemory is most bytes that all requests together hold of bodies and of what is made of
+	// them; beyond it they are refused with 503. Default 64 MiB.
 	RequestMemory int64
-	// BodyLimit is the longest body of a request, bytes. Default 32 MiB, or half of RequestMemory if that is less.
+	// BodyLimit is the longest body of a request, bytes. Default 32 MiB, or half of RequestMemory
+	// if that is less.
 	BodyLimit int64
 	// Log gets what an operator would want to know. Default: nothing is logged.
 	Log *slog.Logger
@@ -94,67 +95,4 @@ func (cfg Config) withDefaults() (Config, error) {
 		}
 	}
 	return cfg, cfg.Validate()
-}
-
-// api serves the routes.
-type api struct {
-	node   Node
-	client *queue.Client
-	cfg    Config
-	page   *page
-	mux    *http.ServeMux
-	needs  map[string]auth.Role // by pattern of mux
-	memory *memory              // of all admitted requests
-}
-
-// New builds the HTTP face of a node, for a server of the program's own; see [Serve].
-func New(n Node, cfg Config) (http.Handler, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, fmt.Errorf("web: %w", err)
-	}
-	handler, _, err := build(n, cfg)
-	return handler, err
-}
-
-// build makes the handler and the pages in it; no pages are nil.
-func build(n Node, cfg Config) (http.Handler, Pages, error) {
-	page, err := newPage()
-	if err != nil {
-		return nil, nil, err
-	}
-	var pages Pages
-	people := http.Handler(http.HandlerFunc(nowhere))
-	if cfg.Pages != nil {
-		if pages, err = cfg.Pages(n, cfg); err != nil {
-			return nil, nil, err
-		}
-		people = pages
-	}
-	a := &api{node: n, client: n.Client(), cfg: cfg, page: page, mux: http.NewServeMux(), needs: map[string]auth.Role{}, memory: &memory{most: cfg.RequestMemory}}
-	for _, rt := range a.routes() {
-		a.mux.Handle(rt.pattern, a.handler(rt))
-		a.needs[rt.pattern] = rt.needs()
-	}
-	guard, err := auth.New(auth.Config{
-		Tokens: cfg.Tokens, Certificates: cfg.TLS.ClientAuth, Names: cfg.ownNames(), Wanted: a.wanted, Pages: people, Log: cfg.Log,
-		Refuse: func(w http.ResponseWriter, status int, detail string) { newProblem(status, "%s", detail).write(w) },
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("web: %w", err)
-	}
-	return a.withHeaders(guard.Wrap(a.admit(withOrigin(withMisses(a.mux, guard.Pages()))))), pages, nil
-}
-
-// handler checks a route's query, serves it, and answers its errors.
-func (a *api) handler(rt route) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := checkQuery(r.URL.RawQuery, rt.query)
-		if err == nil {
-			err = rt.serve(w, r)
-		}
-		if err != nil {
-			a.fail(w, r, err)
-		}
-	})
 }

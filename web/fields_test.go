@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -21,6 +22,9 @@ func (s schemas) fields(node any, written reflect.Type, where string) (faults []
 	}
 	if written.Kind() == reflect.Pointer {
 		written = written.Elem()
+	}
+	if written == reflect.TypeFor[json.RawMessage]() {
+		return nil // any JSON
 	}
 	if want := kindOf(written); want != "" {
 		if got := fmt.Sprint(schema["type"], " ", schema["format"]); !strings.Contains(got, want) {
@@ -95,11 +99,12 @@ func TestOpenAPIHasEveryField(t *testing.T) {
 	t.Parallel()
 	s := described(t)
 	for ref, written := range map[string]reflect.Type{
-		"Problem": reflect.TypeFor[problem](), "JobID": reflect.TypeFor[jobID](), "Counts": reflect.TypeFor[queue.Counts](),
+		"Problem": reflect.TypeFor[Problem](), "JobID": reflect.TypeFor[JobID](), "Counts": reflect.TypeFor[queue.Counts](),
 		"Queue": reflect.TypeFor[status.Queue](), "Status": reflect.TypeFor[status.Status](), "Shard": reflect.TypeFor[status.Shard](),
 		"Member": reflect.TypeFor[status.Member](), "Why": reflect.TypeFor[status.Why](), "Figures": reflect.TypeFor[Figures](),
-		"Plan/properties/moves": reflect.TypeFor[[]status.Move](), "Pushed/properties/results": reflect.TypeFor[[]pushResult](),
-		"Errors/properties/groups": reflect.TypeFor[[]ErrorGroup](), "Redis/properties/servers": reflect.TypeFor[[]RedisServer](),
+		"Plan": reflect.TypeFor[Plan](), "Pushed": reflect.TypeFor[Pushed](), "Errors": reflect.TypeFor[Errors](), "Redis": reflect.TypeFor[Redis](),
+		"Page": reflect.TypeFor[JobPage[Job]](), "Job": reflect.TypeFor[Job](), "Step": reflect.TypeFor[Changed](), "Deleted": reflect.TypeFor[Deleted](),
+		"Queues": reflect.TypeFor[Queues](), "Paused": reflect.TypeFor[Paused](), "Drained": reflect.TypeFor[Drained](),
 	} {
 		node, err := s.at("#/components/schemas/" + ref)
 		must(t, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
-// FuzzAPI: whatever text stands for a queue, an id, a query or a body, the answer is one that openapi.yaml describes, and
-// never that the node has failed.
+// FuzzAPI: whatever text stands for a queue, an id, a query or a body, the answer is one that
+// openapi.yaml describes, and never that the node has failed.
 func FuzzAPI(f *testing.F) {
 	w := newWorld(f, redistest.Start(f).URL()).fill()
 	routes := []struct{ method, path string }{

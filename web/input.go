@@ -26,7 +26,7 @@ var anyQuery = []string{"*"}
 func checkQuery(raw string, known []string) error {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return newProblem(http.StatusBadRequest, "query: %v", err)
+		return NewProblem(http.StatusBadRequest, "query: %v", err)
 	}
 	if slices.Equal(known, anyQuery) {
 		return nil
@@ -44,22 +44,17 @@ func checkQuery(raw string, known []string) error {
 	return nil
 }
 
-// queue is the queue that the path names.
-func (a *api) queue(r *http.Request) (*queue.Queue, error) {
-	return a.queueNamed(r.Context(), r.PathValue("q"))
-}
-
 // queueNamed is a queue by its name, whatever text that is.
 func (a *api) queueNamed(ctx context.Context, name string) (*queue.Queue, error) {
 	if err := queue.CheckName("queue", name); err != nil {
-		return nil, newProblem(http.StatusNotFound, "%v: %v", lowkiq.ErrUnknownQueue, err)
+		return nil, NewProblem(http.StatusNotFound, "%v: %v", lowkiq.ErrUnknownQueue, err)
 	}
 	return a.client.Queue(ctx, name)
 }
 
 // body reads the whole body, as what is malformed must change nothing.
 func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	tooLarge := newProblem(http.StatusRequestEntityTooLarge, "the body is longer than the limit of %d bytes: send it in parts", a.cfg.BodyLimit)
+	tooLarge := NewProblem(http.StatusRequestEntityTooLarge, "the body is longer than the limit of %d bytes: send it in parts", a.cfg.BodyLimit)
 	if r.ContentLength > a.cfg.BodyLimit {
 		return nil, tooLarge
 	}
@@ -69,17 +64,26 @@ func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	case errors.As(err, &limit):
 		return nil, tooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, newProblem(http.StatusRequestTimeout, "the body did not arrive within %s, or nothing of it for %s", bodyTimeout, bodyPause)
+		return nil, NewProblem(http.StatusRequestTimeout, "the body did not arrive within %s, or nothing of it for %s", bodyTimeout, bodyPause)
 	case Busy(err):
-		return nil, newProblem(http.StatusServiceUnavailable, "%v", err)
+		return nil, NewProblem(http.StatusServiceUnavailable, "%v", err)
 	case err != nil:
-		return nil, newProblem(http.StatusBadRequest, "read the body: %v", err)
+		return nil, NewProblem(http.StatusBadRequest, "read the body: %v", err)
 	}
 	return body, nil
 }
 
-// readAll reads a body of the announced length, -1 if that is unknown. What it holds grows with what has
-// arrived: an announcement costs nothing.
+// optional decodes a body that may be missing.
+func (a *api) optional(w http.ResponseWriter, r *http.Request, v any, want string) error {
+	body, err := a.body(w, r)
+	if err != nil || len(bytes.TrimSpace(body)) == 0 {
+		return err
+	}
+	return decodeBody(body, v, want)
+}
+
+// readAll reads a body of the announced length, -1 if that is unknown. What it holds grows with
+// what has arrived: an announcement costs nothing.
 func readAll(from io.Reader, length int64) ([]byte, error) {
 	body := make([]byte, 0, 4096)
 	for {
@@ -106,7 +110,7 @@ func readAll(from io.Reader, length int64) ([]byte, error) {
 // want is an example of what would be right.
 func decodeBody(body []byte, v any, want string) error {
 	if !utf8.Valid(body) {
-		return newProblem(http.StatusBadRequest, "the body is not UTF-8; want %s", want)
+		return NewProblem(http.StatusBadRequest, "the body is not UTF-8; want %s", want)
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -114,7 +118,7 @@ func decodeBody(body []byte, v any, want string) error {
 		return malformed(body, err, dec.InputOffset(), want)
 	}
 	if rest := bytes.TrimLeft(body[dec.InputOffset():], " \t\r\n"); len(rest) > 0 {
-		return located(newProblem(http.StatusBadRequest, "want the end after one object"), body, len(body)-len(rest))
+		return located(NewProblem(http.StatusBadRequest, "want the end after one object"), body, len(body)-len(rest))
 	}
 	return nil
 }
@@ -125,23 +129,23 @@ func malformed(body []byte, err error, offset int64, want string) error {
 	name, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
 	switch {
 	case errors.Is(err, io.EOF):
-		return newProblem(http.StatusBadRequest, "the body is empty; want %s", want)
+		return NewProblem(http.StatusBadRequest, "the body is empty; want %s", want)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return located(newProblem(http.StatusBadRequest, "the body ends too early; want %s", want), body, len(body))
+		return located(NewProblem(http.StatusBadRequest, "the body ends too early; want %s", want), body, len(body))
 	case errors.As(err, &syntax):
-		return located(newProblem(http.StatusBadRequest, "%v; want %s", syntax, want), body, int(syntax.Offset)-1)
+		return located(NewProblem(http.StatusBadRequest, "%v; want %s", syntax, want), body, int(syntax.Offset)-1)
 	case errors.As(err, &mistyped) && mistyped.Field == "":
-		return located(newProblem(http.StatusBadRequest, "got %s; want %s", mistyped.Value, want), body, 0)
+		return located(NewProblem(http.StatusBadRequest, "got %s; want %s", mistyped.Value, want), body, 0)
 	case errors.As(err, &mistyped):
 		return located(badField(mistyped.Field, "got %s; want %s", mistyped.Value, want), body, int(mistyped.Offset)-1)
 	case unknown:
 		return located(badField(strings.Trim(name, `"`), "unknown field; want %s", want), body, int(offset))
 	}
-	return newProblem(http.StatusBadRequest, "%v; want %s", err, want)
+	return NewProblem(http.StatusBadRequest, "%v; want %s", err, want)
 }
 
 // located adds the place of the byte at pos.
-func located(p *problem, body []byte, pos int) *problem {
+func located(p *Problem, body []byte, pos int) *Problem {
 	before := body[:max(0, min(pos, len(body)))]
 	p.Line = 1 + bytes.Count(before, []byte{'\n'})
 	p.Column = len(before) - bytes.LastIndexByte(before, '\n')

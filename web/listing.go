@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // Limits of a list.
@@ -23,24 +24,24 @@ const (
 
 // Lists says which lists of jobs a route or a page has.
 type Lists struct {
-	States   []queue.State // that the parameter state may name; the first is the default
-	Orders   []queue.Order // that the parameter by may name; the first is the default
-	Limit    int           // the default; 0 = what is found is not shown in pages
+	States   []browse.State // that the parameter state may name; the first is the default
+	Orders   []browse.Order // that the parameter by may name; the first is the default
+	Limit    int            // the default; 0 = what is found is not shown in pages
 	MaxLimit int
 }
 
 // ordersOf are the orders of a list of jobs of a state.
-func ordersOf(state queue.State) []queue.Order {
-	if state == queue.Waiting || state == queue.Dead {
-		return []queue.Order{queue.ByTime, queue.ByID, queue.ByRetries}
+func ordersOf(state browse.State) []browse.Order {
+	if state == browse.StateBlocked || state == browse.StateMorgue {
+		return []browse.Order{browse.ByTime, browse.ByID, browse.ByRetries}
 	}
-	return []queue.Order{queue.ByDue, queue.ByID, queue.ByRetries}
+	return []browse.Order{browse.ByDue, browse.ByID, browse.ByRetries}
 }
 
 var (
-	jobLists    = Lists{[]queue.State{"", queue.Ready, queue.Scheduled, queue.Retrying, queue.Failed, queue.InFlight, queue.Waiting}, ordersOf(""), defaultLimit, maxLimit}
-	flightLists = Lists{[]queue.State{queue.InFlight}, []queue.Order{queue.ByID, queue.ByDue}, defaultLimit, maxLimit}
-	morgueLists = Lists{[]queue.State{queue.Dead}, ordersOf(queue.Dead), defaultLimit, maxLimit}
+	jobLists    = Lists{[]browse.State{"", browse.StateReady, browse.StateScheduled, browse.StateRetry, browse.StateFailed, browse.StateInFlight, browse.StateBlocked}, ordersOf(""), defaultLimit, maxLimit}
+	flightLists = Lists{[]browse.State{browse.StateInFlight}, []browse.Order{browse.ByID, browse.ByDue}, defaultLimit, maxLimit}
+	morgueLists = Lists{[]browse.State{browse.StateMorgue}, ordersOf(browse.StateMorgue), defaultLimit, maxLimit}
 )
 
 var (
@@ -51,19 +52,19 @@ var (
 
 // Query reads the parameters of a list: which jobs are meant, their order, a range in the unit of
 // that order, and a page of it. Parameters of other names are not looked at.
-func (l Lists) Query(values url.Values) (queue.Query, error) {
-	q := queue.Query{Kind: values.Get("kind"), Cursor: values.Get("cursor"),
-		State: queue.State(cmp.Or(values.Get("state"), string(l.States[0]))), By: queue.Order(cmp.Or(values.Get("by"), string(l.Orders[0])))}
+func (l Lists) Query(values url.Values) (browse.Query, error) {
+	q := browse.Query{Kind: values.Get("kind"), Cursor: values.Get("cursor"),
+		State: browse.State(cmp.Or(values.Get("state"), string(l.States[0]))), By: browse.Order(cmp.Or(values.Get("by"), string(l.Orders[0])))}
 	q.Limit = l.Limit
 	switch {
 	case !slices.Contains(l.States, q.State):
 		return q, badField("state", "got %q, want one of %s", q.State, words(l.States))
 	case !slices.Contains(l.Orders, q.By):
 		return q, badField("by", "got %q, want one of %s", q.By, words(l.Orders))
-	case l.Limit > 0 && q.By == queue.ByRetries && (q.State == queue.Ready || q.State == queue.Scheduled || q.State == queue.InFlight):
+	case l.Limit > 0 && q.By == browse.ByRetries && (q.State == browse.StateReady || q.State == browse.StateScheduled || q.State == browse.StateInFlight):
 		return q, badField("by", "retries sorts failed jobs: want state=retry, state=failed or state=blocked, not state=%s", q.State)
-	case q.By == queue.ByRetries && q.State == "":
-		q.State = queue.Retrying
+	case q.By == browse.ByRetries && q.State == "":
+		q.State = browse.StateRetry
 	}
 	return q, cmp.Or(readRange(values, &q), readLimit(values, l.MaxLimit, &q.Limit), readReverse(values, &q))
 }
@@ -90,7 +91,7 @@ func readLimit(values url.Values, most int, into *int) error {
 	return nil
 }
 
-func readReverse(values url.Values, l *queue.Query) error {
+func readReverse(values url.Values, l *browse.Query) error {
 	text := values.Get("reverse")
 	if !values.Has("reverse") {
 		return nil
@@ -104,15 +105,15 @@ func readReverse(values url.Values, l *queue.Query) error {
 }
 
 // readRange reads from and to in the unit of the order.
-func readRange(values url.Values, l *queue.Query) (err error) {
+func readRange(values url.Values, l *browse.Query) (err error) {
 	from, to := values.Get("from"), values.Get("to")
 	switch l.By {
-	case queue.ByID:
+	case browse.ByID:
 		l.MinID, l.MaxID = from, to
-	case queue.ByRetries:
+	case browse.ByRetries:
 		l.MinRetry, l.MaxRetry = -1, math.MaxInt32
 		err = cmp.Or(readInt("from", from, &l.MinRetry), readInt("to", to, &l.MaxRetry))
-		if l.MinRetry == 0 { // 0 to 0 would be no limit; a failed job has at least 0
+		if l.MinRetry == 0 && l.MaxRetry == 0 { // as a range that is no limit
 			l.MinRetry = -1
 		}
 	default:
@@ -178,5 +179,5 @@ func askedID(values url.Values) (id string, ok bool, err error) {
 }
 
 func noJob(q *queue.Queue, id string) error {
-	return newProblem(http.StatusNotFound, "queue %q has no job %q: it is done, or was never pushed", q.Name, id)
+	return NewProblem(http.StatusNotFound, "queue %q has no job %q: it is done, or was never pushed", q.Name, id)
 }

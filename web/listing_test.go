@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 func TestListQuery(t *testing.T) {
@@ -18,20 +18,21 @@ func TestListQuery(t *testing.T) {
 	for _, c := range []struct {
 		name, query string
 		lists       Lists
-		want        queue.Query
+		want        browse.Query
 	}{
-		{"defaults", "", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100}}},
-		{"in flight", "", flightLists, queue.Query{By: queue.ByID, State: queue.InFlight, Range: queue.Range{Limit: 100}}},
-		{"morgue", "limit=1000&reverse=1", morgueLists, queue.Query{By: queue.ByTime, State: queue.Dead, Range: queue.Range{Limit: 1000, Reverse: true}}},
-		{"ids", "by=id&from=a&to=b&state=ready", jobLists, queue.Query{By: queue.ByID, State: queue.Ready, Range: queue.Range{MinID: "a", MaxID: "b", Limit: 100}}},
-		{"unix times", "from=1.5&to=2", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{MinTime: time.UnixMicro(1500000), MaxTime: time.Unix(2, 0), Limit: 100}}},
-		{"date", "from=2026-01-02T03:04:05Z", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{MinTime: at, Limit: 100}}},
-		{"retries", "by=retries", jobLists, queue.Query{By: queue.ByRetries, State: queue.Retrying, Range: queue.Range{MinRetry: -1, MaxRetry: math.MaxInt32, Limit: 100}}},
-		{"no retry yet", "by=retries&from=0&to=0", jobLists, queue.Query{By: queue.ByRetries, State: queue.Retrying, Range: queue.Range{MinRetry: -1, Limit: 100}}},
-		{"retries from", "by=retries&from=3&state=blocked", jobLists, queue.Query{By: queue.ByRetries, State: queue.Waiting, Range: queue.Range{MinRetry: 3, MaxRetry: math.MaxInt32, Limit: 100}}},
-		{"reverse", "reverse", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100, Reverse: true}}},
-		{"not reverse", "reverse=false", jobLists, queue.Query{By: queue.ByDue, Range: queue.Range{Limit: 100}}},
-		{"kind, cursor", "kind=no+%23&cursor=abc", jobLists, queue.Query{By: queue.ByDue, Kind: "no #", Cursor: "abc", Range: queue.Range{Limit: 100}}},
+		{"defaults", "", jobLists, browse.Query{By: browse.ByDue, Range: browse.Range{Limit: 100}}},
+		{"in flight", "", flightLists, browse.Query{By: browse.ByID, State: browse.StateInFlight, Range: browse.Range{Limit: 100}}},
+		{"morgue", "limit=1000&reverse=1", morgueLists, browse.Query{By: browse.ByTime, State: browse.StateMorgue, Range: browse.Range{Limit: 1000, Reverse: true}}},
+		{"ids", "by=id&from=a&to=b&state=ready", jobLists, browse.Query{By: browse.ByID, State: browse.StateReady, Range: browse.Range{MinID: "a", MaxID: "b", Limit: 100}}},
+		{"unix times", "from=1.5&to=2", jobLists, browse.Query{By: browse.ByDue, Range: browse.Range{MinTime: time.UnixMicro(1500000), MaxTime: time.Unix(2, 0), Limit: 100}}},
+		{"date", "from=2026-01-02T03:04:05Z", jobLists, browse.Query{By: browse.ByDue, Range: browse.Range{MinTime: at, Limit: 100}}},
+		{"retries", "by=retries", jobLists, browse.Query{By: browse.ByRetries, State: browse.StateRetry, Range: browse.Range{MinRetry: -1, MaxRetry: math.MaxInt32, Limit: 100}}},
+		{"no retry yet", "by=retries&from=0&to=0", jobLists, browse.Query{By: browse.ByRetries, State: browse.StateRetry, Range: browse.Range{MinRetry: -1, Limit: 100}}},
+		{"failed once", "by=retries&from=0&state=blocked", jobLists, browse.Query{By: browse.ByRetries, State: browse.StateBlocked, Range: browse.Range{MaxRetry: math.MaxInt32, Limit: 100}}},
+		{"retries from", "by=retries&from=3&state=blocked", jobLists, browse.Query{By: browse.ByRetries, State: browse.StateBlocked, Range: browse.Range{MinRetry: 3, MaxRetry: math.MaxInt32, Limit: 100}}},
+		{"reverse", "reverse", jobLists, browse.Query{By: browse.ByDue, Range: browse.Range{Limit: 100, Reverse: true}}},
+		{"not reverse", "reverse=false", jobLists, browse.Query{By: browse.ByDue, Range: browse.Range{Limit: 100}}},
+		{"kind, cursor", "kind=no+%23&cursor=abc", jobLists, browse.Query{By: browse.ByDue, Kind: "no #", Cursor: "abc", Range: browse.Range{Limit: 100}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			values, err := url.ParseQuery(c.query)
@@ -59,7 +60,7 @@ func TestListQueryRefuses(t *testing.T) {
 			values, err := url.ParseQuery(c.query)
 			must(t, err)
 			_, err = jobLists.Query(values)
-			var p *problem
+			var p *Problem
 			if !errors.As(err, &p) || p.Field != c.field || p.Status != 400 {
 				t.Errorf("got %v, want a problem with %s", err, c.field)
 			}

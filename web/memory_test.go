@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Bodies in memory are bounded in total: who comes when it is used up is told to try again, and nothing of his is
-// stored; once it is free again he is served.
+// Bodies in memory are bounded in total: who comes when it is used up is told to try again, and
+// nothing of his is stored; once it is free again he is served.
 func TestRequestMemory(t *testing.T) {
 	w := newWorld(t, shared(t), func(cfg *Config) { cfg.RequestMemory = 1 << 20 })
 	w.fill()

@@ -50,15 +50,15 @@ type group struct {
 
 type indexRow struct{ Method, Path, Link, About, Curl string }
 
-func (a *api) index(w http.ResponseWriter, r *http.Request) error {
+func (a *api) index(w http.ResponseWriter, r *http.Request) (any, error) {
 	v := view{Style: template.CSS(pageStyle), Version: a.cfg.Version, Groups: a.indexOf(baseURL(r))}
 	var out bytes.Buffer
 	if err := a.page.template.Execute(&out, v); err != nil {
-		return fmt.Errorf("page: %w", err)
+		return nil, fmt.Errorf("page: %w", err)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = w.Write(out.Bytes())
-	return nil
+	return nil, nil
 }
 
 func baseURL(r *http.Request) string {

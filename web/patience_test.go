@@ -44,15 +44,15 @@ func served(t *testing.T, handler http.Handler, f func(conn net.Conn)) {
 	})
 }
 
-// Who announces a body and never sends it keeps its connection for bodyPause if it has a token, else for
-// strangerTimeout, whatever it asks.
+// Who announces a body and never sends it keeps its connection for bodyPause if it has a token,
+// else for anonymousTimeout, whatever it asks.
 func TestBodyThatNeverComes(t *testing.T) {
 	for _, c := range []struct {
 		target, token string
 		wait          time.Duration
 	}{
-		{"/login", "", strangerTimeout}, {"/", "", strangerTimeout}, {"/nowhere", "", strangerTimeout}, {"/api/v1/status", "", strangerTimeout},
-		{ordersPath + "jobs", "", strangerTimeout}, {ordersPath + "jobs", readToken, strangerTimeout}, {ordersPath + "pause", adminToken, bodyPause},
+		{"/login", "", anonymousTimeout}, {"/", "", anonymousTimeout}, {"/nowhere", "", anonymousTimeout}, {"/api/v1/status", "", anonymousTimeout},
+		{ordersPath + "jobs", "", anonymousTimeout}, {ordersPath + "jobs", readToken, anonymousTimeout}, {ordersPath + "pause", adminToken, bodyPause},
 	} {
 		t.Run(c.target+" "+c.token, func(t *testing.T) {
 			handler := guarded(t).handler

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,13 +10,14 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// problem is an error as RFC 9457 has it. Its type is always about:blank: the status
+// Problem is an error as RFC 9457 has it. Its type is always about:blank: the status
 // says what kind it is, the detail what was wrong and what would be right.
-type problem struct {
+type Problem struct {
 	Type    string `json:"type"`
 	Title   string `json:"title"`
 	Status  int    `json:"status"`
@@ -27,15 +29,22 @@ type problem struct {
 	Next    string `json:"next,omitempty"`    // cursor where that action may go on
 }
 
-func (p *problem) Error() string { return p.Detail }
+func (p *Problem) Error() string {
+	text := cmp.Or(p.Detail, p.Title)
+	if p.Changed != nil && *p.Changed > 0 {
+		text += fmt.Sprintf(" (%d were changed before)", *p.Changed)
+	}
+	return text
+}
 
-func newProblem(status int, format string, args ...any) *problem {
-	return &problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, args...)}
+// NewProblem is a problem of this status.
+func NewProblem(status int, format string, args ...any) *Problem {
+	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, args...)}
 }
 
 // badField is a problem with one query parameter or field.
-func badField(field, format string, args ...any) *problem {
-	p := newProblem(http.StatusBadRequest, "%s: %s", field, fmt.Sprintf(format, args...))
+func badField(field, format string, args ...any) *Problem {
+	p := NewProblem(http.StatusBadRequest, "%s: %s", field, fmt.Sprintf(format, args...))
 	p.Field = field
 	return p
 }
@@ -50,8 +59,8 @@ type partly struct {
 func (e *partly) Error() string { return e.err.Error() }
 func (e *partly) Unwrap() error { return e.err }
 
-// problemOf decides how an error is answered.
-func problemOf(err error) *problem {
+// ProblemOf decides how an error is answered.
+func ProblemOf(err error) *Problem {
 	p := classify(err)
 	var part *partly
 	if errors.As(err, &part) {
@@ -60,34 +69,34 @@ func problemOf(err error) *problem {
 	return p
 }
 
-func classify(err error) *problem {
-	var own *problem
+func classify(err error) *Problem {
+	var own *Problem
 	var malformed *wire.Error
 	switch {
 	case errors.As(err, &own):
 		copied := *own
 		return &copied
 	case errors.As(err, &malformed):
-		p := newProblem(http.StatusBadRequest, "%s", malformed.Error())
+		p := NewProblem(http.StatusBadRequest, "%s", malformed.Error())
 		p.Field, p.Line, p.Column = malformed.Field, malformed.Line, malformed.Column
 		return p
-	case errors.Is(err, queue.ErrQuery):
-		return newProblem(http.StatusBadRequest, "%v", err)
+	case errors.Is(err, browse.ErrQuery):
+		return NewProblem(http.StatusBadRequest, "%v", err)
 	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode):
-		return newProblem(http.StatusNotFound, "%v", err)
+		return NewProblem(http.StatusNotFound, "%v", err)
 	case errors.Is(err, queue.ErrHandled), errors.Is(err, queue.ErrNotEmpty), errors.Is(err, queue.ErrChanged):
-		return newProblem(http.StatusConflict, "%v", err)
+		return NewProblem(http.StatusConflict, "%v", err)
 	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard):
-		return newProblem(http.StatusConflict, "%v", err)
-	case queue.Transient(err), errors.Is(err, context.Canceled), Busy(err):
-		return newProblem(http.StatusServiceUnavailable, "%v", err)
+		return NewProblem(http.StatusConflict, "%v", err)
+	case queue.Transient(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), Busy(err):
+		return NewProblem(http.StatusServiceUnavailable, "%v", err)
 	}
-	return newProblem(http.StatusInternalServerError, "%v", err)
+	return NewProblem(http.StatusInternalServerError, "%v", err)
 }
 
 // fail answers with a problem. What only an operator can mend is logged too.
 func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
-	p := problemOf(err)
+	p := ProblemOf(err)
 	switch p.Status {
 	case http.StatusServiceUnavailable:
 		w.Header().Set("Retry-After", "1")
@@ -97,16 +106,11 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p.write(w)
 }
 
-func (p *problem) write(w http.ResponseWriter) {
+func (p *Problem) write(w http.ResponseWriter) {
 	writeAs(w, "application/problem+json", p.Status, p)
 }
 
-func writeJSON(w http.ResponseWriter, v any) error {
-	writeAs(w, "application/json", http.StatusOK, v)
-	return nil
-}
-
-// writeAs writes v. An error means that the client has gone: nobody is left to tell.
+// writeAs writes v. An error means that the client has gone: it is not reported.
 func writeAs(w http.ResponseWriter, contentType string, status int, v any) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)

@@ -11,37 +11,30 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
-func (a *api) status(w http.ResponseWriter, r *http.Request) error {
-	found, err := a.node.Status(r.Context())
+func (a *api) status(w http.ResponseWriter, r *http.Request) (any, error) {
+	found, err := a.node.Cluster().Status(r.Context())
 	if err == nil {
 		found.Queues, err = a.figures(r.Context())
 	}
-	if err != nil {
-		return err
-	}
 	found.Warnings, found.Nodes = orEmpty(found.Warnings), orEmpty(found.Nodes)
-	return writeJSON(w, found)
+	return found, err
 }
 
-func (a *api) queues(w http.ResponseWriter, r *http.Request) error {
+func (a *api) queues(w http.ResponseWriter, r *http.Request) (any, error) {
 	all, err := a.figures(r.Context())
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, struct {
-		Queues []status.Queue `json:"queues"`
-	}{all})
+	return Queues{all}, err
 }
 
 // figures reads those of all registered queues, in order of their names.
 func (a *api) figures(ctx context.Context) ([]status.Queue, error) {
-	handled, err := a.node.Handled(ctx)
+	handled, err := a.node.Cluster().Handled(ctx)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := a.client.Registry(ctx)
+	entries, err := a.client.Registry().Entries(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -75,43 +68,21 @@ func queueOf(name string, entry queue.Entry, stats queue.Stats, handled status.H
 	}
 }
 
-func (a *api) oneQueue(w http.ResponseWriter, r *http.Request) error {
-	q, err := a.queue(r)
+func (a *api) oneQueue(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+	entries, err := a.client.Registry().Entries(r.Context())
 	if err != nil {
-		return err
-	}
-	entries, err := a.client.Registry(r.Context())
-	if err != nil {
-		return err
+		return nil, err
 	}
 	entry, ok := entries[q.Name]
 	if !ok { // Redis has forgotten it since
-		return newProblem(http.StatusNotFound, "%v %q", lowkiq.ErrUnknownQueue, q.Name)
+		return nil, NewProblem(http.StatusNotFound, "%v %q", lowkiq.ErrUnknownQueue, q.Name)
 	}
 	stats, err := q.Stats(r.Context())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	handled, err := a.node.Handled(r.Context())
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, queueOf(q.Name, entry, stats, handled))
-}
-
-// Figures are a queue in the words of Ruby Lowkiq: length, morgue_length and lag
-// as its /api/v1/stats has them, the others as its dashboard shows them.
-type Figures struct {
-	Length       int   `json:"length"`        // ids that wait
-	MorgueLength int   `json:"morgue_length"` // ids in the morgue
-	Lag          int   `json:"lag"`           // age of the oldest due job, whole seconds
-	Processed    int64 `json:"processed"`
-	Failed       int64 `json:"failed"`
-	Busy         int   `json:"busy"`     // ids in flight
-	Enqueued     int   `json:"enqueued"` // fresh + retries = length
-	Fresh        int   `json:"fresh"`
-	Retries      int   `json:"retries"` // failed: waiting for the next attempt, due or not, or blocked
-	Dead         int   `json:"dead"`    // = morgue_length
+	handled, err := a.node.Cluster().Handled(r.Context())
+	return queueOf(q.Name, entry, stats, handled), err
 }
 
 func figuresOf(s queue.Stats) Figures {
@@ -124,57 +95,31 @@ func figuresOf(s queue.Stats) Figures {
 	}
 }
 
-// Stats are the figures of all queues.
-type Stats struct {
-	Total    Figures            `json:"total"`
-	ByWorker map[string]Figures `json:"by_worker"` // by queue
-}
-
 // stats answers in the shape of Ruby Lowkiq's /api/v1/stats, where a worker class
 // stands for its queue.
-func (a *api) stats(w http.ResponseWriter, r *http.Request) error {
-	entries, err := a.client.Registry(r.Context())
+func (a *api) stats(w http.ResponseWriter, r *http.Request) (any, error) {
+	entries, err := a.client.Registry().Entries(r.Context())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	all := make([]queue.Stats, 0, len(entries))
 	byWorker := make(map[string]Figures, len(entries))
 	for name := range entries {
 		stats, err := a.readStats(r.Context(), name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		all = append(all, stats)
 		byWorker[name] = figuresOf(stats)
 	}
-	return writeJSON(w, Stats{figuresOf(queue.Sum(all)), byWorker})
-}
-
-// RedisServer is one Redis server. The figures are its own; what it does not say is 0 or "".
-type RedisServer struct {
-	Address          string `json:"address"`
-	Version          string `json:"version"`
-	Role             string `json:"role"`
-	UptimeDays       int    `json:"uptime_in_days"`
-	ConnectedClients int    `json:"connected_clients"`
-	UsedMemory       int    `json:"used_memory"` // bytes
-	UsedMemoryHuman  string `json:"used_memory_human"`
-	PeakMemoryHuman  string `json:"used_memory_peak_human"`
-	MaxMemory        int    `json:"maxmemory"` // bytes; 0 = no limit
-	MaxMemoryPolicy  string `json:"maxmemory_policy"`
-}
-
-// Redis are the Redis servers that hold a cluster's jobs.
-type Redis struct {
-	URL     string        `json:"url"` // hosts, without credentials
-	Servers []RedisServer `json:"servers"`
+	return Stats{figuresOf(queue.Sum(all)), byWorker}, nil
 }
 
 // redis answers what Ruby Lowkiq's dashboard says of Redis, per server.
-func (a *api) redis(w http.ResponseWriter, r *http.Request) error {
+func (a *api) redis(w http.ResponseWriter, r *http.Request) (any, error) {
 	found, err := a.client.Info(r.Context())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	servers := make([]RedisServer, len(found))
 	for i, one := range found {
@@ -186,5 +131,33 @@ func (a *api) redis(w http.ResponseWriter, r *http.Request) error {
 			PeakMemoryHuman: f["used_memory_peak_human"], MaxMemory: number("maxmemory"), MaxMemoryPolicy: f["maxmemory_policy"],
 		}
 	}
-	return writeJSON(w, Redis{a.client.Redis(), servers})
+	return Redis{a.client.Redis(), servers}, nil
+}
+
+// deleteQueue deletes a queue that no node handles.
+func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) (any, error) {
+	name := r.PathValue("q")
+	var want Deletion
+	if err := a.optional(w, r, &want, `no body, or {"force":true,"dry_run":true}`); err != nil {
+		return nil, err
+	}
+	d := queue.Deletion{Force: want.Force, Handled: func(ctx context.Context) ([]string, error) {
+		handled, err := a.node.Cluster().Handled(ctx)
+		return handled.By(name), err
+	}}
+	if want.DryRun {
+		had, err := a.client.Registry().Deletable(r.Context(), name, d)
+		if err != nil && !errors.Is(err, queue.ErrNotEmpty) {
+			return nil, err
+		}
+		return Deleted{name, false, had.Before, err != nil, had.Jobs, had.Morgue, had.Aside}, nil
+	}
+	had, err := a.client.Registry().Delete(r.Context(), name, d)
+	if err != nil {
+		return nil, err
+	}
+	if !had.Before {
+		a.cfg.Log.Info("queue deleted", "queue", name, "force", want.Force, "jobs", had.Jobs, "morgue", had.Morgue, auth.Sender(r))
+	}
+	return Deleted{name, true, had.Before, false, had.Jobs, had.Morgue, had.Aside}, nil
 }

@@ -1,16 +1,30 @@
 package web
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
-// serveFunc answers a request, or returns why not.
-type serveFunc = func(http.ResponseWriter, *http.Request) error
+// serveFunc returns the answer to a request, which is written as JSON, or why there is none; nil if
+// it has written the answer itself.
+type serveFunc = func(http.ResponseWriter, *http.Request) (any, error)
+
+// ofQueue is a route below a queue.
+func (a *api) ofQueue(serve func(*queue.Queue, http.ResponseWriter, *http.Request) (any, error)) serveFunc {
+	return func(w http.ResponseWriter, r *http.Request) (any, error) {
+		q, err := a.queueNamed(r.Context(), r.PathValue("q"))
+		if err != nil {
+			return nil, err
+		}
+		return serve(q, w, r)
+	}
+}
 
 // route is a row of the table: all that is known of one path.
 type route struct {
@@ -53,7 +67,7 @@ func (a *api) routes() []route {
 		{pattern: "GET /api/v1/stats", about: "figures as Ruby Lowkiq gives them", path: "/api/v1/stats", serve: a.stats},
 		{pattern: "GET /api/v1/redis", about: "what the Redis servers say of themselves", path: "/api/v1/redis", serve: a.redis},
 		{pattern: "GET /api/v1/queues", about: "all queues with their figures", path: "/api/v1/queues", serve: a.queues},
-		{pattern: "GET /api/v1/queues/{q}", about: "one queue", path: "/api/v1/queues/orders", serve: a.oneQueue},
+		{pattern: "GET /api/v1/queues/{q}", about: "one queue", path: "/api/v1/queues/orders", serve: a.ofQueue(a.oneQueue)},
 		{pattern: "POST /api/v1/queues/{q}/pause", about: "stop handling, go on taking pushes", path: "/api/v1/queues/orders/pause", serve: a.setPaused(true)},
 		{pattern: "POST /api/v1/queues/{q}/resume", about: "go on", path: "/api/v1/queues/orders/resume", serve: a.setPaused(false)},
 		{pattern: "POST /api/v1/queues/{q}/delete", about: "delete a retired queue: one that no node handles, empty or by force", path: "/api/v1/queues/orders/delete",
@@ -75,21 +89,24 @@ func onQueue(rows []route) []route {
 func (a *api) jobRoutes() []route {
 	rows := []route{
 		{pattern: "POST jobs", about: "push: an object, an array, or NDJSON (curl --data-binary @file); the answer is per job", path: "jobs",
-			body: `{"id":"a","payload":{"any":"JSON"}}`, role: auth.Push, serve: a.push},
+			body: `{"id":"a","payload":{"any":"JSON"}}`, role: auth.Push, serve: a.ofQueue(a.push)},
 		{pattern: "GET jobs", about: "jobs by id, due time or retries, of one state or all; or the one that ?id= names", query: jobsQuery,
 			path: "jobs?state=retry&by=due&limit=10", serve: a.jobs},
 		{pattern: "GET jobs/{id}", about: "one job, wherever it is", path: "jobs/a", serve: a.oneJob},
 		{pattern: "GET in-flight", about: "what handlers have", query: listQuery, path: "in-flight", serve: a.list(flightLists)},
 		{pattern: "GET morgue", about: "buried jobs by time, id or retries", query: morgueQuery, path: "morgue?by=time&reverse=true", serve: a.list(morgueLists)},
-		{pattern: "GET errors", about: "errors of failed, blocked or buried jobs, grouped by kind", query: []string{"state"}, path: "errors?state=morgue", serve: a.errorGroups},
+		{pattern: "GET errors", about: "errors of failed, blocked or buried jobs, grouped by kind", query: []string{"state"}, path: "errors?state=morgue", serve: a.ofQueue(a.errorGroups)},
 	}
-	for _, action := range queue.Actions() {
+	examples := map[*browse.Action]string{ // the others name ids
+		browse.Delete: `{"all":true,"state":"retry","limit":1000}`, browse.Requeue: `{"all":true,"kind":"no account #"}`,
+	}
+	for _, action := range browse.Actions() {
 		if action.Path == "" {
 			continue
 		}
-		row := route{pattern: "POST " + action.Path, about: action.Brief, path: action.Path, serve: a.act(action)}
+		row := route{pattern: "POST " + action.Path, about: action.Brief, path: action.Path, serve: a.perform(action)}
 		if !action.All {
-			row.body = `{"ids":["a","b"]}`
+			row.body = cmp.Or(examples[action], `{"ids":["a","b"]}`)
 		}
 		rows = append(rows, row)
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -72,8 +73,8 @@ type rule = func(s schemas, schema map[string]any, limit, value any, where strin
 // rulesOf are the words that are understood.
 func rulesOf() map[string]rule {
 	return map[string]rule{
-		"type": ruleType, "enum": ruleEnum, "const": ruleConst, "minimum": ruleMinimum, "maximum": ruleMaximum,
-		"required": ruleRequired, "properties": ruleProperties, "additionalProperties": ruleAdditional,
+		"type": ruleType, "enum": ruleEnum, "const": ruleEnum, "minimum": ruleBound(1, "least"), "maximum": ruleBound(-1, "most"),
+		"required": ruleRequired, "properties": ruleFields, "additionalProperties": ruleFields,
 		"items": ruleItems, "anyOf": ruleAnyOf, "format": ruleFormat, "contentEncoding": ruleEncoding,
 	}
 }
@@ -128,33 +129,23 @@ func number(value any) float64 {
 func same(x, y any) bool { return fmt.Sprint(x) == fmt.Sprint(y) && typeOf(x) == typeOf(y) }
 
 func ruleEnum(_ schemas, _ map[string]any, limit, value any, where string) error {
-	for _, one := range limit.([]any) {
-		if same(one, value) {
-			return nil
+	list, ok := limit.([]any)
+	if !ok {
+		list = []any{limit} // const
+	}
+	if !slices.ContainsFunc(list, func(one any) bool { return same(one, value) }) {
+		return fmt.Errorf("%s: got %v, want one of %v", where, value, list)
+	}
+	return nil
+}
+
+func ruleBound(sign float64, end string) rule {
+	return func(_ schemas, _ map[string]any, limit, value any, where string) error {
+		if sign*number(value) < sign*number(limit) {
+			return fmt.Errorf("%s: got %v, want at %s %v", where, value, end, limit)
 		}
+		return nil
 	}
-	return fmt.Errorf("%s: got %v, want one of %v", where, value, limit)
-}
-
-func ruleConst(_ schemas, _ map[string]any, limit, value any, where string) error {
-	if !same(limit, value) {
-		return fmt.Errorf("%s: got %v, want %v", where, value, limit)
-	}
-	return nil
-}
-
-func ruleMinimum(_ schemas, _ map[string]any, limit, value any, where string) error {
-	if number(value) < number(limit) {
-		return fmt.Errorf("%s: got %v, want at least %v", where, value, limit)
-	}
-	return nil
-}
-
-func ruleMaximum(_ schemas, _ map[string]any, limit, value any, where string) error {
-	if number(value) > number(limit) {
-		return fmt.Errorf("%s: got %v, want at most %v", where, value, limit)
-	}
-	return nil
 }
 
 // ruleFormat knows the formats without which a program would take an int32 or a float32.
@@ -184,37 +175,17 @@ func ruleRequired(_ schemas, _ map[string]any, limit, value any, where string) e
 	return nil
 }
 
-// ruleProperties is stricter than JSON Schema: to clients an answer is open, as it may grow, but
-// a node must not write what is not described.
-func ruleProperties(s schemas, schema map[string]any, limit, value any, where string) error {
+// ruleFields is stricter than JSON Schema: to clients an answer is open, as it may grow, but a node
+// must not write what is not described.
+func ruleFields(s schemas, schema map[string]any, _, value any, where string) error {
 	object, _ := value.(map[string]any)
-	properties := limit.(map[string]any)
+	properties, _ := schema["properties"].(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(object)) {
-		property, ok := properties[name]
-		if !ok && schema["additionalProperties"] == nil {
+		property := cmp.Or(properties[name], schema["additionalProperties"])
+		if property == nil || property == false {
 			return fmt.Errorf("%s: %s is not described", where, name)
-		}
-		if !ok {
-			continue
 		}
 		if err := s.check(property, object[name], where+"."+name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func ruleAdditional(s schemas, schema map[string]any, limit, value any, where string) error {
-	object, _ := value.(map[string]any)
-	known, _ := schema["properties"].(map[string]any)
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if _, ok := known[name]; ok {
-			continue
-		}
-		if limit == false {
-			return fmt.Errorf("%s: %s is not described", where, name)
-		}
-		if err := s.check(limit, object[name], where+"."+name); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,11 +9,13 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lowkiq/lowkiq/internal/certs"
+	"github.com/lowkiq/lowkiq/internal/connlimit"
 	"github.com/lowkiq/lowkiq/internal/hosts"
 )
 
@@ -20,8 +23,9 @@ import (
 type TLS struct {
 	CertFile string // of the server
 	KeyFile  string
-	// CAFile holds the authorities of clients. With ClientAuth every caller has a certificate of one of
-	// them, but for /healthz and /readyz, whose callers have none. With tokens both are wanted.
+	// CAFile holds the authorities of clients. With ClientAuth every caller has a certificate of
+	// one of them, but for /healthz and /readyz, whose callers have none. With tokens both are
+	// wanted.
 	CAFile     string
 	ClientAuth bool
 }
@@ -40,8 +44,9 @@ func (t TLS) Validate() error {
 	return nil
 }
 
-// Serve makes a node serve its API, its metrics and the pages, if there are any, while it runs: from
-// before its first lease until it has handed its shards back. It is called before the node's Run.
+// Serve makes a node serve its API, its metrics and the pages, if there are any, while it runs:
+// from before its first lease until it has handed its shards back. It is called before the node's
+// Run.
 func Serve(n Node, cfg Config) error {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -100,7 +105,8 @@ func (s *attached) url() string {
 	return "http://" + address
 }
 
-// serve answers until ctx ends. Streams of events end with the pages' Run: the server does not wait for them.
+// serve answers until ctx ends. Streams of events end with the pages' Run: the server does not wait
+// for them.
 func (s *attached) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if s.pages != nil {
@@ -129,7 +135,8 @@ func shut(server *http.Server) {
 	}
 }
 
-// exposed says what other hosts could do to an API that is not secured, and what would be right; nil if they cannot.
+// exposed says what other hosts could do to an API that is not secured, and what would be right;
+// nil if they cannot.
 func (cfg Config) exposed() error {
 	if cfg.Address == "" || hosts.Loopback(cfg.Address) || !cfg.Tokens.Empty() || cfg.TLS.ClientAuth {
 		return nil
@@ -156,4 +163,55 @@ func (cfg Config) ownNames() []string {
 		names = append(names, host)
 	}
 	return names
+}
+
+// maxConnections is how many clients a node is connected to at once. Connections cost
+// memory and file descriptors, which the node needs for Redis and the other nodes.
+const maxConnections = 1024
+
+// maxHeader is most bytes of a request's header. Any client that reaches the port may send as much
+// on each of its connections.
+const maxHeader = 16 << 10
+
+// server returns a server for handler that does not wait for ever for slow or silent
+// clients. It does not listen. Answers may take any time: profiles and bulk actions do.
+// Near the bound of n connections, maxConnections if n is 0, answers end their connection:
+// clients that keep idle ones must not keep out others. Seven eighths of n requests are admitted at
+// once, so that of the connections some can always be closed for a probe of the node's health.
+func server(addr string, handler http.Handler, n int) *http.Server {
+	var open atomic.Int64
+	n = cmp.Or(n, maxConnections)
+	near := int64(n) * 3 / 4
+	all := &admissions{most: int64(n - max(1, n/8))}
+	return &http.Server{
+		Addr: addr,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if open.Load() > near {
+				w.Header().Set("Connection", "close")
+			}
+			withBodyTimeout(w, r)
+			handler.ServeHTTP(w, r)
+		}),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return withArrival(ctx, c, all) },
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				open.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				open.Add(-1)
+			}
+		},
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    maxHeader,
+		// What HTTP/2 takes from a client before anybody reads it counts for each connection.
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 100, MaxReceiveBufferPerConnection: 128 << 10, MaxReceiveBufferPerStream: 64 << 10},
+	}
+}
+
+// bounded is a listener with at most n connections open at once, maxConnections if n is 0. One more
+// closes one whose client has nothing under way that the server has admitted. A client that takes
+// nothing of its answer for half a minute loses its connection.
+func bounded(l net.Listener, n int) net.Listener {
+	return patient{connlimit.Listener{Listener: l, Set: connlimit.New(connlimit.Limit{Total: cmp.Or(n, maxConnections)})}}
 }

@@ -38,8 +38,8 @@ func serving(t *testing.T, cfg Config) (url string, stop func()) {
 	return n.URL(), func() { cancel(); must(t, <-ended) }
 }
 
-// The API is served with TLS that asks for certificates of everybody but probes. The lease tells its address,
-// and the port is free once the node has ended.
+// The API is served with TLS that asks for certificates of everybody but probes. The lease tells
+// its address, and the port is free once the node has ended.
 func TestServeWithTLS(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)

@@ -38,9 +38,9 @@ func expectPage(t *testing.T, answer *httptest.ResponseRecorder, status int, wor
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name, token string
-		status      int
-		reads, acts bool
+		name, token    string
+		status         int
+		reads, changes bool
 	}{
 		{"admin", adminToken, 303, true, true},
 		{"old admin", oldToken, 303, true, true},
@@ -78,8 +78,8 @@ func TestLogin(t *testing.T) {
 			if got := allowed("GET", "/metrics"); got != c.reads {
 				t.Errorf("reads: got %t, want %t", got, c.reads)
 			}
-			if got := allowed("POST", ordersPath+"pause"); got != c.acts {
-				t.Errorf("acts: got %t, want %t", got, c.acts)
+			if got := allowed("POST", ordersPath+"pause"); got != c.changes {
+				t.Errorf("changes: got %t, want %t", got, c.changes)
 			}
 			expect(t, w.do("GET", "/metrics", "", "Cookie", cookie, "Authorization", "Bearer wrong"), 401)
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -67,6 +68,8 @@ type fakeNode struct {
 	alone    bool             // in no cluster
 }
 
+func (n *fakeNode) Cluster() status.Cluster { return n }
+
 func (n *fakeNode) Client() *queue.Client { return n.client }
 
 func (n *fakeNode) Metrics() prometheus.Gatherer {
@@ -88,6 +91,9 @@ func (n *fakeNode) Shards(ctx context.Context) ([]status.Shard, error) {
 	_, err := n.client.Time(ctx)
 	return []status.Shard{{Queue: "orders", Assigned: "n1", Owner: "n1/01J.1", Fence: 7, State: status.Owned, Lag: 1.5}}, err
 }
+
+// Owners is for the pages, which no test here has.
+func (n *fakeNode) Owners(context.Context) (status.Owners, error) { return nil, nil }
 
 func (n *fakeNode) Members() ([]status.Member, error) {
 	if n.alone {
@@ -154,7 +160,7 @@ func (w *world) fill() *world {
 		queue.Burial{Flight: popped.Flight, ID: "d1", Policy: queue.Bury, RetryCount: 25, Error: "dead"})
 	must(w.t, err)
 	w.push(job("d2"))
-	_, err = w.orders.Kill(ctx, queue.Anywhere, "d2")
+	_, err = browse.Of(w.orders).Bury(ctx, browse.Anywhere, "d2")
 	must(w.t, err)
 	scheduled := job("s1")
 	scheduled.PerformAt = time.Unix(4102444800, 0)

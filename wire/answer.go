@@ -19,11 +19,11 @@ type answer struct {
 	fields []string // seen
 }
 
-// ParseAnswer reads a handler's answer to batch, and returns what a Go handler
-// would have returned: nil when every job is done, [lowkiq.Failed] when some
-// failed or, with a [lowkiq.Bury], are never to be tried again, else the failure of the whole batch. An [*Error] means that text is no
-// answer at all. An answer that names an id which is not in the batch is a failure
-// of the whole batch, because what the handler meant cannot be told.
+// ParseAnswer reads a handler's answer to batch, and returns what a Go handler would have returned:
+// nil when every job is done, [lowkiq.Failed] when some failed or, with a [lowkiq.Bury], are never
+// to be tried again, else the failure of the whole batch. An [*Error] means that text is no answer
+// at all. An answer that names an id which is not in the batch is a failure of the whole batch,
+// because what the handler meant cannot be told.
 func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
 	if string(text) == `{"ok":true}` {
 		return nil

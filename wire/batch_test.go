@@ -79,7 +79,8 @@ func FuzzAppendPayload(f *testing.F) {
 	f.Fuzz(roundTrip)
 }
 
-// FuzzParseBatch: what is read as a batch is written as one that is read the same, however it was spelt.
+// FuzzParseBatch: what is read as a batch is written as one that is read the same, however it was
+// spelt.
 func FuzzParseBatch(f *testing.F) {
 	for _, seed := range []string{
 		`{"queue":"orders","shard":3,"fence":1763600000000,"flight":17,"jobs":[{"id":"a","payloads":[{"score":1.5,"payload":{"n":1}},{"score":2,"payload":{"$base64":"/wA="}}],"perform_in":1763600000.000001,"retry_count":-1,"error":""}]}`,

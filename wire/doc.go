@@ -18,9 +18,9 @@
 //	{"failed":{"a":"no such account"}}
 //
 // where the last says that the jobs not named succeeded. {"bury":{"a":"reason"}}, alone or beside
-// "failed", names jobs that are never to be tried again: they go to the morgue at once. Each may also carry the number of
-// the batch's flight, as in {"ok":true,"flight":17}: an answer with another number is refused.
-// Batches of one pop share it.
+// "failed", names jobs that are never to be tried again: they go to the morgue at once. Each may
+// also carry the number of the batch's flight, as in {"ok":true,"flight":17}: an answer with
+// another number is refused. Batches of one pop share it.
 //
 // A payload is bytes. JSON is stored compacted, with its numbers and the order of
 // its keys untouched, and comes out as it went in. No payload and the empty string

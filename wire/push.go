@@ -29,10 +29,10 @@ func ParseJob(text []byte) (lowkiq.Push, error) {
 // MaxJobs is how many jobs one body may hold: small ones take thirty times their bytes in memory.
 const MaxJobs = 100_000
 
-// ParseJobs reads the body of a bulk push: an object, an array of objects, or
-// NDJSON (objects, each ended by a newline), of MaxJobs jobs at most. It is all or nothing: the first fault
-// is the error, with its line and column in body. The jobs keep no reference to
-// body; their payloads share one allocation.
+// ParseJobs reads the body of a bulk push: an object, an array of objects, or NDJSON (objects, each
+// ended by a newline), of MaxJobs jobs at most. It is all or nothing: the first fault is the error,
+// with its line and column in body. The jobs keep no reference to body; their payloads share one
+// allocation.
 func ParseJobs(body []byte) ([]lowkiq.Push, error) {
 	d := decoder{lexer: lexer{src: body}, arena: make([]byte, 0, len(body))}
 	var err *fault

@@ -20,13 +20,19 @@ type rival struct {
 	jobs    int
 	samples int // of the time from push to start, per round
 	pause   time.Duration
+	// How long each load of a live stream lasts.
+	streamFor time.Duration
 }
 
 const taskType = "bench"
 
-// steps are asynq's measurements of one round.
-func (r rival) steps() []bench.Step {
-	return []bench.Step{
+// steps are asynq's measurements of one round, or of the part of it that is measured.
+func (r rival) steps(only string) []bench.Step {
+	stream := bench.Step{Name: "asynq, live stream", Run: r.stream}
+	if only == bench.OnlyStream {
+		return []bench.Step{stream}
+	}
+	steps := []bench.Step{
 		{Name: "asynq, concurrency 5", Run: func(ctx context.Context, on *bench.Server, note func(string, float64)) error {
 			return r.drain(ctx, on, 5, note)
 		}},
@@ -35,6 +41,49 @@ func (r rival) steps() []bench.Step {
 		}},
 		{Name: "asynq, push to start", Run: r.start},
 	}
+	if only != bench.OnlyDrain {
+		steps = append(steps, stream)
+	}
+	return steps
+}
+
+// What handles the stream: in asynq so many workers, in lowkiq a node that owns so many shards.
+const (
+	streamWorkers = 32
+	streamShards  = 50
+)
+
+// loads are those that both are measured with.
+var loads = []bench.Load{bench.Saturation, bench.PerSecond(1000), bench.PerSecond(10_000)}
+
+// streamFigure names a figure of a load.
+func streamFigure(load bench.Load, name string) string { return "stream/" + load.Name + "/" + name }
+
+// stream measures every load on one server.
+func (r rival) stream(ctx context.Context, on *bench.Server, note func(string, float64)) error {
+	opt, err := asynq.ParseRedisURI(on.URL)
+	if err != nil {
+		return err
+	}
+	client := asynq.NewClient(opt)
+	defer client.Close()
+	s := bench.NewStream(on, func(ctx context.Context, id string, payload []byte) error {
+		_, err := client.EnqueueContext(ctx, asynq.NewTask(taskType, payload), asynq.TaskID(id))
+		return err
+	})
+	server, err := serve(on, streamWorkers, func(task *asynq.Task) error { return s.Handle(task.Payload()) })
+	if err != nil {
+		return err
+	}
+	defer server.Shutdown()
+	for _, load := range loads {
+		figures, err := s.Measure(ctx, load, r.streamFor)
+		if err != nil {
+			return fmt.Errorf("%s: %w", load.Name, err)
+		}
+		figures.Note(func(name string, value float64) { note(streamFigure(load, name), value) })
+	}
+	return nil
 }
 
 // drain enqueues everything from 50 goroutines, then lets a server handle it.
@@ -100,11 +149,12 @@ func (r rival) handleAll(ctx context.Context, on *bench.Server, concurrency int)
 	var first sync.Once
 	var begun time.Time
 	done := make(chan struct{})
-	server, err := serve(on, concurrency, func() {
+	server, err := serve(on, concurrency, func(*asynq.Task) error {
 		first.Do(func() { begun = time.Now() })
 		if left.Add(-1) == 0 {
 			close(done)
 		}
+		return nil
 	})
 	if err != nil {
 		return 0, err
@@ -120,15 +170,14 @@ func (r rival) handleAll(ctx context.Context, on *bench.Server, concurrency int)
 	}
 }
 
-func serve(on *bench.Server, concurrency int, handle func()) (*asynq.Server, error) {
+func serve(on *bench.Server, concurrency int, handle func(*asynq.Task) error) (*asynq.Server, error) {
 	opt, err := asynq.ParseRedisURI(on.URL)
 	if err != nil {
 		return nil, err
 	}
 	server := asynq.NewServer(opt, asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel})
-	return server, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-		handle()
-		return nil
+	return server, server.Start(asynq.HandlerFunc(func(_ context.Context, task *asynq.Task) error {
+		return handle(task)
 	}))
 }
 
@@ -136,7 +185,10 @@ func serve(on *bench.Server, concurrency int, handle func()) (*asynq.Server, err
 // queue once a second, so a sample waits for a random part of it first.
 func (r rival) start(ctx context.Context, on *bench.Server, note func(string, float64)) error {
 	started := make(chan time.Time, 1)
-	server, err := serve(on, 5, func() { started <- time.Now() })
+	server, err := serve(on, 5, func(*asynq.Task) error {
+		started <- time.Now()
+		return nil
+	})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/lowkiq/lowkiq/bench"
@@ -41,17 +42,37 @@ func compare(r bench.Report) comparison {
 	r.Steps = nil
 	more := func(title string, lowkiq, asynq float64) pair { return pair{title, lowkiq, asynq, over(lowkiq, asynq)} }
 	less := func(title string, lowkiq, asynq float64) pair { return pair{title, lowkiq, asynq, over(asynq, lowkiq)} }
-	return comparison{r, asynq, []pair{
-		more("50 goroutines push one by one, jobs/s", r.PushSingle50, asynq[pushRate]),
-		more("drain at batch 1 / concurrency 5, jobs/s", r.Drain1, asynq[drainRate(5)]),
-		more("drain at batch 1 / concurrency 100, jobs/s", r.Drain1, asynq[drainRate(100)]),
-		more("drain at batch 100 / concurrency 100, jobs/s", r.Drain100, asynq[drainRate(100)]),
-		less("push to start when idle, p50, ms", r.StartP50, asynq[startP50]),
-		less("push to start when idle, p99, ms", r.StartP99, asynq[startP99]),
-		less("Redis CPU per push, bulk / single, us", r.RedisPush, asynq[pushCPU]),
-		less("Redis CPU per drained job, us", r.RedisDrain, asynq[drainCPU(5)]),
-		less("Redis memory per queued job, bytes", r.RedisBytes, asynq[bytesPerJob]),
-	}}
+	var rows []pair
+	if r.Only != bench.OnlyStream {
+		rows = []pair{
+			more("50 goroutines push one by one, jobs/s", r.PushSingle50, asynq[pushRate]),
+			more("drain at batch 1 / concurrency 5, jobs/s", r.Drain1, asynq[drainRate(5)]),
+			more("drain at batch 1 / concurrency 100, jobs/s", r.Drain1, asynq[drainRate(100)]),
+			more("drain at batch 100 / concurrency 100, jobs/s", r.Drain100, asynq[drainRate(100)]),
+			less("push to start when idle, p50, ms", r.StartP50, asynq[startP50]),
+			less("push to start when idle, p99, ms", r.StartP99, asynq[startP99]),
+			less("Redis CPU per push, bulk / single, us", r.RedisPush, asynq[pushCPU]),
+			less("Redis CPU per drained job, us", r.RedisDrain, asynq[drainCPU(5)]),
+			less("Redis memory per queued job, bytes", r.RedisBytes, asynq[bytesPerJob]),
+		}
+	}
+	for _, load := range loads {
+		row := slices.IndexFunc(r.Stream, func(s bench.StreamRow) bool { return s.Load == load.Name && s.Shards == streamShards })
+		if row < 0 {
+			continue
+		}
+		f := r.Stream[row]
+		title := func(figure string) string { return fmt.Sprintf("stream, %s: %s", load.Name, figure) }
+		of := func(name string) float64 { return asynq[streamFigure(load, name)] }
+		rows = append(rows,
+			more(title("jobs/s"), f.PerSecond, of("per_s")),
+			less(title("p50, ms"), f.P50, of("p50_ms")),
+			less(title("p99, ms"), f.P99, of("p99_ms")),
+			less(title("p99.9, ms"), f.P999, of("p999_ms")),
+			less(title("scripts per job"), f.Scripts, of("scripts_per_job")),
+			less(title("Redis CPU per job, us"), f.RedisCPU, of("redis_us_per_job")))
+	}
+	return comparison{r, asynq, rows}
 }
 
 func over(a, b float64) float64 {
@@ -64,13 +85,20 @@ func over(a, b float64) float64 {
 // table prints the comparison for people.
 func (c *comparison) table(w io.Writer) error {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%d jobs of %d bytes, %d shards; medians of %d rounds, interleaved; Redis %s and all clients share %d cores\n\n",
-		c.Lowkiq.Jobs, c.Lowkiq.PayloadBytes, c.Lowkiq.Shards, c.Lowkiq.Rounds, c.Lowkiq.RedisVersion, c.Lowkiq.Cores)
+	what := fmt.Sprintf("%d jobs of %d bytes, %d shards", c.Lowkiq.Jobs, c.Lowkiq.PayloadBytes, c.Lowkiq.Shards)
+	if c.Lowkiq.Only == bench.OnlyStream {
+		what = fmt.Sprintf("jobs of %d bytes", c.Lowkiq.PayloadBytes)
+	}
+	fmt.Fprintf(&out, "%s; medians of %d rounds, interleaved; Redis %s and all clients share %d cores\n\n",
+		what, c.Lowkiq.Rounds, c.Lowkiq.RedisVersion, c.Lowkiq.Cores)
 	fmt.Fprintf(&out, "%-46s %12s %12s %14s\n", "", "lowkiq", "asynq", "lowkiq better")
 	for _, p := range c.Rows {
 		fmt.Fprintf(&out, "%-46s %12s %12s %12.1f x\n", p.Title, number(p.Lowkiq), number(p.Asynq), p.Better)
 	}
 	fmt.Fprintf(&out, "\nAcks: lowkiq: %s; asynq: each job by itself, right after its handler.\n", c.Lowkiq.Acks)
+	if len(c.Lowkiq.Stream) > 0 {
+		fmt.Fprintf(&out, "Stream: jobs are handled while others are pushed; lowkiq with %d shards, asynq with %d workers.\n", streamShards, streamWorkers)
+	}
 	_, err := io.WriteString(w, out.String())
 	return err
 }

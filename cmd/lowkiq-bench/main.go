@@ -1,5 +1,5 @@
-// Command lowkiq-bench measures speed on a private redis-server, and the floor beside it: package bench
-// measures, this command reads flags and prints.
+// Command lowkiq-bench measures speed on a private redis-server, and the floor beside it: package
+// bench measures, this command reads flags and prints.
 //
 // Exit codes: 0 ok, 1 failed while running, 2 usage, 3 Redis is unreachable, 130 interrupted.
 package main
@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lowkiq/lowkiq/bench"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -37,6 +38,7 @@ type flags struct {
 	// Not from LOWKIQ_REDIS: that one has jobs in it.
 	Redis      string `placeholder:"URL" help:"Measure with this Redis, which is emptied: asks for --flush. Default: a private redis-server without persistence."`
 	Flush      bool   `help:"Empty the Redis of --redis, all databases."`
+	Only       string `enum:"all,drain,stream" default:"all" placeholder:"PART" help:"Measure only drain (a queue that is filled, then drained) or only stream (jobs that are handled while others are pushed: 5, 50 and 500 shards, whatever --shards says). Default: all."`
 	Idle       bool   `help:"Also watch a node with 1,000 idle shards; takes a minute."`
 	Output     string `short:"o" enum:"table,json" default:"table" help:"table or json: one line with one object per measurement."`
 	CPUProfile string `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of this process."`
@@ -87,9 +89,15 @@ func exit(code int, err error) {
 func (f *flags) configs() ([]bench.Config, error) {
 	switch {
 	case f.Redis != "" && !f.Flush:
-		return nil, fmt.Errorf("it empties redis %s: say --flush if nothing in it is needed", queue.MaskURL(f.Redis))
+		return nil, fmt.Errorf("it empties redis %s: say --flush if nothing in it is needed", redisdb.MaskURL(f.Redis))
 	case f.Redis == "" && f.Flush:
 		return nil, errors.New("--flush is for the Redis of --redis, and none is named")
+	case f.Only == bench.OnlyStream && (len(f.Jobs) > 1 || len(f.Shards) > 1):
+		return nil, errors.New("--only stream has numbers of jobs and shards of its own: leave --jobs and --shards out")
+	}
+	only := f.Only
+	if only == "all" {
+		only = ""
 	}
 	var all []bench.Config
 	for _, jobs := range f.Jobs {
@@ -97,7 +105,10 @@ func (f *flags) configs() ([]bench.Config, error) {
 			if jobs == 0 || shards == 0 || f.Rounds == 0 {
 				return nil, errors.New("jobs, shards and rounds must not be 0")
 			}
-			cfg := bench.Config{Redis: f.Redis, Jobs: jobs, Shards: shards, Rounds: f.Rounds, Idle: f.Idle && len(all) == 0}
+			cfg := bench.Config{Redis: f.Redis, Jobs: jobs, Shards: shards, Rounds: f.Rounds, Idle: f.Idle && len(all) == 0, Only: only}
+			if len(all) > 0 && only == "" {
+				cfg.Only = bench.OnlyDrain // a stream has shards of its own: once is enough
+			}
 			if err := cfg.Validate(); err != nil {
 				return nil, err
 			}

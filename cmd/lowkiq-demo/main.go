@@ -109,8 +109,8 @@ func newScreen(out *os.File) *demo.Screen {
 	return screen
 }
 
-// work is one of the demo's node processes; its arguments are the node's name, the URL of Redis and the
-// file for the history. It works until SIGTERM, or until standard input ends.
+// work is one of the demo's node processes; its arguments are the node's name, the URL of Redis and
+// the file for the history. It works until SIGTERM, or until standard input ends.
 func work(args []string) int {
 	if len(args) != 3 {
 		return report(exitUsage, errors.New("worker is for the demo itself: want NAME REDIS HISTORY"))

@@ -1,15 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/lowkiq/lowkiq/internal/remote"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -17,52 +19,56 @@ import (
 // is long, and what is broken off can go on.
 
 // stepLimit is how many jobs one request changes.
-const stepLimit = 1000
+const stepLimit = "1000"
 
-// action is something to do to jobs.
-type action struct {
-	done string // for people: "17 <done>"
-	ask  string // what a person is asked first, "" if it can be undone: "<ask> 17 jobs of queue orders?"
+// wording is what a command says of its action where that of the table does not fit into its
+// sentences.
+type wording struct {
+	ask  string // of a person, first: "<ask> 17 jobs of queue orders?"; "": what is done can be undone
+	done string // of the jobs: "17 <done>", "17 would be <done>"
 }
 
-// actions are named by their commands, and so are their paths: "jobs kill" is posted to /jobs/kill.
-var actions = map[string]action{
-	"jobs run-now":    {done: "due now"},
-	"jobs kill":       {done: "sent to the morgue", ask: "Send to the morgue"},
-	"jobs delete":     {done: "deleted", ask: "Delete for ever"},
-	"morgue requeue":  {done: "requeued"},
-	"morgue delete":   {done: "deleted", ask: "Delete for ever"},
-	"blocked requeue": {done: "requeued"},
-	"blocked skip":    {done: "let go on", ask: "Bury the oldest payload"},
-	"blocked bury":    {done: "sent to the morgue", ask: "Send to the morgue"},
+func wordingOf(a *browse.Action) wording {
+	said := map[*browse.Action]wording{
+		browse.RunNow:      {done: "due now"},
+		browse.Kill:        {ask: "Send to the morgue"},
+		browse.BuryOldest:  {ask: "Bury the oldest payload", done: "let go on"},
+		browse.BuryBlocked: {ask: "Send to the morgue", done: browse.Kill.Done},
+	}[a]
+	if a.Destroys {
+		said.ask = "Delete for ever"
+	}
+	said.done = cmp.Or(said.done, a.Done)
+	return said
 }
 
+// actionOf is the action on jobs that a command does: "jobs kill" is the one whose path is
+// jobs/kill.
+func actionOf(command string) (*browse.Action, bool) {
+	all := browse.Actions()
+	i := slices.IndexFunc(all, func(a *browse.Action) bool { return a.Path == strings.ReplaceAll(command, " ", "/") })
+	if i < 0 {
+		return nil, false
+	}
+	return all[i], true
+}
+
+// Each action on jobs is a command, which has its help from the table: see describe.
 type blockedCommand struct {
-	Requeue blockedJobs `cmd:"" help:"Let ids go on: fresh and due now."`
-	Skip    blockedJobs `cmd:"" help:"Bury the payload with the smallest score of each id, and go on."`
-	Bury    blockedJobs `cmd:"" help:"Send ids to the morgue."`
+	Requeue allJobs `cmd:"" set:"all=All blocked ids."`
+	Skip    allJobs `cmd:"" set:"all=All blocked ids."`
+	Bury    allJobs `cmd:"" set:"all=All blocked ids."`
 }
 
-// blockedJobs are ids that wait for a person.
-type blockedJobs struct {
+// allJobs are blocked or buried jobs.
+type allJobs struct {
 	someJobs `embed:""`
-	All      bool `help:"All blocked ids."`
+	All      bool `help:"${all}"`
 }
 
 // Run does what the command is called.
-func (c *blockedJobs) Run(with *conversation, ctx *kong.Context) error {
-	return c.perform(with, request{command: commandOf(ctx), all: c.All, flag: "--all"})
-}
-
-// buriedJobs are jobs of the morgue.
-type buriedJobs struct {
-	someJobs `embed:""`
-	All      bool `help:"The whole morgue."`
-}
-
-// Run does what the command is called.
-func (c *buriedJobs) Run(with *conversation, ctx *kong.Context) error {
-	return c.perform(with, request{command: commandOf(ctx), all: c.All, flag: "--all"})
+func (c *allJobs) Run(with *conversation, ctx *kong.Context) error {
+	return c.perform(with, requestOf(ctx, c.All, "--all", ""))
 }
 
 // failedJobs are jobs that wait or are due, of which those that failed can be named as a whole.
@@ -74,12 +80,11 @@ type failedJobs struct {
 
 // Run does what the command is called.
 func (c *failedJobs) Run(with *conversation, ctx *kong.Context) error {
-	command := commandOf(ctx)
 	if c.All {
 		return fail(exitUsage, "%s has no --all: --all-failed takes every job that failed; jobs that never failed are named by their ids. "+
-			"A retired queue goes as a whole: lowkiq-node queues delete %s --force", command, c.Queue)
+			"A retired queue goes as a whole: lowkiq-node queues delete %s --force", commandOf(ctx), c.Queue)
 	}
-	return c.perform(with, request{command: command, all: c.AllFailed, flag: "--all-failed", state: "failed"})
+	return c.perform(with, requestOf(ctx, c.AllFailed, "--all-failed", "failed"))
 }
 
 // waitingJobs are jobs whose time has not come.
@@ -91,7 +96,7 @@ type waitingJobs struct {
 
 // Run does what the command is called.
 func (c *waitingJobs) Run(with *conversation, ctx *kong.Context) error {
-	return c.perform(with, request{command: commandOf(ctx), all: c.All || c.State != "", flag: "--all", state: c.State})
+	return c.perform(with, requestOf(ctx, c.All || c.State != "", "--all", c.State))
 }
 
 // commandOf is the command as it is typed, without the program: "jobs kill".
@@ -111,16 +116,20 @@ type someJobs struct {
 
 // request is an action, and the jobs it is for unless ids are named.
 type request struct {
-	command string // of actions
-	action
+	*browse.Action
+	wording
 	all   bool   // all jobs of the state
 	flag  string // the flag that says so
-	state string // "" for all of the place
+	state string // "" for all that the action takes
+}
+
+func requestOf(ctx *kong.Context, all bool, flag, state string) request {
+	action, _ := actionOf(commandOf(ctx)) // a test holds the commands against the table
+	return request{action, wordingOf(action), all, flag, state}
 }
 
 // perform does it to the ids, or step by step to all.
 func (c *someJobs) perform(with *conversation, r request) error {
-	r.action = actions[r.command]
 	r.all = r.all || c.Kind != ""
 	all, destroys := r.all, r.ask != "" && !c.Yes && !c.DryRun
 	switch {
@@ -133,7 +142,7 @@ func (c *someJobs) perform(with *conversation, r request) error {
 	case all && destroys && !terminal(with.in):
 		return errNoTerminal
 	}
-	path := queuePath(c.Queue, "/"+strings.ReplaceAll(r.command, " ", "/"))
+	path := queuePath(c.Queue, "/"+r.Path)
 	if c.DryRun || destroys && terminal(with.in) {
 		found, err := with.steps(path, c.body(r, true))
 		switch {
@@ -197,11 +206,12 @@ func (c *someJobs) noKind(with *conversation, r request) error {
 		c.Queue, noun, shellQuoted(c.Kind), strings.Join(kinds, ", "), more, list)
 }
 
-// errorState is the state of those jobs by whose errors a request chooses, as the command errors has it.
+// errorState is the state of those jobs by whose errors a request chooses, as the command errors
+// has it.
 func (r request) errorState() string {
-	switch place, _, _ := strings.Cut(r.command, " "); {
-	case place != "jobs":
-		return place // blocked or morgue
+	switch {
+	case r.States[0] != "":
+		return string(r.States[0]) // blocked or morgue
 	case r.state == "failed":
 		return r.state
 	}
@@ -212,24 +222,15 @@ func (r request) errorState() string {
 func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // body is what a node is sent.
-func (c *someJobs) body(r request, dryRun bool) map[string]any {
-	body := map[string]any{"ids": c.IDs}
-	if r.all {
-		body = map[string]any{"all": true, "limit": stepLimit}
-		for name, value := range map[string]string{"state": r.state, "kind": c.Kind, "cursor": c.Cursor} {
-			if value != "" {
-				body[name] = value
-			}
-		}
+func (c *someJobs) body(r request, dryRun bool) web.Selection {
+	if !r.all {
+		return web.Selection{IDs: c.IDs, DryRun: dryRun}
 	}
-	if dryRun {
-		body["dry_run"] = true
-	}
-	return body
+	return web.Selection{All: &r.all, Limit: stepLimit, State: r.state, Kind: c.Kind, Cursor: c.Cursor, DryRun: dryRun}
 }
 
 // steps posts until there is no next step.
-func (c *conversation) steps(path string, body map[string]any) (sum web.Changed, err error) {
+func (c *conversation) steps(path string, body web.Selection) (sum web.Changed, err error) {
 	var shown *bar
 	for {
 		answer, err := c.Post(c.ctx, path, body)
@@ -249,13 +250,13 @@ func (c *conversation) steps(path string, body map[string]any) (sum web.Changed,
 			defer shown.clear()
 		}
 		shown.at(sum.Changed + sum.Skipped)
-		body["cursor"] = step.Next
+		body.Cursor = step.Next
 	}
 }
 
 // withFailed adds what a step had done before its error.
 func withFailed(p web.Changed, err error) web.Changed {
-	var answer *remote.Error
+	var answer *web.Problem
 	if errors.As(err, &answer) && answer.Changed != nil {
 		p.Changed += *answer.Changed
 		if answer.Next != "" {

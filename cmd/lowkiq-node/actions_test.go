@@ -3,15 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -86,7 +84,7 @@ func TestActionInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := brokenOff(ctx, web.Changed{Changed: 3, Next: "c9"}, request{action: action{done: "requeued"}}, context.Canceled)
+	err := brokenOff(ctx, web.Changed{Changed: 3, Next: "c9"}, request{wording: wordingOf(browse.Requeue)}, context.Canceled)
 	if want := "interrupted; 3 were requeued before, go on with --cursor c9"; err.Error() != want || codeOf(err) != exitInterrupted {
 		t.Errorf("got %v (code %d), want %s", err, codeOf(err), want)
 	}
@@ -95,13 +93,21 @@ func TestActionInterrupted(t *testing.T) {
 // Every action that the API has on jobs is a command, and the other way round.
 func TestActionsAreTheAPIs(t *testing.T) {
 	t.Parallel()
-	paths := map[string]bool{}
-	for _, a := range queue.Actions() {
+	left := map[*browse.Action]bool{}
+	for _, a := range browse.Actions() {
 		if !a.All {
-			paths[strings.ReplaceAll(a.Path, "/", " ")] = true
+			left[a] = true
 		}
 	}
-	if got, want := slices.Sorted(maps.Keys(actions)), slices.Sorted(maps.Keys(paths)); !slices.Equal(got, want) {
-		t.Errorf("got the commands %q, want %q", got, want)
+	for _, leaf := range grammarOf(t).Leaves(true) {
+		command := leaf.Parent.Name + " " + leaf.Name
+		a, ok := actionOf(command)
+		if acts := leaf.Target.FieldByName("DryRun").IsValid() && command != "queues delete"; acts != ok {
+			t.Errorf("%s: got an action of the table: %t, want %t", command, ok, acts)
+		}
+		delete(left, a)
+	}
+	for a := range left {
+		t.Errorf("%s: no command does it", a.Path)
 	}
 }

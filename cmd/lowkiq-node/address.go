@@ -62,7 +62,8 @@ func (p *ports) collided(err error) bool {
 	return at == local(p.base+raftPort) || at == local(p.base+httpPort)
 }
 
-// listening says which setting names an address at which the node cannot listen: http is that of the API's address.
+// listening says which setting names an address at which the node cannot listen: http is that of
+// the API's address.
 func listening(err error, address, http, bind string) error {
 	if err == nil || !slices.ContainsFunc(notListening, func(no syscall.Errno) bool { return strings.Contains(err.Error(), "bind: "+no.Error()) }) {
 		return err // gossip's library hands on the text only

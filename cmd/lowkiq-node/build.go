@@ -66,13 +66,13 @@ func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 			Name: own.Name, Redis: cfg.Redis, Cluster: cfg.Cluster,
 			Concurrency: or(own.Concurrency), TTL: or(own.TTL), PollInterval: or(own.PollInterval), ShutdownTimeout: or(own.ShutdownTimeout),
 			AllowEviction: own.AllowEviction, RedisTLS: redisTLS, Insecure: own.Insecure,
-			TLS:  node.TLS{CertFile: own.TLS.CertFile, KeyFile: own.TLS.KeyFile, CAFile: own.TLS.CAFile, PeerName: own.TLS.PeerName},
+			TLS:  own.TLS.Node(),
 			Bind: own.Bind, Advertise: own.Advertise, Join: own.Join, Weight: or(own.Weight), GossipKeys: keys,
 			Version: version().Version, Log: log,
 		},
 		web.Config{
 			Address: own.HTTP, Advertise: own.Advertise, Names: own.HTTPNames, Tokens: tokens, Insecure: own.Insecure,
-			TLS:   web.TLS{CertFile: own.TLS.CertFile, KeyFile: own.TLS.KeyFile, CAFile: own.TLS.CAFile, ClientAuth: own.TLS.ClientAuth == "require"},
+			TLS:   own.TLS.Web(),
 			Pages: dashboard.New, RequestMemory: config.Size(own.RequestMemory), Version: version().Version, Log: log,
 		},
 	}, nil
@@ -83,7 +83,7 @@ func redisTLS(cfg *config.Config, log *slog.Logger) (*tls.Config, error) {
 	if cfg.RedisTLS == (config.RedisTLS{}) {
 		return nil, nil
 	}
-	store, err := certs.Open(certs.Files{Cert: cfg.RedisTLS.CertFile, Key: cfg.RedisTLS.KeyFile, CA: cfg.RedisTLS.CAFile}, log)
+	store, err := certs.Open(cfg.RedisTLS.Files(), log)
 	if err != nil {
 		return nil, cfg.Fault("redis_tls", err)
 	}
@@ -122,8 +122,8 @@ func pushRules(q *config.Queue) queue.PushRules {
 	return queue.PushRules{PayloadBytes: int(config.Size(q.MaxPayloadSize)), Payloads: or(q.MaxIDPayloads), IDPayload: int(config.Size(q.MaxIDSize))}
 }
 
-// processes is how many children a queue gets: what is configured, else one per CPU, and no more than
-// may have a batch at once.
+// processes is how many children a queue gets: what is configured, else one per CPU, and no more
+// than may have a batch at once.
 func processes(q *config.Queue, concurrency int) int {
 	if q.Handler.Processes != nil {
 		return *q.Handler.Processes
@@ -162,10 +162,10 @@ func buildNode(cfg *config.Config, nodeCfg node.Config) (*node.Node, error) {
 		q := cfg.Queues[name]
 		work, err := queueHandler(q, nodeCfg.Concurrency, nodeCfg.Log.With("queue", name))
 		if err != nil {
-			return nil, cfg.Fault("queues."+name+".handler", err)
+			return nil, errors.Join(cfg.Fault("queues."+name+".handler", err), n.Close())
 		}
 		if err := n.Handle(queueConfig(name, q), work); err != nil {
-			return nil, cfg.Fault("queues."+name, err)
+			return nil, errors.Join(cfg.Fault("queues."+name, err), n.Close())
 		}
 	}
 	return n, nil

@@ -9,12 +9,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 type checkCommand struct {
@@ -74,7 +75,7 @@ func (c *checkCommand) check(ctx context.Context, s *streams, client *queue.Clie
 	return c.report(s, found, repaired)
 }
 
-func countRepairable(faults []queue.Fault) (n int) {
+func countRepairable(faults []audit.Fault) (n int) {
 	for _, f := range faults {
 		if f.Repair != "" {
 			n++
@@ -83,14 +84,14 @@ func countRepairable(faults []queue.Fault) (n int) {
 	return n
 }
 
-func (c *checkCommand) audit(ctx context.Context, s *streams, client *queue.Client) (queue.Audit, error) {
+func (c *checkCommand) audit(ctx context.Context, s *streams, client *queue.Client) (audit.Report, error) {
 	var shown *bar
 	defer func() {
 		if shown != nil {
 			shown.clear()
 		}
 	}()
-	return client.Audit(ctx, queue.AuditConfig{Queues: c.Queues, Orphans: c.Orphans, Progress: func(done, total int64) {
+	return audit.Run(ctx, client, audit.Config{Queues: c.Queues, Orphans: c.Orphans, Progress: func(done, total int64) {
 		if shown == nil {
 			shown = newBar(s.err, total, "checking")
 		}
@@ -102,13 +103,13 @@ func (c *checkCommand) audit(ctx context.Context, s *streams, client *queue.Clie
 const rounds = 5
 
 // repair mends until an audit finds nothing more to mend, and returns that audit.
-func (c *checkCommand) repair(ctx context.Context, s *streams, client *queue.Client, found queue.Audit) (queue.Audit, int, error) {
+func (c *checkCommand) repair(ctx context.Context, s *streams, client *queue.Client, found audit.Report) (audit.Report, int, error) {
 	repaired := 0
 	for range rounds {
 		before := repaired
 		shown := newBar(s.err, int64(len(found.Faults)), "repairing")
 		for i, f := range found.Faults {
-			done, err := client.Repair(ctx, f)
+			done, err := audit.Repair(ctx, client, f)
 			if err != nil {
 				return found, repaired, err
 			}
@@ -154,17 +155,16 @@ type checkAnswer struct {
 }
 
 type checkFault struct {
-	Kind     queue.FaultKind `json:"kind"`
-	Queue    string          `json:"queue,omitempty"`
-	Shard    *int            `json:"shard,omitempty"`
-	ID       string          `json:"id,omitempty"`
-	IDBase64 []byte          `json:"id_base64,omitempty"`
-	What     string          `json:"what"`
-	Repair   string          `json:"repair"`
+	Kind  audit.FaultKind `json:"kind"`
+	Queue string          `json:"queue,omitempty"`
+	Shard *int            `json:"shard,omitempty"`
+	*web.JobID
+	What   string `json:"what"`
+	Repair string `json:"repair"`
 }
 
 // report prints what was found. It returns the exit code as an error.
-func (c *checkCommand) report(s *streams, found queue.Audit, repaired int) error {
+func (c *checkCommand) report(s *streams, found audit.Report, repaired int) error {
 	var err error
 	if c.Output == "json" {
 		err = json.NewEncoder(s.out).Encode(answerOf(found, repaired))
@@ -180,7 +180,7 @@ func (c *checkCommand) report(s *streams, found queue.Audit, repaired int) error
 	return nil
 }
 
-func answerOf(found queue.Audit, repaired int) checkAnswer {
+func answerOf(found audit.Report, repaired int) checkAnswer {
 	answer := checkAnswer{Queues: found.Queues, Shards: found.Shards, Jobs: found.Jobs, Aside: found.Aside, More: found.More,
 		Faults: []checkFault{}, Unsettled: append([]string{}, found.Unsettled...), Repaired: repaired, Gone: append([]string{}, found.Gone...)}
 	for _, f := range found.Faults {
@@ -188,17 +188,16 @@ func answerOf(found queue.Audit, repaired int) checkAnswer {
 		if f.Shard >= 0 {
 			one.Shard = &f.Shard
 		}
-		if utf8.ValidString(f.ID) {
-			one.ID = f.ID
-		} else {
-			one.IDBase64 = []byte(f.ID)
+		if f.ID != "" {
+			id := web.JobIDOf(f.ID)
+			one.JobID = &id
 		}
 		answer.Faults = append(answer.Faults, one)
 	}
 	return answer
 }
 
-func reportTable(s *streams, found queue.Audit, repaired int) error {
+func reportTable(s *streams, found audit.Report, repaired int) error {
 	if len(found.Faults) > 0 {
 		s.table("FAULT QUEUE SHARD ID REPAIR WHAT", func(row func(string, ...any)) {
 			for _, f := range found.Faults {
@@ -241,7 +240,7 @@ func some(names []string, n int) string {
 	return text
 }
 
-func repairWord(f queue.Fault) string {
+func repairWord(f audit.Fault) string {
 	if f.Repair == "" {
 		return "-"
 	}
@@ -249,8 +248,8 @@ func repairWord(f queue.Fault) string {
 }
 
 // repairText says, once for each kind of fault, what a repair would do.
-func repairText(s *streams, faults []queue.Fault) {
-	said := map[queue.FaultKind]bool{}
+func repairText(s *streams, faults []audit.Fault) {
+	said := map[audit.FaultKind]bool{}
 	for _, f := range faults {
 		if f.Repair == "" || said[f.Kind] {
 			continue
@@ -264,10 +263,10 @@ func repairText(s *streams, faults []queue.Fault) {
 }
 
 // personText says in full what a person must mend: the table cuts long texts.
-func personText(s *streams, faults []queue.Fault) {
+func personText(s *streams, faults []audit.Fault) {
 	begun := false
 	for _, f := range faults {
-		if f.Kind != queue.RegistryDamaged {
+		if f.Kind != audit.RegistryDamaged {
 			continue
 		}
 		if !begun {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/audit"
 )
 
 // askRedis breaks a story's Redis by hand.
@@ -53,21 +53,11 @@ func TestColumns(t *testing.T) {
 // An id need not be text.
 func TestAnswerOfCheck(t *testing.T) {
 	t.Parallel()
-	answer := answerOf(queue.Audit{Faults: []queue.Fault{{ID: "\xff", Shard: 0}, {ID: "a", Shard: -1}}}, 0)
-	if f := answer.Faults[0]; f.ID != "" || string(f.IDBase64) != "\xff" || f.Shard == nil {
+	answer := answerOf(audit.Report{Faults: []audit.Fault{{ID: "\xff", Shard: 0}, {ID: "a", Shard: -1}}}, 0)
+	if f := answer.Faults[0]; f.Text != nil || string(f.Base64) != "\xff" || f.Shard == nil {
 		t.Errorf("got %+v, want the id as bytes, and a shard", f)
 	}
-	if f := answer.Faults[1]; f.ID != "a" || f.IDBase64 != nil || f.Shard != nil {
+	if f := answer.Faults[1]; f.ID() != "a" || f.Base64 != nil || f.Shard != nil {
 		t.Errorf("got %+v, want the id as text, and no shard", f)
-	}
-}
-
-func TestSome(t *testing.T) {
-	t.Parallel()
-	names := []string{"a", "b", "c", "d"}
-	for n, want := range map[int]string{1: "a and 3 more", 3: "a, b, c and 1 more", 4: "a, b, c, d", 9: "a, b, c, d"} {
-		if got := some(names, n); got != want {
-			t.Errorf("%d of %v: got %q, want %q", n, names, got, want)
-		}
 	}
 }

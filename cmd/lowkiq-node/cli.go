@@ -73,10 +73,15 @@ func helpSections() map[string]string {
 	return sections
 }
 
-// describe gives a command, and those below it, their help.
+// describe gives a command, and those below it, their help; what does an action on jobs has what
+// the table of actions says of it.
 func describe(node *kong.Node, path string, sections map[string]string) {
 	path = strings.TrimSpace(path + " " + node.Name)
-	node.Detail = strings.TrimSpace(sections[path] + "\n\n" + exitHelp)
+	about := ""
+	if a, ok := actionOf(strings.TrimPrefix(path, "lowkiq-node ")); ok {
+		node.Help, about = strings.ToUpper(a.Brief[:1])+a.Brief[1:]+".", a.About
+	}
+	node.Detail = strings.TrimSpace(about + "\n\n" + sections[path] + "\n\n" + exitHelp)
 	for _, child := range node.Children {
 		describe(child, path, sections)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // Commands that ask any node about the cluster.
@@ -83,7 +84,7 @@ func (c *planCommand) Run(with *conversation) error {
 			query.Set(name, strings.Join(nodes, ","))
 		}
 	}
-	var plan struct{ Moves []status.Move }
+	var plan web.Plan
 	return with.show("/api/v1/plan?"+query.Encode(), &plan, func() {
 		if len(plan.Moves) == 0 {
 			with.say("nothing would move\n")
@@ -106,12 +107,11 @@ type drainCommand struct {
 
 // Run empties a node, or lets it take shards again.
 func (c *drainCommand) Run(with *conversation) error {
-	body := map[string]bool{"undo": c.Undo}
 	now := "gives its shards away"
 	if c.Undo {
 		now = "takes shards again"
 	}
-	return with.change("/api/v1/nodes/"+url.PathEscape(c.Name)+"/drain", body, "node %s %s\n", c.Name, now)
+	return with.change("/api/v1/nodes/"+url.PathEscape(c.Name)+"/drain", web.Drain{Undo: c.Undo}, "node %s %s\n", c.Name, now)
 }
 
 type whyCommand struct {
@@ -152,7 +152,7 @@ func (c *whyCommand) Run(with *conversation) error {
 func (c *whyCommand) find(with *conversation) (found []status.Why, err error) {
 	queues := []string{c.Queue}
 	if c.Queue == "" {
-		var all struct{ Queues []status.Queue }
+		var all web.Queues
 		if err := with.fetch("/api/v1/queues", &all); err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
 	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // The exit codes that scripts rely on. 75 (lease overrun) is package node's.
@@ -57,7 +58,7 @@ func fail(code int, format string, args ...any) error {
 func codeOf(err error) int {
 	var exit *exitError
 	var bad *config.Error
-	var answer *remote.Error
+	var answer *web.Problem
 	switch {
 	case err == nil:
 		return exitOK
@@ -90,7 +91,7 @@ func answerCode(status int) int {
 
 // advised adds to an answer of no or another node what the command line can do about it.
 func advised(err error) error {
-	var answer *remote.Error
+	var answer *web.Problem
 	switch {
 	case codeOf(err) == exitInterrupted && errors.Is(err, context.Canceled):
 		return errors.New("interrupted")

@@ -1,19 +1,23 @@
 package main
 
 import (
-	"cmp"
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lowkiq/lowkiq/web"
 )
 
 type jobsCommand struct {
 	List   jobsList    `cmd:"" default:"withargs" help:"List jobs by id, due time or retries."`
 	Show   jobsShow    `cmd:"" help:"Show one job, wherever it is."`
-	RunNow waitingJobs `cmd:"" help:"Make waiting jobs due now."`
-	Kill   failedJobs  `cmd:"" help:"Send waiting jobs to the morgue."`
-	Delete failedJobs  `cmd:"" help:"Forget waiting jobs."`
+	RunNow waitingJobs `cmd:""`
+	Kill   failedJobs  `cmd:""`
+	Delete failedJobs  `cmd:""`
 }
 
 type jobsList struct {
@@ -26,30 +30,13 @@ type jobsList struct {
 
 // Run prints jobs.
 func (c *jobsList) Run(with *conversation) error {
-	query := c.query(c.By, c.State)
-	setAll(query, map[string]string{"kind": c.Kind})
-	return c.list(with, c.oneQueue, "/jobs", query, func(jobs []listedJob) { jobTable(with, jobs) })
+	return c.list(with, queuePath(c.Queue, "/jobs"), map[string]string{"by": c.By, "state": c.State, "kind": c.Kind}, jobTable)
 }
 
-// listedJob is a job as the API lists it.
-type listedJob struct {
-	ID         string
-	IDBase64   []byte   `json:"id_base64"`
-	Payloads   int      `json:"payload_count"` // a list shows the first ones only
-	PerformIn  *float64 `json:"perform_in"`
-	RetryCount int      `json:"retry_count"`
-	Error      string
-	State      string
-	Shard      int
-	BuriedAt   float64 `json:"buried_at"`
-}
-
-func (j *listedJob) name() string { return short(cmp.Or(j.ID, string(j.IDBase64)), 40) }
-
-func jobTable(with *conversation, jobs []listedJob) {
+func jobTable(with *conversation, jobs []web.Job) {
 	with.table("ID STATE SHARD DUE FAILURES PAYLOADS ERROR", func(row func(string, ...any)) {
 		for _, j := range jobs {
-			row("%s\t%s\t%d\t%s\t%d\t%d\t%s", j.name(), j.State, j.Shard, moment(or(j.PerformIn)), j.RetryCount+1, j.Payloads, short(j.Error, 80))
+			row("%s\t%s\t%d\t%s\t%d\t%d\t%s", short(j.ID(), 40), j.State, j.Shard, moment(or(j.PerformIn)), j.RetryCount+1, j.PayloadCount, short(j.Error, 80))
 		}
 	})
 }
@@ -88,4 +75,144 @@ type jobsShow struct {
 func (c *jobsShow) Run(with *conversation) error {
 	with.asJSON = true
 	return with.show(queuePath(c.Queue, "/jobs?id="+url.QueryEscape(c.ID)), nil, nil)
+}
+
+type morgueCommand struct {
+	List    morgueList `cmd:"" default:"withargs" help:"List buried jobs by the time of their burial."`
+	Requeue allJobs    `cmd:"" set:"all=The whole morgue."`
+	Delete  allJobs    `cmd:"" set:"all=The whole morgue."`
+}
+
+type morgueList struct {
+	oneQueue   `embed:""`
+	rangeFlags `embed:""`
+	kindFlag   `embed:""`
+	By         string `enum:",time,id,retries" default:"" help:"Order: time of the burial (default), id or retries."`
+}
+
+// Run prints what the morgue holds.
+func (c *morgueList) Run(with *conversation) error {
+	return c.list(with, queuePath(c.Queue, "/morgue"), map[string]string{"by": c.By, "kind": c.Kind}, morgueTable)
+}
+
+func morgueTable(with *conversation, jobs []web.Job) {
+	with.table("ID BURIED SHARD PAYLOADS ERROR", func(row func(string, ...any)) {
+		for _, j := range jobs {
+			row("%s\t%s\t%d\t%d\t%s", short(j.ID(), 40), moment(j.BuriedAt), j.Shard, j.PayloadCount, short(j.Error, 80))
+		}
+	})
+}
+
+type inFlightCommand struct {
+	oneQueue   `embed:""`
+	rangeFlags `embed:""`
+	By         string `enum:",id,due" default:"" help:"Order: id (default) or due."`
+}
+
+// Run prints what handlers have.
+func (c *inFlightCommand) Run(with *conversation) error {
+	return c.list(with, queuePath(c.Queue, "/in-flight"), map[string]string{"by": c.By}, jobTable)
+}
+
+// Lists come in pages; a cursor says where the next one begins.
+
+// rangeFlags limit a list.
+type rangeFlags struct {
+	From    string `placeholder:"X" help:"First id, time (unix seconds or 2026-01-02T15:04:05Z) or retry count, as --by says."`
+	To      string `placeholder:"X" help:"Last one."`
+	Reverse bool   `help:"Largest first."`
+	Limit   int    `default:"100" placeholder:"N" help:"Most jobs, up to 1000 (${default}); with --all: of one request."`
+	Cursor  string `placeholder:"CURSOR" help:"Go on where a list with the same flags ended: its cursor."`
+	All     bool   `help:"The whole list, page after page."`
+}
+
+// kindFlag picks jobs by the kind of their last error.
+type kindFlag struct {
+	Kind string `placeholder:"KIND" help:"Only jobs whose last error is of this kind, as lowkiq-node errors names it. What changes jobs ends with 2 if none has it."`
+}
+
+// rawPage has jobs as the node wrote them: -o json hands them on.
+type rawPage = web.JobPage[json.RawMessage]
+
+// list prints a page of a list, or all of them; filter has its other parameters.
+func (r *rangeFlags) list(with *conversation, path string, filter map[string]string, table func(*conversation, []web.Job)) error {
+	query := url.Values{"limit": {strconv.Itoa(r.Limit)}}
+	if r.Reverse {
+		query.Set("reverse", "true")
+	}
+	for _, set := range []map[string]string{filter, {"from": r.From, "to": r.To, "cursor": r.Cursor}} {
+		for name, value := range set {
+			if value != "" {
+				query.Set(name, value)
+			}
+		}
+	}
+	if with.asJSON && !r.All {
+		return with.show(path+"?"+query.Encode(), nil, nil)
+	}
+	p := &pages{with: with, table: table}
+	for {
+		var page rawPage
+		if err := with.fetch(path+"?"+query.Encode(), &page); err != nil {
+			return err
+		}
+		if err := p.print(page); err != nil {
+			return err
+		}
+		if page.Next == "" || !r.All {
+			return p.end(page.Next)
+		}
+		query.Set("cursor", page.Next)
+	}
+}
+
+// pages prints one page after another as one list.
+type pages struct {
+	with    *conversation
+	table   func(*conversation, []web.Job)
+	printed int
+	pages   int
+}
+
+func (p *pages) print(page rawPage) error {
+	defer func() { p.printed, p.pages = p.printed+len(page.Jobs), p.pages+1 }()
+	if p.with.asJSON {
+		return p.printJSON(page.Jobs)
+	}
+	if p.pages > 0 && len(page.Jobs) == 0 {
+		return nil
+	}
+	jobs := make([]web.Job, len(page.Jobs))
+	for i, raw := range page.Jobs {
+		if err := json.Unmarshal(raw, &jobs[i]); err != nil {
+			return fail(exitFailed, "not what a lowkiq node answers: %w", err)
+		}
+	}
+	p.table(p.with, jobs)
+	return nil
+}
+
+// printJSON goes on with an array that the first page began.
+func (p *pages) printJSON(jobs []json.RawMessage) error {
+	var text bytes.Buffer
+	if p.pages == 0 {
+		text.WriteString(`{"jobs":[`)
+	}
+	for i, job := range jobs {
+		if p.printed+i > 0 {
+			text.WriteByte(',')
+		}
+		text.Write(job)
+	}
+	return writeJSON(p.with.out, text.Bytes())
+}
+
+func (p *pages) end(next string) (err error) {
+	switch {
+	case p.with.asJSON:
+		_, err = fmt.Fprintln(p.with.out, `],"more":false,"next":""}`)
+	case next != "":
+		err = p.with.say("… and more: --all, or --cursor %s\n", next)
+	}
+	return err
 }

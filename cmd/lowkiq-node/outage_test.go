@@ -26,11 +26,15 @@ type pushing struct {
 	stdout bytes.Buffer
 }
 
-func startPush(t *testing.T, redis string, args ...string) *pushing {
-	t.Helper()
+func pushCommandOf(redis string, args ...string) *pushing {
 	p := &pushing{cmd: exec.Command("lowkiq-node", append([]string{"push", "--redis", redis, "--queue", "orders"}, args...)...)}
 	p.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	return p
+}
+
+func (p *pushing) start(t *testing.T) {
+	t.Helper()
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -39,6 +43,12 @@ func startPush(t *testing.T, redis string, args ...string) *pushing {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.cmd.Process.Kill() })
+}
+
+func startPush(t *testing.T, redis string, args ...string) *pushing {
+	t.Helper()
+	p := pushCommandOf(redis, args...)
+	p.start(t)
 	return p
 }
 
@@ -149,43 +159,26 @@ func TestPushInterrupted(t *testing.T) {
 	}
 }
 
-// On a Redis Cluster everything is the same.
-func TestPushCluster(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t, 3)
-	p := startPush(t, cluster.URL(), "--shards", "16")
-	p.write(t, 1, 5000)
-	if code := p.end(t); code != exitOK || p.stdout.String() != `{"pushed":5000,"merged":0,"refused":0,"lines":5000}`+"\n" {
-		t.Fatalf("got exit code %d, %q and %q, want 0 and 5000 pushed", code, p.stdout.String(), p.stderr.String())
-	}
-	waiting(t, cluster.URL(), 5000)
-}
-
 // Redis is not there yet: the push says so, and waits for it.
 func TestPushWaitsForRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	redis.Kill()
-	stderr := filepath.Join(t.TempDir(), "stderr")
-	file, err := os.Create(stderr)
+	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
-	cmd := exec.Command("lowkiq-node", "push", "--redis", redis.URL(), "--queue", "orders", "--shards", "4", "--patience", patience.String(), "--id", "a")
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
-	cmd.Stderr = file
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill() })
-	said := func() string { text, _ := os.ReadFile(stderr); return string(text) }
+	defer stderr.Close()
+	p := pushCommandOf(redis.URL(), "--shards", "4", "--patience", patience.String(), "--id", "a")
+	p.cmd.Stderr = stderr
+	p.start(t)
+	said := func() string { text, _ := os.ReadFile(stderr.Name()); return string(text) }
 	if !eventually(func() bool { return strings.Contains(said(), "redis is away, trying for 1m30s: ") }) {
 		t.Fatalf("stderr: got %q, want it to say that Redis is away", said())
 	}
 	redis.Restart()
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("got %v and %q, want it to be pushed", err, said())
+	if code := p.end(t); code != exitOK {
+		t.Fatalf("got exit code %d and %q, want it to be pushed", code, said())
 	}
 	if n := strings.Count(said(), "\n"); n != 1 {
 		t.Errorf("got %d lines on stderr, want 1: %q", n, said())

@@ -81,8 +81,8 @@ func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
 	return c.push(ctx, s, q, q.Shards)
 }
 
-// patiently takes a step before the first line, again and again while Redis or the node is away, until the
-// patience is over.
+// patiently takes a step before the first line, again and again while Redis or the node is away,
+// until the patience is over.
 func (c *pushCommand) patiently(ctx context.Context, s *streams, away func(error) bool, step func() error) error {
 	backoff := feed.Backoff{Limit: c.Patience, Away: func(err error) { c.away(s, err) }}
 	for {

@@ -8,12 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
 	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -39,12 +40,7 @@ func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Resu
 	if err != nil {
 		return nodeTrouble(err, len(jobs))
 	}
-	var said struct {
-		Results []struct {
-			OK, Merged, Retry bool
-			Error             string
-		}
-	}
+	var said web.Pushed
 	if err := json.Unmarshal(answer, &said); err != nil || len(said.Results) != len(jobs) {
 		return nil, fail(exitFailed, "%s: not what a lowkiq node answers to %d jobs", n.path, len(jobs))
 	}
@@ -82,7 +78,7 @@ func mayPass(err error) bool {
 	if errors.As(err, &stranger) {
 		return false
 	}
-	var answer *remote.Error
+	var answer *web.Problem
 	refused := errors.As(err, &answer)
 	return errors.Is(err, remote.ErrUnreachable) || refused && (answer.Status == http.StatusServiceUnavailable || answer.Status == http.StatusTooManyRequests)
 }
@@ -92,14 +88,10 @@ func pushBody(jobs []lowkiq.Push) ([]byte, error) {
 	var body bytes.Buffer
 	for i := range jobs {
 		line := struct {
-			ID        string   `json:"id,omitempty"`
-			Base64    []byte   `json:"id_base64,omitempty"`
+			web.JobID
 			Score     *float64 `json:"score,omitempty"`
 			PerformIn *float64 `json:"perform_in,omitempty"`
-		}{ID: jobs[i].ID, Score: jobs[i].Score}
-		if !utf8.ValidString(line.ID) {
-			line.ID, line.Base64 = "", []byte(line.ID)
-		}
+		}{JobID: web.JobIDOf(jobs[i].ID), Score: jobs[i].Score}
 		if at := jobs[i].PerformAt; !at.IsZero() {
 			seconds := float64(at.UnixMicro()) / 1e6
 			line.PerformIn = &seconds
@@ -123,7 +115,7 @@ func (c *pushCommand) throughNode(ctx context.Context, s *streams) (nodeTarget, 
 		return nodeTarget{}, 0, err
 	}
 	with.ctx = ctx
-	var one struct{ Shards int }
+	var one status.Queue
 	err = with.fetch(queuePath(c.Queue, ""), &one)
 	return nodeTarget{with, queuePath(c.Queue, "/jobs")}, one.Shards, err
 }

@@ -23,8 +23,24 @@ type queuesList struct {
 
 // Run prints all queues.
 func (c *queuesList) Run(with *conversation) error {
-	var all struct{ Queues []status.Queue }
+	var all web.Queues
 	return with.show("/api/v1/queues", &all, func() { queueTable(with, all.Queues) })
+}
+
+func queueTable(with *conversation, queues []status.Queue) {
+	with.table("QUEUE STATE LAG READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
+		for _, q := range queues {
+			state := "running"
+			switch {
+			case q.Unhandled:
+				state = "unhandled"
+			case q.Paused:
+				state = "paused"
+			}
+			row("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d", q.Name, state, seconds(q.Lag), q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,
+				q.Jobs.InFlight, q.Jobs.Blocked, q.Morgue, q.Shards, q.Processed, q.Failed)
+		}
+	})
 }
 
 type oneQueue struct {
@@ -97,10 +113,7 @@ func (c *queuesDelete) Run(with *conversation) error {
 		return errNoTerminal
 	}
 	path := queuePath(c.Queue, "/delete")
-	body := map[string]any{"force": c.Force}
-	if c.DryRun || ask {
-		body["dry_run"] = true
-	}
+	body := web.Deletion{Force: c.Force, DryRun: c.DryRun || ask}
 	answer, err := with.Post(with.ctx, path, body)
 	if err != nil {
 		return err
@@ -113,7 +126,7 @@ func (c *queuesDelete) Run(with *conversation) error {
 		if !had.NeedsForce && !had.Before && !confirm(with.streams, fmt.Sprintf("Delete queue %s for ever, with %s?", plain(c.Queue), contents(had))) {
 			return fail(exitFailed, "nothing was changed")
 		}
-		delete(body, "dry_run")
+		body.DryRun = false
 		if answer, err = with.Post(with.ctx, path, body); err != nil {
 			return err
 		}

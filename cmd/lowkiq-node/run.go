@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/web"
@@ -70,7 +71,7 @@ func startLine(nodeCfg node.Config, cfg *config.Config, n *node.Node) string {
 		redis = "redis://" + n.Client().Redis() + "/0"
 	}
 	return fmt.Sprintf("lowkiq-node %s: cluster %s, node %s, redis %s, queues %s, api %s",
-		nodeCfg.Version, n.Client().Cluster(), n.Name(), queue.MaskURL(redis), strings.Join(queues, ", "), n.URL())
+		nodeCfg.Version, n.Client().Cluster(), n.Name(), redisdb.MaskURL(redis), strings.Join(queues, ", "), n.URL())
 }
 
 // joinLine is how to start the next node.
@@ -78,8 +79,9 @@ func joinLine(file string, n *node.Node) string {
 	return fmt.Sprintf("next node: lowkiq-node run --config %s --join %s", file, n.Gossip())
 }
 
-// serve builds a node and runs it until ctx ends; started is called once it can be reached. Addresses that
-// are left open are those of the first free ports; a node that lost them to another one that starts takes the next.
+// serve builds a node and runs it until ctx ends; started is called once it can be reached.
+// Addresses that are left open are those of the first free ports; a node that lost them to another
+// one that starts takes the next.
 func serve(ctx context.Context, how setup, build func(node.Config) (*node.Node, error), started func(*node.Node)) error {
 	var began atomic.Bool
 	how.node.OnStart = func() error { began.Store(true); return nil }
@@ -87,9 +89,13 @@ func serve(ctx context.Context, how setup, build func(node.Config) (*node.Node, 
 	for {
 		filled := p.fill(how)
 		n, err := build(filled.node)
+		if usage := (*exitError)(nil); errors.As(err, &usage) { // all that is wrong is said at once
+			usage.err = errors.Join(usage.err, filled.web.Validate())
+		}
 		if err != nil {
 			return err
 		}
+		defer n.Close()
 		if err := web.Serve(n, filled.web); err != nil {
 			return &exitError{exitUsage, err}
 		}

@@ -23,7 +23,7 @@ func rendered(t *testing.T, text string, value float64, labels map[string]string
 	return said
 }
 
-// illegible is what nobody wants to read at night: 103.44827586206897, 1.234567e+06, a
+// illegible is what cannot be read at night: 103.44827586206897, 1.234567e+06, a
 // label that the alert does not have.
 var illegible = regexp.MustCompile(`\.\d{5}|\de\+|<no value>|  `)
 

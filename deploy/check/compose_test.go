@@ -60,11 +60,11 @@ func prometheusVersion(t *testing.T) string {
 	return fmt.Sprintf("v%s.%s.%s", v[1], strings.TrimPrefix(v[2], "0"), v[3])
 }
 
-// closedFaults says which doors of the sample cluster are open: its nodes' ports, what is published beyond this host,
-// and secrets in the hands of who needs others.
+// closedFaults says which ports of the sample cluster are open: its nodes' ports, what is published
+// beyond this host, and secrets in the hands of who needs others.
 func closedFaults(compose, node, scrape string) (found []string) {
 	var file struct{ Services map[string]service }
-	var cfg nodeDoors
+	var cfg nodeAccess
 	var prometheus struct {
 		ScrapeConfigs []struct {
 			Scheme        string
@@ -121,7 +121,8 @@ func TestComposeIsClosed(t *testing.T) {
 	}
 }
 
-// The secrets are what node.yaml names, closed to other users, and stay as they are when the script runs again.
+// The secrets are what node.yaml names, closed to other users, and stay as they are when the script
+// runs again.
 func TestSecrets(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
 	run := func() map[string]string {

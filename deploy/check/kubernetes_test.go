@@ -161,8 +161,8 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// nodeDoors is what a node's configuration says of who may come in.
-type nodeDoors struct {
+// nodeAccess is what a node's configuration says of who may come in.
+type nodeAccess struct {
 	Node struct {
 		Insecure      bool
 		TokenFile     string `json:"token_file"`
@@ -174,21 +174,22 @@ type nodeDoors struct {
 	}
 }
 
-func (cfg nodeDoors) faults() error {
+func (cfg nodeAccess) faults() error {
 	n := cfg.Node
 	switch {
 	case n.Insecure:
-		return errors.New("insecure: true takes whoever reaches the ports")
+		return errors.New("insecure: true takes every host that reaches the ports")
 	case n.TokenFile == "" || n.GossipKeyFile == "" || n.TLS.CAFile == "" || n.TLS.PeerName == "":
 		return errors.New("a token, a gossip key, an authority and a peer name must be given")
 	}
 	return nil
 }
 
-// As it is shipped no port is open to whoever reaches it: the node's configuration is one that is accepted without
-// --insecure, with a token, a gossip key and peers' names, from Secrets that its user alone reads.
+// As it is shipped no port is open to every host that reaches it: the node's configuration is one that is
+// accepted without --insecure, with a token, a gossip key and peers' names, from Secrets that its
+// user alone reads.
 func configFaults(text string, d *appsv1.Deployment) error {
-	var cfg nodeDoors
+	var cfg nodeAccess
 	if err := yaml.Unmarshal([]byte(text), &cfg); err != nil {
 		return err
 	}

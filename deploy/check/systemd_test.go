@@ -47,7 +47,7 @@ func unitFaults(unit string) (found []string) {
 		found = append(found, fmt.Sprintf("TimeoutStopSec: got %q, want at least %d", stop, shutdownTimeout+10))
 	}
 	if slices.Contains(strings.Fields(strings.Join(has["Service.SuccessExitStatus"], " ")), "75") {
-		found = append(found, "SuccessExitStatus: 75 is a failure that somebody should see")
+		found = append(found, "SuccessExitStatus: 75 is a failure that should be seen")
 	}
 	return found
 }

@@ -104,6 +104,7 @@ var badPages = []struct{ rule, body string }{
 
 // TestAxeObjects: axe.js finds each fault, and nothing else.
 func TestAxeObjects(t *testing.T) {
+	t.Parallel()
 	b := newTab(t, chromium(t), look{360, "light"})
 	body := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -148,8 +149,9 @@ func TestAxeObjects(t *testing.T) {
 	}
 }
 
-// TestEarHears: what goes wrong in a page is heard.
-func TestEarHears(t *testing.T) {
+// TestFaultsAreSeen: what goes wrong in a page is found.
+func TestFaultsAreSeen(t *testing.T) {
+	t.Parallel()
 	b := newTab(t, chromium(t), look{1440, "light"})
 	body := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,34 +21,44 @@ import (
 // browsers are the names under which a Chromium may be installed.
 var browsers = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless_shell"}
 
-// chromium starts a browser, which ends with the test. Without one the test is skipped:
+// shared is the browser of all tests. TestMain ends it.
+var shared struct {
+	once sync.Once
+	ctx  context.Context // nil: there is no browser on PATH
+	err  error
+	end  func()
+}
+
+// chromium is a context in which tabs are opened. Without a browser the test is skipped:
 // scripts/chromium.sh has said so loudly.
 func chromium(t testing.TB) context.Context {
 	t.Helper()
-	for _, name := range browsers {
-		if path, err := exec.LookPath(name); err == nil {
-			return start(t, path)
+	shared.once.Do(func() {
+		for _, name := range browsers {
+			if path, err := exec.LookPath(name); err == nil {
+				start(path)
+				return
+			}
 		}
+	})
+	switch {
+	case shared.err != nil:
+		t.Fatalf("start chromium: %v", shared.err)
+	case shared.ctx == nil:
+		t.Skipf("no browser on PATH (looked for %s): apt-get install chromium", strings.Join(browsers, ", "))
 	}
-	t.Skipf("no browser on PATH (looked for %s): apt-get install chromium", strings.Join(browsers, ", "))
-	return nil
+	return shared.ctx
 }
 
-func start(t testing.TB, path string) context.Context {
+func start(path string) {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.DisableGPU, chromedp.WSURLReadTimeout(patience))
 	if os.Getuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // Chromium refuses root otherwise; it sees the pages of this test only
+		options = append(options, chromedp.NoSandbox) // Chromium refuses root otherwise; it sees the pages of the tests only
 	}
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, closeBrowser := chromedp.NewContext(allocator)
-	t.Cleanup(func() {
-		closeBrowser()
-		end()
-	})
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("start %s: %v", path, err)
-	}
-	return ctx
+	shared.end = func() { closeBrowser(); end() }
+	shared.ctx, shared.err = ctx, chromedp.Do(ctx)
 }
 
 // look is how a person looks at a page.
@@ -65,13 +76,13 @@ type tab struct {
 	t   testing.TB
 	ctx context.Context
 	look
-	*ear
+	*faultLog
 }
 
 func newTab(t testing.TB, browser context.Context, l look) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser)
-	b := &tab{t: t, ctx: ctx, look: l, ear: newEar()}
+	b := &tab{t: t, ctx: ctx, look: l, faultLog: newFaultLog()}
 	b.listen(ctx)
 	t.Cleanup(func() { cancel(); b.listeners.Wait() })
 	b.do(

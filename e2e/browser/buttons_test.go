@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +15,9 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // press is one use of a button: what is done on a page, and what has become of the jobs.
@@ -60,11 +64,18 @@ var presses = map[string][]press{
 }
 
 // TestButtons presses every button: first the confirmation is left without doing
-// anything, then it is meant. Once with scripts, once without.
+// anything, then it is meant. Once with scripts, and once without, those of two queues
+// unless everything is tested: each kind of button is on their pages.
 func TestButtons(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t)
-	for _, scripts := range []string{"with scripts", "without scripts"} {
+	all := slices.Collect(maps.Keys(presses))
+	for scripts, queues := range map[string][]string{
+		"with scripts":    all,
+		"without scripts": tier.Of(nil, []string{"b-later", "b-morgue"}, all),
+	} {
 		t.Run(scripts, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, "n1", "n2")
 			w.fillForButtons()
 			b := newTab(t, browser, look{1440, "light"})
@@ -72,8 +83,8 @@ func TestButtons(t *testing.T) {
 				b.do(command(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
 			}
 			b.pressPause(w)
-			for name, list := range presses {
-				for _, p := range list {
+			for _, name := range queues {
+				for _, p := range presses[name] {
 					t.Run(name+"/"+p.name, func(t *testing.T) { b.t, w.t = t, t; b.press(w, name, p) })
 				}
 			}
@@ -108,7 +119,7 @@ func (w *world) fillForButtons() {
 // pause waits until every node has seen that the queue is paused.
 func (w *world) pause(name string) {
 	w.t.Helper()
-	if err := w.client.Pause(context.Background(), name); err != nil {
+	if err := w.client.Registry().Pause(context.Background(), name); err != nil {
 		w.t.Fatal(err)
 	}
 	for _, p := range w.nodes {
@@ -221,7 +232,7 @@ func (b *tab) pressPause(w *world) {
 		b.click(c.label)
 		b.click(c.label)
 		b.says(c.done)
-		registry, err := w.client.Registry(context.Background())
+		registry, err := w.client.Registry().Entries(context.Background())
 		if err != nil || registry["idle"].Paused != c.paused {
 			b.t.Errorf("after %s: got paused %v, %v", c.label, registry["idle"].Paused, err)
 		}
@@ -231,11 +242,11 @@ func (b *tab) pressPause(w *world) {
 // pressGroups acts on one kind of error, of the dead and of the failed.
 func (b *tab) pressGroups(w *world) {
 	b.t.Helper()
-	n := b.pressGroup(w, "b-group", queue.Dead, "Requeue this group", "Requeue all")
+	n := b.pressGroup(w, "b-group", browse.StateMorgue, "Requeue this group", "Requeue all")
 	if got, want := w.state("b-group"), fmt.Sprintf("%d ready 0 scheduled 0 retry 0 blocked %d dead", n, 16-n); got != want {
 		b.t.Errorf("one kind requeued: got %s, want %s", got, want)
 	}
-	n = b.pressGroup(w, "b-fails", queue.Retrying, "Run this group now", "Run all failed now")
+	n = b.pressGroup(w, "b-fails", browse.StateRetry, "Run this group now", "Run all failed now")
 	if got, want := w.state("b-fails"), fmt.Sprintf("%d ready 0 scheduled %d retry 0 blocked 0 dead", n, 16-n); got != want {
 		b.t.Errorf("one kind run: got %s, want %s", got, want)
 	}
@@ -245,9 +256,9 @@ func (b *tab) pressGroups(w *world) {
 }
 
 // pressGroup presses the button of the most frequent kind, and returns how many it has.
-func (b *tab) pressGroup(w *world, name string, state queue.State, label, meant string) int {
+func (b *tab) pressGroup(w *world, name string, state browse.State, label, meant string) int {
 	b.t.Helper()
-	groups, err := w.queue(name).Errors(context.Background(), state)
+	groups, err := browse.Of(w.queue(name)).Errors(context.Background(), state)
 	if err != nil || len(groups.Groups) != len(failures) {
 		b.t.Fatalf("got %+v, %v, want %d kinds", groups, err, len(failures))
 	}
@@ -274,7 +285,7 @@ func (b *tab) opensWith(at, expression string) {
 func (b *tab) pressDrain(w *world) {
 	b.t.Helper()
 	owned := func(node string) (n int) {
-		instances, err := w.client.Instances(context.Background())
+		instances, err := w.client.Leases().All(context.Background())
 		if err != nil {
 			b.t.Fatal(err)
 		}

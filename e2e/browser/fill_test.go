@@ -48,7 +48,7 @@ func (w *world) fill() {
 	w.await("ledger", "bad jobs are blocked", func(c queue.Counts, _ int) bool { return c.Ready+c.InFlight == 0 && c.Blocked >= 12 })
 	// What is left is behind the slow ones, and fits on a page with some of the scheduled ones.
 	w.await("orders", "bad jobs wait for a retry", func(c queue.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
-	// Nobody handles this one.
+	// No node handles this one.
 	if _, err := w.client.Register(context.Background(), lowkiq.Queue{Name: "orphan", Shards: 2}); err != nil {
 		w.t.Fatal(err)
 	}

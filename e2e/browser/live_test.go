@@ -15,6 +15,7 @@ func figure(name string) string {
 // TestLive: figures and the map of shards change on an open page, whatever node shows it,
 // and not by loading the page again.
 func TestLive(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t)
 	w := newWorld(t, "n1", "n2", "n3")
 	w.pause("idle")

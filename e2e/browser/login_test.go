@@ -53,6 +53,7 @@ func (b *tab) logIn(token string) {
 // TestLogin: a node with a token shows nothing before it was given one, then the page that was
 // asked for, and nothing again after the log-out.
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t)
 	w := newWorld(t)
 	w.withToken("n1")

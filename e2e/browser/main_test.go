@@ -3,7 +3,9 @@
 package browser
 
 import (
+	"flag"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -16,10 +18,30 @@ import (
 var built nodebin.Binary
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	flag.Parse()
+	parallel := flag.Lookup("test.parallel").Value
+	if n, err := strconv.Atoi(parallel.String()); err == nil && n < together {
+		_ = parallel.Set(strconv.Itoa(together)) // a number is one
+	}
+	goleak.VerifyTestMain(tests{m}, goleak.Cleanup(func(code int) {
 		built.Remove() //nolint:errcheck // a temporary directory
 		os.Exit(code)
 	}))
+}
+
+// together is how many tabs are at work side by side.
+const together = 4
+
+// tests are all tests, and the end of their browser.
+type tests struct{ m *testing.M }
+
+func (t tests) Run() int {
+	defer func() {
+		if shared.end != nil {
+			shared.end()
+		}
+	}()
+	return t.m.Run()
 }
 
 func binary(t testing.TB) string { return built.Path(t, "../..") }

@@ -71,21 +71,26 @@ func pages() []page {
 
 // TestPages looks at every page as each kind of person would, on one node after the other.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t)
 	names := []string{"n1", "n2", "n3"}
 	w := newWorld(t, names...)
 	w.fill()
 	for round, l := range looks {
-		b := newTab(t, browser, l)
-		for i, p := range pages() {
-			if p.want == "" && round%3 != 0 {
-				continue // hostile ids need not be looked at in all four ways
+		t.Run(l.String(), func(t *testing.T) {
+			t.Parallel()
+			b := newTab(t, browser, l)
+			for i, p := range pages() {
+				if p.want == "" && round%3 != 0 {
+					continue // hostile ids need not be looked at in all four ways
+				}
+				t.Run(p.name, func(t *testing.T) {
+					b.t = t
+					b.check(w.url(names[i%len(names)]), p)
+				})
 			}
-			t.Run(l.String()+"/"+p.name, func(t *testing.T) {
-				b.t = t
-				b.check(w.url(names[i%len(names)]), p)
-			})
-		}
+			b.t = t
+		})
 	}
 }
 

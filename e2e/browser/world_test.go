@@ -93,7 +93,7 @@ var client = &http.Client{Timeout: patience, Transport: &http.Transport{DisableK
 
 // url is where a node serves its pages, by its lease; "" = not yet.
 func (w *world) url(name string) string {
-	instances, err := w.client.Instances(context.Background())
+	instances, err := w.client.Leases().All(context.Background())
 	if err != nil {
 		return ""
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/stream"
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
@@ -55,7 +55,8 @@ func TestDeployment(t *testing.T) {
 	s.judge()
 }
 
-// published looks at the API from the host: whoever has no token is told nothing but that the node is ready.
+// published looks at the API from the host: a request without a token learns nothing but that the
+// node is ready.
 func (s *stack) published(node string) {
 	s.t.Helper()
 	address, _, _ := strings.Cut(s.docker("port", node, "7948/tcp"), "\n")
@@ -122,12 +123,12 @@ func (s *stack) settled(first string) {
 func (s *stack) judge() {
 	s.t.Helper()
 	file := s.file(s.containers("worker")[0], "/history")
-	var pushed []history.Pushed
+	var pushed []judge.Pushed
 	for e := range stream.Events() {
-		pushed = append(pushed, history.PushedOf("history", lowkiq.Push{ID: e.ID, Score: &e.Score, Payload: e.Payload}, 0))
+		pushed = append(pushed, judge.PushedOf("history", lowkiq.Push{ID: e.ID, Score: &e.Score, Payload: e.Payload}, 0))
 	}
 	// What was in flight on a node that died or was cut off is handled again.
-	verdict, err := history.Check(history.Config{MaxDuplicates: -1, MaxUncaused: -1}, slices.Values(pushed), file)
+	verdict, err := judge.Check(judge.Config{MaxDuplicates: -1, MaxUncaused: -1}, slices.Values(pushed), file)
 	if err != nil {
 		s.t.Fatal(err)
 	}

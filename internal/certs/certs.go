@@ -40,7 +40,7 @@ type Store struct {
 
 	current atomic.Pointer[loaded]
 
-	mu      sync.Mutex // held by the one who looks at the files; nobody waits for it
+	mu      sync.Mutex // held while the files are looked at; no handshake waits for it
 	checked time.Time
 	stamps  [3]stamp
 	trouble string // as logged last

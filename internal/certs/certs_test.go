@@ -58,14 +58,9 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// meet connects a dialling store to a listening one and says a word each way.
-func meet(t *testing.T, listening, dialling *Store) error {
-	t.Helper()
-	return meetAs(t, listening, dialling, "", "")
-}
-
-// meetAs lets each want a name of the other.
-func meetAs(t *testing.T, listening, dialling *Store, listens, dials string) error {
+// meet connects a dialling store to a listening one, each of which may want a name of the other, and
+// says a word each way.
+func meet(t *testing.T, listening, dialling *Store, listens, dials string) error {
 	t.Helper()
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -96,63 +91,51 @@ func meetAs(t *testing.T, listening, dialling *Store, listens, dials string) err
 	return err
 }
 
+// Peers have certificates of one authority for servers; where a name is wanted, it is one of theirs.
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	ca, other := certtest.New(t), certtest.New(t)
-	files := func(of *certtest.Authority, name string, issue func(string) (string, string)) Files {
-		cert, key := issue(name)
-		return Files{cert, key, of.File}
+	of := func(cert, key string, authority *certtest.Authority) *Store {
+		return open(t, Files{cert, key, authority.File}, nil)
 	}
-	node := open(t, files(ca, "node", ca.Server), nil)
-	second := open(t, files(ca, "second", ca.Server), nil)
-	client := open(t, files(ca, "client", ca.Client), nil)
-	stranger := open(t, files(other, "stranger", other.Server), nil)
-	trusting := open(t, Files{stranger.files.Cert, stranger.files.Key, ca.File}, nil) // one side trusts, the other does not
-	careless := open(t, Files{Cert: node.files.Cert, Key: node.files.Key}, nil)
-	for _, c := range []struct {
-		name                string
-		listening, dialling *Store
-		ok                  bool
-	}{
-		{"peers", node, second, true},
-		{"a client is no peer", node, client, false},
-		{"nor may it listen", client, node, false},
-		{"a stranger dials", node, stranger, false},
-		{"a stranger who trusts us dials", node, trusting, false},
-		{"a stranger listens", stranger, node, false},
-		{"without a ca nobody is trusted", careless, node, false},
-		{"nor when dialling", node, careless, false},
-	} {
-		if err := meet(t, c.listening, c.dialling); (err == nil) != c.ok {
-			t.Errorf("%s: got %v, want ok: %t", c.name, err, c.ok)
-		}
+	server := func(name string, of *certtest.Authority) (string, string, *certtest.Authority) {
+		cert, key := of.Server(name)
+		return cert, key, of
 	}
-}
-
-// A certificate of the authority for another server makes no peer, from either side.
-func TestPeersHaveAName(t *testing.T) {
-	t.Parallel()
-	ca := certtest.New(t)
-	of := func(name string, names ...string) *Store {
+	named := func(name string, names ...string) *Store {
 		cert, key := ca.Both(name, names...)
-		return open(t, Files{cert, key, ca.File}, nil)
+		return of(cert, key, ca)
 	}
-	node, second := of("node", "10.0.0.1", "Nodes.internal"), of("second", "nodes.internal", "10.0.0.2")
-	web, wild, nameless := of("web", "web.internal"), of("wild", "*.internal"), of("nodes.internal")
+	node, second, stranger := of(server("node", ca)), of(server("second", ca)), of(server("stranger", other))
+	cert, key := ca.Client("client")
+	client := of(cert, key, ca)
+	trusting := of(stranger.files.Cert, stranger.files.Key, ca) // one side trusts, the other does not
+	careless := open(t, Files{Cert: node.files.Cert, Key: node.files.Key}, nil)
+	first, twin := named("first", "10.0.0.1", "Nodes.internal"), named("twin", "nodes.internal", "10.0.0.2")
+	web, wild, nameless := named("web", "web.internal"), named("wild", "*.internal"), named("nodes.internal")
+	const nodes = "nodes.internal"
 	for _, c := range []struct {
 		name                string
 		listening, dialling *Store
 		listens, dials      string // the name that each wants
 		ok                  bool
 	}{
-		{"peers", node, second, "nodes.internal", "nodes.internal", true},
-		{"nobody asks", node, web, "", "", true},
-		{"another server dials", node, web, "nodes.internal", "", false},
-		{"another server listens", web, node, "", "nodes.internal", false},
-		{"a server of all names", node, wild, "nodes.internal", "", false},
-		{"the common name does not count", node, nameless, "nodes.internal", "", false},
+		{"peers", node, second, "", "", true},
+		{"a client is no peer", node, client, "", "", false},
+		{"nor may it listen", client, node, "", "", false},
+		{"a stranger dials", node, stranger, "", "", false},
+		{"a stranger who trusts us dials", node, trusting, "", "", false},
+		{"a stranger listens", stranger, node, "", "", false},
+		{"without a ca none is trusted", careless, node, "", "", false},
+		{"nor when dialling", node, careless, "", "", false},
+		{"peers of a name", first, twin, nodes, nodes, true},
+		{"no name is wanted", first, web, "", "", true},
+		{"another server dials", first, web, nodes, "", false},
+		{"another server listens", web, first, "", nodes, false},
+		{"a server of all names", first, wild, nodes, "", false},
+		{"the common name does not count", first, nameless, nodes, "", false},
 	} {
-		if err := meetAs(t, c.listening, c.dialling, c.listens, c.dials); (err == nil) != c.ok {
+		if err := meet(t, c.listening, c.dialling, c.listens, c.dials); (err == nil) != c.ok {
 			t.Errorf("%s: got %v, want ok: %t", c.name, err, c.ok)
 		}
 	}
@@ -166,7 +149,7 @@ func TestPeersWantTLS13(t *testing.T) {
 	old := open(t, Files{cert, key, ca.File}, nil)
 	l := old.now()
 	l.peer.MinVersion, l.peer.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	if err := meet(t, node, old); err == nil {
+	if err := meet(t, node, old, "", ""); err == nil {
 		t.Error("got a connection with TLS 1.2, want it refused")
 	}
 }
@@ -258,7 +241,7 @@ func TestRotation(t *testing.T) {
 	if !strings.Contains(log.String(), "read again") {
 		t.Errorf("a new certificate: not in the log: %s", &log)
 	}
-	if err := meet(t, store, store); err != nil {
+	if err := meet(t, store, store, "", ""); err != nil {
 		t.Errorf("with the new certificate: %v", err)
 	}
 }
@@ -271,13 +254,13 @@ func TestRotationOfTheAuthority(t *testing.T) {
 	store := open(t, Files{cert, key, ca.File}, nil)
 	cert2, key2 := next.Server("b")
 	ahead := open(t, Files{cert2, key2, next.File}, nil)
-	if err := meet(t, store, ahead); err == nil {
+	if err := meet(t, store, ahead, "", ""); err == nil {
 		t.Error("strangers meet")
 	}
 	for _, s := range []*Store{store, ahead} {
 		replace(t, s.files.CA, read(t, ca.File)+read(t, next.File))
 	}
-	if err := meet(t, store, ahead); err != nil {
+	if err := meet(t, store, ahead, "", ""); err != nil {
 		t.Errorf("both authorities in both files: %v", err)
 	}
 }

@@ -28,7 +28,7 @@ func (l *loaded) configure() {
 }
 
 // Server is the configuration of a web server. With clients, it also verifies the
-// certificates of clients against CA; whoever shows none is let in, and told apart by
+// certificates of clients against CA; a client that shows none is let in, and told apart by
 // ConnectionState.VerifiedChains.
 func (s *Store) Server(clients bool) *tls.Config {
 	return &tls.Config{
@@ -50,9 +50,10 @@ func (s *Store) Listen(l net.Listener, name string) net.Listener {
 	})
 }
 
-// Dial connects to a peer. Peers trust each other when both have a certificate of CA for servers that has
-// name among its DNS names; it is the same for all peers, who are known by addresses that come and go. Without
-// a name any certificate of CA for servers will do. One for clients alone does not make a peer.
+// Dial connects to a peer. Peers trust each other when both have a certificate of CA for servers
+// that has name among its DNS names; it is the same for all peers, who are known by addresses that
+// come and go. Without a name any certificate of CA for servers will do. One for clients alone does
+// not make a peer.
 func (s *Store) Dial(ctx context.Context, hostPort, name string) (net.Conn, error) {
 	return (&tls.Dialer{Config: s.now().peerNamed(name)}).DialContext(ctx, "tcp", hostPort)
 }
@@ -76,7 +77,7 @@ func (l *loaded) peerNamed(name string) *tls.Config {
 	return config
 }
 
-// authorities are those who vouch for clients and peers. Without CA it is nobody: the
+// authorities are those who vouch for clients and peers. Without CA there are none: the
 // system's authorities, which nil would mean, sign for the whole world.
 func (l *loaded) authorities() *x509.CertPool {
 	if l.pool == nil {

@@ -1,9 +1,10 @@
 // Package connlimit answers one question: which connection ends when there are too many?
 //
 // A [Set] holds the connections of one port. None waits outside: the newest is let in, and the one
-// that has waited longest without being held, of the address with most of those, is closed. So whoever
-// opens many and says nothing gets rid of his own, and a stranger who asks at once is answered. Who has shown
-// that he may stay is held ([Conn.Hold]) and not closed for others; callers bound how many are.
+// that has waited longest without being held, of the address with most of those, is closed. So a
+// client that opens many and sends nothing loses its own, and a new one that asks at once is
+// answered. A connection that may stay is held ([Conn.Hold]) and not closed for others; callers
+// bound how many are.
 //
 // There are no goroutines. Nothing is closed under the lock.
 package connlimit
@@ -81,8 +82,8 @@ func (s *Set) add(c *Conn) (victim *Conn, ok bool) {
 	return victim, true
 }
 
-// longest is the connection that has waited longest of one address, or of the address with most that
-// wait; nil if none waits.
+// longest is the connection that has waited longest of one address, or of the address with most
+// that wait; nil if none waits.
 func (s *Set) longest(idle map[string]int, one bool, from string) (found *Conn) {
 	for c := range s.conns {
 		if c.held > 0 || one && c.from != from {

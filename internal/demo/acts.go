@@ -122,7 +122,7 @@ func (s *stage) awaitBalance(ctx context.Context, since time.Time) error {
 func (s *stage) start() (*worker, error) {
 	settings := s.settings
 	settings.Name = fmt.Sprintf("n%d", len(s.workers)+1)
-	w, err := startWorker(settings.Name, s.cfg.Worker(settings), &s.handled, s.doors)
+	w, err := startWorker(settings.Name, s.cfg.Worker(settings), &s.handled, s.apis)
 	if err != nil {
 		return nil, err
 	}

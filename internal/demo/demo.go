@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/embedded"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/stream"
 )
 
@@ -53,7 +53,7 @@ func Run(ctx context.Context, cfg Config) (Outcome, error) {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "history")
-	notes, err := history.OpenAs(path, "demo")
+	notes, err := judge.OpenAs(path, "demo")
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -67,9 +67,9 @@ func Run(ctx context.Context, cfg Config) (Outcome, error) {
 type stage struct {
 	cfg      Config
 	settings WorkerConfig
-	notes    *history.Writer
+	notes    *judge.Writer
 	workers  []*worker // in order of their start
-	doors    *doors    // safe for all
+	apis     *apis     // safe for all
 	handled  atomic.Int64
 	seen     atomic.Pointer[view] // the latest
 	feeder   *feeder
@@ -78,10 +78,10 @@ type stage struct {
 	now      string // what happens now
 }
 
-func newStage(cfg Config, settings WorkerConfig, notes *history.Writer) *stage {
-	s := &stage{cfg: cfg, settings: settings, notes: notes, doors: &doors{}, fed: make(chan error, 1)}
+func newStage(cfg Config, settings WorkerConfig, notes *judge.Writer) *stage {
+	s := &stage{cfg: cfg, settings: settings, notes: notes, apis: &apis{}, fed: make(chan error, 1)}
 	s.seen.Store(&view{})
-	s.feeder = &feeder{doors: s.doors, handled: &s.handled, pace: pace}
+	s.feeder = &feeder{apis: s.apis, handled: &s.handled, pace: pace}
 	s.feeder.allow(acts[0].gate())
 	return s
 }
@@ -93,7 +93,7 @@ func (s *stage) play(ctx context.Context) (outcome Outcome, err error) {
 	observed := make(chan struct{})
 	go func() {
 		defer close(observed)
-		observe(ctx, s.doors, s.seen.Store)
+		observe(ctx, s.apis, s.seen.Store)
 	}()
 	defer func() { cancel(); <-observed }()
 	if err := s.begin(ctx); err != nil {
@@ -123,7 +123,7 @@ func (s *stage) play(ctx context.Context) (outcome Outcome, err error) {
 		return outcome, err
 	}
 	outcome.Repeated = s.feeder.repeated
-	outcome.Verdict, err = judge(s.feeder, s.settings.History)
+	outcome.Verdict, err = verdict(s.feeder, s.settings.History)
 	return outcome, err
 }
 

@@ -5,15 +5,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -41,14 +42,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e.jobs = append(e.jobs, batch...)
-	type result struct {
-		OK bool `json:"ok"`
-	}
-	results := make([]result, len(batch))
-	for i := range results {
-		results[i].OK = true
-	}
-	json.NewEncoder(w).Encode(map[string]any{"results": results})
+	json.NewEncoder(w).Encode(web.Pushed{Results: slices.Repeat([]web.PushResult{{OK: true}}, len(batch))})
 }
 
 func feed(t *testing.T, e *endpoint) (*feeder, error) {
@@ -57,8 +51,8 @@ func feed(t *testing.T, e *endpoint) (*feeder, error) {
 	defer srv.Close()
 	var handled atomic.Int64
 	handled.Store(Payloads) // the window is always open
-	f := &feeder{doors: &doors{}, handled: &handled}
-	f.doors.open("n1", srv.URL)
+	f := &feeder{apis: &apis{}, handled: &handled}
+	f.apis.add("n1", srv.URL)
 	f.allow(Payloads)
 	return f, f.run(t.Context())
 }
@@ -92,20 +86,6 @@ func TestFeederRepeats(t *testing.T) {
 	}
 }
 
-// A push that is late is larger, within limits.
-func TestFeederCatchesUp(t *testing.T) {
-	t.Parallel()
-	f := &feeder{pace: pace}
-	for _, c := range []struct {
-		late time.Duration
-		want int
-	}{{-pace, batchEvents}, {0, batchEvents}, {2 * pace, 3 * batchEvents}, {time.Minute, mostEvents}} {
-		if got := f.size(c.late); got != c.want {
-			t.Errorf("%s late: got %d events, want %d", c.late, got, c.want)
-		}
-	}
-}
-
 // What a node refuses is not tried for ever.
 func TestFeederGivesUp(t *testing.T) {
 	t.Parallel()
@@ -123,19 +103,19 @@ func TestVerdictObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "history")
-	w, err := history.Open(path)
+	w, err := judge.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	handler := history.Wrap(w, lowkiq.HandlerFunc(pretend))
+	handler := judge.Wrap(w, lowkiq.HandlerFunc(pretend))
 	first := f.attempts[0].events[0]
 	batch := &lowkiq.Batch{Shard: lowkiq.Shard{Queue: queueName}, Fence: 1, Flight: 1, Jobs: []lowkiq.Job{
 		{ID: first.ID, RetryCount: -1, Payloads: []lowkiq.Payload{{Score: first.Score, Data: first.Payload}}}}}
 	if err := handler.Handle(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	v, err := judge(f, path)
+	v, err := verdict(f, path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@
 // do. It pushes the bundled stream of real events over HTTP, to whichever node answers.
 // While they flow it kills one node with SIGKILL, adds one, and drains one with SIGTERM;
 // each time it waits until every shard is owned by the nodes that should. At the end
-// package history judges whether I1, I2 and I3 were kept: that is the [Outcome]. A
+// package judge decides whether I1, I2 and I3 were kept: that is the [Outcome]. A
 // [Screen] shows the [Picture] of all this.
 //
 // Goroutines of Run: one that pushes, one that asks the nodes who owns what, and two per

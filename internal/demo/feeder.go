@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/pause"
-	"github.com/lowkiq/lowkiq/internal/remote"
 	"github.com/lowkiq/lowkiq/internal/stream"
+	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 
 // feeder pushes the stream over HTTP and remembers how, for the judge.
 type feeder struct {
-	doors   *doors
+	apis    *apis
 	handled *atomic.Int64
 	pace    time.Duration
 
@@ -106,14 +107,14 @@ func (f *feeder) size(late time.Duration) int {
 func (f *feeder) push(ctx context.Context, events []stream.Event) error {
 	body := ndjson(events)
 	for {
-		at := history.Now()
+		at := judge.Now()
 		err := f.send(ctx, body)
 		// A refused connection carried nothing; after any other trouble the batch may
 		// have been stored, and pushing it again, to another node, is safe.
 		if !errors.Is(err, syscall.ECONNREFUSED) && err != errNobody {
 			f.attempts = append(f.attempts, attempt{events, at, err != nil})
 		}
-		var refused *remote.Error
+		var refused *web.Problem
 		switch {
 		case err == nil:
 			return nil
@@ -132,7 +133,7 @@ func (f *feeder) push(ctx context.Context, events []stream.Event) error {
 var errPartly = errors.New("some jobs were not stored")
 
 func (f *feeder) send(ctx context.Context, body []byte) error {
-	node := f.doors.knock()
+	node := f.apis.next()
 	if node == nil {
 		return errNobody
 	}
@@ -140,7 +141,7 @@ func (f *feeder) send(ctx context.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	var said struct{ Results []struct{ OK bool } }
+	var said web.Pushed
 	if err := json.Unmarshal(answer, &said); err != nil {
 		return fmt.Errorf("push: %w", err)
 	}
@@ -155,21 +156,13 @@ func (f *feeder) send(ctx context.Context, body []byte) error {
 // drained waits until nothing is queued any more.
 func (f *feeder) drained(ctx context.Context) error {
 	return f.wait(ctx, func() bool {
-		node := f.doors.knock()
+		node := f.apis.next()
 		if node == nil {
 			return false
 		}
 		answer, err := node.Get(ctx, "/api/v1/queues/"+queueName)
-		var q struct{ Jobs map[string]int }
-		if err != nil || json.Unmarshal(answer, &q) != nil || len(q.Jobs) == 0 {
-			return false
-		}
-		for _, n := range q.Jobs {
-			if n > 0 {
-				return false
-			}
-		}
-		return true
+		var q status.Queue
+		return err == nil && json.Unmarshal(answer, &q) == nil && q.Name == queueName && q.Jobs.Total() == 0
 	})
 }
 
@@ -183,11 +176,11 @@ func (f *feeder) wait(ctx context.Context, until func() bool) error {
 }
 
 // sent is what the judge compares the history with.
-func (f *feeder) sent() iter.Seq[history.Pushed] {
-	return func(yield func(history.Pushed) bool) {
+func (f *feeder) sent() iter.Seq[judge.Pushed] {
+	return func(yield func(judge.Pushed) bool) {
 		for _, a := range f.attempts {
 			for _, e := range a.events {
-				p := history.PushedOf(queueName, lowkiq.Push{ID: e.ID, Score: &e.Score, Payload: e.Payload}, a.at)
+				p := judge.PushedOf(queueName, lowkiq.Push{ID: e.ID, Score: &e.Score, Payload: e.Payload}, a.at)
 				p.Optional = a.lost
 				if !yield(p) {
 					return

@@ -4,28 +4,28 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // Outcome is the judge's verdict, and what else was seen.
 type Outcome struct {
-	history.Verdict
+	judge.Verdict
 	Changes  []Change
 	Repeated int // pushes, because a node was gone
 }
 
-// judge gives the verdict on a history. A payload may be handled twice, that is the
+// verdict is what the judge says of a history. A payload may be handled twice, that is the
 // price of losing none; nothing else is allowed.
-func judge(f *feeder, path string) (history.Verdict, error) {
-	cfg := history.Config{ShardConcurrency: 1, MaxDuplicates: -1, MaxUncaused: -1}
-	verdict, err := history.Check(cfg, f.sent(), path)
+func verdict(f *feeder, path string) (judge.Verdict, error) {
+	cfg := judge.Config{ShardConcurrency: 1, MaxDuplicates: -1, MaxUncaused: -1}
+	v, err := judge.Check(cfg, f.sent(), path)
 	if err != nil {
-		return verdict, fmt.Errorf("verdict: %w", err)
+		return v, fmt.Errorf("verdict: %w", err)
 	}
-	if verdict.OK() && verdict.Distinct != Payloads {
-		return verdict, fmt.Errorf("verdict: %d events were handled of %d", verdict.Distinct, Payloads)
+	if v.OK() && v.Distinct != Payloads {
+		return v, fmt.Errorf("verdict: %d events were handled of %d", v.Distinct, Payloads)
 	}
-	return verdict, nil
+	return v, nil
 }
 
 // Words is the outcome for a person. The judge's own words follow if it is bad.

@@ -59,22 +59,6 @@ func TestPictureLines(t *testing.T) {
 	}
 }
 
-func TestRate(t *testing.T) {
-	t.Parallel()
-	var r rate
-	at := time.Unix(0, 0)
-	r.add(at, 0)
-	if got := r.perSecond(); got != 0 {
-		t.Errorf("got %g at first, want 0", got)
-	}
-	for i := 1; i <= 100; i++ {
-		r.add(at.Add(time.Duration(i)*100*time.Millisecond), max(0, i-50)*10)
-	}
-	if got := r.perSecond(); got != 100 {
-		t.Errorf("got %g, want the 100 of the last seconds", got)
-	}
-}
-
 func viewOf(leader string, owners ...string) *view {
 	var shards []status.Shard
 	for _, owner := range owners {

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 // state is what the demo has done to a worker.
@@ -36,8 +36,8 @@ type worker struct {
 	errors *tail
 }
 
-// startWorker runs argv, adding the payloads it handles to handled and its API to doors.
-func startWorker(name string, argv []string, handled *atomic.Int64, doors *doors) (*worker, error) {
+// startWorker runs argv, adding the payloads it handles to handled and its API to apis.
+func startWorker(name string, argv []string, handled *atomic.Int64, apis *apis) (*worker, error) {
 	w := &worker{name: name, cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{}), errors: &tail{}}
 	w.cmd.Stderr = w.errors
 	stdin, err := w.cmd.StdinPipe()
@@ -54,11 +54,11 @@ func startWorker(name string, argv []string, handled *atomic.Int64, doors *doors
 	w.parent = stdin
 	go func() {
 		defer close(w.ended)
-		defer doors.shut(name)
+		defer apis.remove(name)
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() {
 			if address, ok := strings.CutPrefix(lines.Text(), apiLine); ok {
-				doors.open(name, address)
+				apis.add(name, address)
 			} else if n, err := strconv.ParseInt(lines.Text(), 10, 64); err == nil {
 				handled.Add(n)
 			}
@@ -81,14 +81,14 @@ func (w *worker) over() bool {
 }
 
 // kill ends the worker with SIGKILL and notes the death.
-func (w *worker) kill(notes *history.Writer) error {
+func (w *worker) kill(notes *judge.Writer) error {
 	w.state = killed
-	at := history.Now()
+	at := judge.Now()
 	if err := w.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s: %w", w.name, err)
 	}
 	<-w.ended
-	return notes.Death(strconv.Itoa(w.pid()), at, history.Now())
+	return notes.Death(strconv.Itoa(w.pid()), at, judge.Now())
 }
 
 // ask asks the worker to end, with SIGTERM.

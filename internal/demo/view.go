@@ -23,7 +23,7 @@ type view struct {
 }
 
 // observe asks for the view five times a second until ctx ends.
-func observe(ctx context.Context, from *doors, seen func(*view)) {
+func observe(ctx context.Context, from *apis, seen func(*view)) {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -40,11 +40,11 @@ func observe(ctx context.Context, from *doors, seen func(*view)) {
 
 var errNobody = errors.New("no node answers")
 
-func look(ctx context.Context, from *doors) (*view, error) {
+func look(ctx context.Context, from *apis) (*view, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	asked := time.Now()
-	client := from.knock()
+	client := from.next()
 	if client == nil {
 		return nil, errNobody
 	}

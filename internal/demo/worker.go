@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/web"
@@ -40,7 +40,7 @@ type WorkerConfig struct {
 // Work runs a node of the cluster until ctx ends; then it drains. It ends the process
 // when Parent ends: Redis has ended with it, and there is nothing to drain for.
 func Work(ctx context.Context, cfg WorkerConfig) error {
-	writer, err := history.Open(cfg.History)
+	writer, err := judge.Open(cfg.History)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func Work(ctx context.Context, cfg WorkerConfig) error {
 	if err != nil {
 		return err
 	}
-	work := history.Wrap(writer, lowkiq.HandlerFunc(pretend))
+	work := judge.Wrap(writer, lowkiq.HandlerFunc(pretend))
 	// A crash is no fault of the jobs here: none is to be buried for it.
 	rules := node.QueueConfig{Name: queueName, Shards: queueShards, MaxCrashes: -1}
 	if err := n.Handle(rules, counted(work, cfg.Told)); err != nil {

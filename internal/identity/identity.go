@@ -77,9 +77,10 @@ type Identity struct {
 	Children bool `json:"children,omitempty"`
 }
 
-// Ended reports whether the instance's process and all of its child processes are proven to exist no
-// more. Children may outlive a killed node on a machine that gives them no time to end, and so may
-// their guards, which end last. Where guards cannot be seen nothing is proven: the lease has to run out.
+// Ended reports whether the instance's process and all of its child processes are proven to exist
+// no more. Children may outlive a killed node on a machine that gives them no time to end, and so
+// may their guards, which end last. Where guards cannot be seen nothing is proven: the lease has to
+// run out.
 func (p Process) Ended(id Identity) bool {
 	if !p.Gone(id.Process) {
 		return false

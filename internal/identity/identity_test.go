@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"os"
@@ -191,27 +190,8 @@ func TestExists(t *testing.T) {
 	}
 }
 
-func TestIdentityOutlivesLease(t *testing.T) {
-	t.Parallel()
-	who := Identity{Process{Host: "h", PIDs: "p", Times: "t", PID: 3, Start: "9", Addresses: "192.0.2.1"}, 3000, false}
-	text, err := json.Marshal(who)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []byte(`{"host":"h","pids":"p","times":"t","pid":3,"start":"9","addresses":"192.0.2.1","ttl_ms":3000}`); !bytes.Equal(text, want) {
-		t.Errorf("got %s, want %s", text, want)
-	}
-	if got, ok := Parse(text); !ok || got != who {
-		t.Errorf("got %+v %v, want %+v", got, ok, who)
-	}
-	for _, bad := range [][]byte{nil, []byte("x")} {
-		if _, ok := Parse(bad); ok {
-			t.Errorf("%q was taken for an identity", bad)
-		}
-	}
-}
-
-// A dead node's shards are not seized before its children are gone, too, however long their guards take.
+// A dead node's shards are not seized before its children are gone, too, however long their guards
+// take.
 func TestEndedWithChildren(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Start(); err != nil {

@@ -98,7 +98,8 @@ func SortPayloads(payloads []lowkiq.Payload) {
 	})
 }
 
-// DecodeHead reads "j<retry> <at> <count> <bytes> <errlen> <next>\n<error>", with one word more of a crowded job.
+// DecodeHead reads "j<retry> <at> <count> <bytes> <errlen> <next>\n<error>", with one word more of
+// a crowded job.
 func DecodeHead(record string, job *lowkiq.Job) (rest string, count int, err error) {
 	line, rest, ok := strings.Cut(record[1:], "\n")
 	n, err := HeadWords(record[0], line)
@@ -125,8 +126,8 @@ func HeadWords(form byte, line string) (n [6]int64, err error) {
 	return n, nil
 }
 
-// KeyBytes is the length of the key before a payload in the spill: 8 bytes that are in the order of scores, and 12 digits for its place
-// among equal ones.
+// KeyBytes is the length of the key before a payload in the spill: 8 bytes that are in the order of
+// scores, and 12 digits for its place among equal ones.
 const KeyBytes = 20
 
 // KeyScore reads the score of a key: a double in an order that can be compared byte by byte.

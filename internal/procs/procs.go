@@ -12,8 +12,8 @@ import (
 // ErrEnded is the answer for a process that has ended and waits for its parent.
 var ErrEnded = errors.New("the process has ended")
 
-// Start is when a process started, in clock ticks since the host's boot: field 22 of /proc/PID/stat. A zombie has
-// ended.
+// Start is when a process started, in clock ticks since the host's boot: field 22 of
+// /proc/PID/stat. A zombie has ended.
 func Start(pid int) (string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -36,7 +36,8 @@ func Start(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// GuardName is the first word of a guard's command line, and the name of the process that it guards for is the second.
+// GuardName is the first word of a guard's command line, and the name of the process that it guards
+// for is the second.
 const GuardName = "lowkiq-guard"
 
 // Name is what the guards of a process call it; no other one has that name on a host.
@@ -51,8 +52,8 @@ func Self() string {
 	return Name(os.Getpid(), start)
 }
 
-// Guarded reports whether a guard of the process still lives; a guard outlives all that it guards. It is an error if
-// that cannot be known, because /proc hides the processes of other users.
+// Guarded reports whether a guard of the process still lives; a guard outlives all that it guards.
+// It is an error if that cannot be known, because /proc hides the processes of other users.
 func Guarded(name string) (bool, error) {
 	if _, err := os.ReadFile("/proc/1/cmdline"); err != nil {
 		return false, fmt.Errorf("look for guards: %w", err)

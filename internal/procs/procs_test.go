@@ -1,43 +1,11 @@
 package procs
 
 import (
-	"errors"
-	"os"
 	"os/exec"
 	"runtime"
 	"testing"
 	"time"
 )
-
-func TestStart(t *testing.T) {
-	t.Parallel()
-	if runtime.GOOS != "linux" {
-		t.Skip("there is no /proc")
-	}
-	first, err := Start(os.Getpid())
-	again, err2 := Start(os.Getpid())
-	if errors.Join(err, err2) != nil || first != again || first == "" {
-		t.Errorf("got %q %v, then %q %v; want the same twice", first, err, again, err2)
-	}
-	zombie := exec.Command("true")
-	if err := zombie.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err = Start(zombie.Process.Pid); errors.Is(err, ErrEnded) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("a zombie: got %v, want %v", err, ErrEnded)
-		}
-	}
-	if err := zombie.Wait(); err != nil {
-		t.Error(err)
-	}
-	if _, err := Start(zombie.Process.Pid); !os.IsNotExist(err) {
-		t.Errorf("a process that is gone: got %v", err)
-	}
-}
 
 // A guard is found by the name of whom it guards for, and by no other one.
 func TestGuarded(t *testing.T) {

@@ -3,7 +3,8 @@
 //
 // It answers one question: how is a command or a script of lowkiq brought to the right
 // server, and what does its answer mean. It is the only package that calls go-redis, and
-// keys.go the only file that spells a key. What a job is, it does not know.
+// keys.go the only Go file that spells a key; scripts name theirs in
+// their heads. What a job is, it does not know.
 //
 // [DB] sends commands ([DB.Do], [DB.Pipeline], [DB.Atomic]) and scripts ([DB.Run],
 // [DB.RunAll]); a [Subscription] listens to channels. Nothing is repeated by itself but a
@@ -185,4 +186,17 @@ func (db *DB) at(node *redis.Client) *DB {
 	one := *db
 	one.rdb, one.address = node, node.Options().Addr
 	return &one
+}
+
+// Time is Redis's clock.
+func (db *DB) Time(ctx context.Context) (time.Time, error) {
+	reply, err := db.Do(ctx, "read the time", "TIME")
+	parts := List(reply)
+	if err == nil && len(parts) != 2 {
+		err = fmt.Errorf("read the time: redis answered %v, want seconds and microseconds", reply)
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Unix(Int(parts[0]), Int(parts[1])*int64(time.Microsecond)), nil
 }

@@ -10,7 +10,7 @@ import (
 // All keys of a shard share one hash tag with the cluster's name, the queue's layout
 // number and the shard's index in it: a script's keys are in one slot of a Redis
 // Cluster, clusters cannot meet, and a later change of the shard count is a new layout
-// instead of a rewrite of keys. No other file spells a Redis key.
+// instead of a rewrite of keys. No other Go file spells a Redis key.
 
 // Keys spells the keys and channels of one cluster.
 type Keys struct{ cluster string }
@@ -41,7 +41,7 @@ func (k Keys) Timings(instance string) string { return k.of("timings:" + instanc
 // To is the channel of messages to an instance.
 func (k Keys) To(instance string) string { return k.of("to:" + instance) }
 
-// Answer is a channel that somebody who asks has chosen.
+// Answer is a channel that the asking client has chosen.
 func (k Keys) Answer(name string) string { return k.of("answer:" + name) }
 
 // names are those of the keys above; those that end in a colon are followed by a node or an
@@ -91,11 +91,13 @@ func (k Keys) Pattern(queue string) string { return "lk:{" + k.cluster + "/" + q
 
 // ShardKeys are the names of a shard's keys.
 type ShardKeys struct {
+	Tag string // what all of them begin with
+
 	Jobs, Ready, Due, Retry, Blocked string // where ids wait, and their records
 	Stale                            string // scheduled ids whose entries in ready are of deleted jobs
-	Late                             string // failed ids whose turn has come: in ready, or on probation
+	Late                             string // failed ids whose turn has come: in ready, or in quarantine
 	Claim, Flight, Parked            string // who owns the shard, what is being handled
-	Suspects, Crashes                string // probation
+	Suspects, Crashes                string // quarantine
 	Morgue, Dead                     string // payloads out of retries
 	Count, Spill, Spillx             string // counters; payloads of crowded ids
 	Aside                            string // records that could not be read
@@ -107,6 +109,7 @@ type ShardKeys struct {
 func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 	tag := "lk:{" + k.cluster + "/" + queue + "/" + strconv.Itoa(layout) + "/" + strconv.Itoa(index) + "}:"
 	return ShardKeys{
+		Tag:  tag,
 		Jobs: tag + "jobs", Ready: tag + "ready", Due: tag + "due", Retry: tag + "retry", Blocked: tag + "blocked", Stale: tag + "stale",
 		Late:  tag + "late",
 		Claim: tag + "claim", Flight: tag + "flight", Parked: tag + "parked",
@@ -118,68 +121,17 @@ func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 	}
 }
 
-// The orders below are those of the scripts' headers.
-
-// ForPush are those of push.
-func (k *ShardKeys) ForPush() []string {
-	return []string{k.Jobs, k.Ready, k.Count, k.Due, k.Flight, k.Parked, k.Stale, k.Spill, k.Spillx}
-}
-
-// ForPop are those of pop; ack takes the first eight.
-func (k *ShardKeys) ForPop() []string {
-	return []string{k.Claim, k.Jobs, k.Ready, k.Due, k.Flight, k.Parked, k.Crashes, k.Count, k.Retry, k.Suspects, k.Spill, k.Spillx, k.Stale, k.Late}
-}
-
-// ForAside are those of aside.
-func (k *ShardKeys) ForAside() []string {
-	return []string{k.Claim, k.Jobs, k.Ready, k.Due, k.Flight, k.Parked, k.Crashes, k.Aside}
-}
-
-// ForRelease are those of release.
-func (k *ShardKeys) ForRelease() []string {
-	return []string{k.Claim, k.Jobs, k.Ready, k.Flight, k.Parked, k.Crashes, k.Suspects, k.Spill, k.Spillx, k.Late}
-}
-
-// ForClaim are those of claim and resume.
-func (k *ShardKeys) ForClaim() []string {
-	return append(k.ForRelease(), k.Morgue, k.Dead, k.Count, k.Due, k.Attempts)
-}
-
-// ForNack are those of nack.
-func (k *ShardKeys) ForNack() []string {
-	return append(k.ForRelease(), k.Due, k.Retry, k.Count, k.Attempts)
-}
-
-// ForBury are those of bury.
-func (k *ShardKeys) ForBury() []string { return append(k.ForClaim(), k.Blocked) }
-
-// ForWaiting are those of delete and run_now.
-func (k *ShardKeys) ForWaiting() []string {
-	return []string{k.Jobs, k.Ready, k.Due, k.Retry, k.Blocked, k.Flight, k.Parked, k.Crashes, k.Suspects, k.Count, k.Spill, k.Spillx, k.Stale, k.Late}
-}
-
-// ForMorgue are those of kill, requeue and audit.
-func (k *ShardKeys) ForMorgue() []string { return append(k.ForWaiting(), k.Morgue, k.Dead) }
-
-// ForForget are those of morgue_delete.
-func (k *ShardKeys) ForForget() []string {
-	return []string{k.Morgue, k.Dead, k.Count, k.Spill, k.Spillx}
-}
-
-// ForStats are those of stats.
-func (k *ShardKeys) ForStats() []string {
-	return []string{k.Jobs, k.Ready, k.Due, k.Retry, k.Blocked, k.Flight, k.Suspects, k.Count, k.Dead, k.Claim, k.Stale, k.Parked, k.Late}
-}
-
-// ForShow are those of show.
-func (k *ShardKeys) ForShow() []string {
-	return []string{k.Jobs, k.Due, k.Retry, k.Blocked, k.Flight, k.Parked, k.Claim, k.Spill, k.Spillx, k.Morgue}
-}
-
-// ForRemove are those of remove_shard.
-func (k *ShardKeys) ForRemove() []string {
-	return []string{k.Claim, k.Count, k.Jobs, k.Ready, k.Due, k.Retry, k.Blocked, k.Stale, k.Flight, k.Parked, k.Suspects, k.Crashes,
-		k.Morgue, k.Dead, k.Spill, k.Spillx, k.Aside, k.Attempts, k.Late}
+// For are the keys of a script, in the order in which its head names them. It panics if they are
+// not a shard's.
+func (k *ShardKeys) For(script *Script) []string {
+	if !script.ofShard {
+		panic("redisdb: script " + script.Name + " has keys that are not a shard's")
+	}
+	keys := make([]string, len(script.keys))
+	for i, name := range script.keys {
+		keys[i] = k.Tag + name
+	}
+	return keys
 }
 
 // Types maps each key of a shard to the type that it has in Redis.
@@ -195,12 +147,4 @@ func (k *ShardKeys) Types() map[string]string {
 		}
 	}
 	return types
-}
-
-// ForRepair are those of repair.
-func (k *ShardKeys) ForRepair() []string { return append(k.ForMorgue(), k.Aside) }
-
-// ForSpill are those of audit_spill.
-func (k *ShardKeys) ForSpill() []string {
-	return []string{k.Jobs, k.Parked, k.Morgue, k.Spill, k.Spillx}
 }

@@ -1,6 +1,9 @@
 package redisdb
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // What a check leaves for an instant is nothing that an audit complains of.
 func TestShared(t *testing.T) {
@@ -32,5 +35,21 @@ func TestParseShard(t *testing.T) {
 	}
 	if _, _, _, _, ok := ParseShard(Keys{"a"}.Queues()); ok {
 		t.Error("the registry is taken for a shard's key")
+	}
+}
+
+// The head of a script names keys of a shard, or of the cluster.
+func TestScriptsNameKeys(t *testing.T) {
+	t.Parallel()
+	k := Keys{"c"}.Shard("q", 1, 0)
+	others := []string{"lease", "instances", "record", "leader", "queues", "hash", "set"}
+	scripts := NewScripts()
+	for _, s := range append(scripts.All(), scripts.Audit, scripts.AuditSpill, scripts.Repair, scripts.RepairFlight, scripts.RepairClaim) {
+		if !s.ofShard && slices.ContainsFunc(s.keys, func(key string) bool { return !slices.Contains(others, key) }) {
+			t.Errorf("%s has keys %v, want those of a shard or of %v", s.Name, s.keys, others)
+		}
+	}
+	if pop, ack := k.For(scripts.Pop), k.For(scripts.Ack); !slices.Equal(ack, pop[:len(ack)]) {
+		t.Errorf("ack has keys %v, want the first of pop's, %v", ack, pop)
 	}
 }

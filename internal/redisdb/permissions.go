@@ -18,7 +18,7 @@ import (
 // docs/security.md has the rules for its ACL.
 
 // checkPermissions names all that Redis does not let its user do. What goes wrong for
-// another reason is not its business: whoever needs the command hears of it.
+// another reason is not its business: the caller that needs the command is told.
 func (db *DB) checkPermissions(ctx context.Context) error {
 	if err := db.sentinels.check(ctx); err != nil {
 		return err

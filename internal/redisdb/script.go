@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"slices"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -11,10 +13,16 @@ import (
 )
 
 // Script is one transition's text and its name in Redis.
-type Script struct{ Name, text, sha string }
+type Script struct {
+	Name      string
+	text, sha string
+	keys      []string // their names, in the order of KEYS
+	ofShard   bool     // all of them are a shard's
+}
 
 func newScript(name string) *Script {
-	s := &Script{Name: name}
+	s := &Script{Name: name, keys: lua.Keys(name)}
+	s.ofShard = len(s.keys) > 0 && !slices.ContainsFunc(s.keys, func(key string) bool { return !shardKeys[key] })
 	s.SetText(lua.Source(name))
 	return s
 }
@@ -31,9 +39,20 @@ func (s *Script) SetText(text string) {
 	s.text, s.sha = text, hex.EncodeToString(sum[:])
 }
 
+// shardKeys are the names of a shard's keys.
+var shardKeys = func() map[string]bool {
+	names := map[string]bool{}
+	var k ShardKeys = Keys{}.Shard("", 0, 0)
+	for key := range k.Types() {
+		names[strings.TrimPrefix(key, k.Tag)] = true
+	}
+	return names
+}()
+
 // Scripts are all transitions that Go calls.
 type Scripts struct {
-	Push, PushEach, Pop, Ack, Nack, Bury  *Script
+	Push, PushEach, Pop, PopEach          *Script
+	Ack, Nack, Bury                       *Script
 	Claim, Resume, Release, Aside         *Script
 	Delete, Kill, RunNow, Requeue, Forget *Script
 	Register, Swap, Remove                *Script
@@ -46,8 +65,8 @@ type Scripts struct {
 // NewScripts reads them.
 func NewScripts() *Scripts {
 	return &Scripts{
-		Push: newScript("push"), PushEach: newScript("push_each"), Pop: newScript("pop"), Ack: newScript("ack"),
-		Nack: newScript("nack"), Bury: newScript("bury"),
+		Push: newScript("push"), PushEach: newScript("push_each"), Pop: newScript("pop"), PopEach: newScript("pop_each"),
+		Ack: newScript("ack"), Nack: newScript("nack"), Bury: newScript("bury"),
 		Claim: newScript("claim"), Resume: newScript("resume"), Release: newScript("release"), Aside: newScript("aside"),
 		Delete: newScript("delete"), Kill: newScript("kill"), RunNow: newScript("run_now"),
 		Requeue: newScript("requeue"), Forget: newScript("morgue_delete"),
@@ -61,7 +80,7 @@ func NewScripts() *Scripts {
 
 // All are those that nodes and producers call: not those of audits.
 func (s *Scripts) All() []*Script {
-	return []*Script{s.Push, s.PushEach, s.Pop, s.Ack, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
+	return []*Script{s.Push, s.PushEach, s.Pop, s.PopEach, s.Ack, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
 		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.Register, s.Swap, s.Remove,
 		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Show}
 }

@@ -21,7 +21,7 @@ const (
 )
 
 // Addresses returns addresses of 127.0.0.1 with successive ports, for what a test starts,
-// and starts again. They are nobody else's until the test ends: no system hands them out,
+// and starts again. They are this test's until it ends: no system hands them out,
 // and no other test gets them from here.
 func Addresses(t testing.TB, n int) (addresses []string) {
 	t.Helper()

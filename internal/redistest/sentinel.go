@@ -18,7 +18,7 @@ import (
 const masterName = "mymaster"
 
 // Sentinel is a master with one replica, watched by three sentinels. A busy machine may be
-// silent for a second, so that they call nobody dead before a test kills the master; its
+// silent for a second, so that they call no server dead before a test kills the master; its
 // failover begins half a second later. Its methods may be called from any goroutine,
 // one at a time.
 type Sentinel struct {

@@ -189,7 +189,7 @@ func TestTakenPortIsToldApart(t *testing.T) {
 	}
 }
 
-func TestReservedPortIsNobodyElses(t *testing.T) {
+func TestReservedPortIsTaken(t *testing.T) {
 	t.Parallel()
 	p, err := reserve()
 	if err != nil {

@@ -14,16 +14,6 @@ type Move struct {
 	from, to int // indices of masters
 }
 
-// MoveSlot moves a slot with all its keys from one master to another, both named
-// by their index in Masters, while clients go on.
-func (c *Cluster) MoveSlot(slot, from, to int) {
-	c.t.Helper()
-	m := c.BeginMove(slot, from, to)
-	for m.Step(10) {
-	}
-	m.Finish()
-}
-
 // BeginMove marks a slot as moving; no key has moved yet.
 func (c *Cluster) BeginMove(slot, from, to int) *Move {
 	c.t.Helper()

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -13,29 +12,12 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // ErrUnreachable: nothing answered at the node's address.
 var ErrUnreachable = errors.New("node is unreachable")
-
-// Error is a node's refusal.
-type Error struct {
-	Status int    `json:"status"`
-	Title  string `json:"title"`
-	Detail string `json:"detail"` // what was wrong and what would be right
-	// Changed is what a bulk action had done before it failed; nil if it says nothing.
-	Changed *int `json:"changed"`
-	// Next is the cursor with which the action goes on, if there is one.
-	Next string `json:"next"`
-}
-
-func (e *Error) Error() string {
-	text := cmp.Or(e.Detail, e.Title)
-	if e.Changed != nil && *e.Changed > 0 {
-		text += fmt.Sprintf(" (%d were changed before)", *e.Changed)
-	}
-	return text
-}
 
 // Client asks one node.
 type Client struct {
@@ -69,7 +51,8 @@ func (c *Client) Secure(config *tls.Config) {
 	c.http.Transport.(*http.Transport).TLSClientConfig = config
 }
 
-// Get asks for a path, as in "/api/v1/status", and returns the answer's body.
+// Get asks for a path, as in "/api/v1/status", and returns the answer's body. A refusal of the node
+// is a *web.Problem.
 func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
 	return c.do(ctx, http.MethodGet, path, "", nil)
 }
@@ -119,9 +102,9 @@ func (c *Client) do(ctx context.Context, method, path, contentType string, body 
 
 // problem reads a refusal; what answers something else is no node.
 func problem(status int, body []byte) error {
-	e := &Error{}
+	e := &web.Problem{}
 	if json.Unmarshal(body, e) != nil || e.Title == "" {
-		return &Error{Status: status, Detail: fmt.Sprintf("answered %d %s: is this a lowkiq node?", status, http.StatusText(status))}
+		return &web.Problem{Status: status, Detail: fmt.Sprintf("answered %d %s: is this a lowkiq node?", status, http.StatusText(status))}
 	}
 	e.Status = status
 	return e

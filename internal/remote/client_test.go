@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/lowkiq/lowkiq/web"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,7 +45,7 @@ func TestAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := client.Post(t.Context(), "/x", map[string]any{"all": true})
-			var answer *Error
+			var answer *web.Problem
 			switch {
 			case c.want == "" && (err != nil || string(got) != c.body):
 				t.Errorf("got %q %v, want %q", got, err, c.body)

@@ -3,7 +3,6 @@ package stream
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -49,34 +48,5 @@ func checkPayload(t *testing.T, e Event) {
 	}
 	if c.Commit == "" || c.Time == 0 || c.Blob == "" || (c.Change != "A" && c.Change != "M" && c.Change != "D") {
 		t.Fatalf("event %v: got change %+v, want every field set and change one of A, M, D", e.Score, c)
-	}
-}
-
-func TestEventsStopsWhenAsked(t *testing.T) {
-	n := 0
-	for range Events() {
-		if n++; n == 3 {
-			break
-		}
-	}
-	if n != 3 {
-		t.Errorf("got %d events, want 3", n)
-	}
-}
-
-func TestOpenGivesOneLinePerEvent(t *testing.T) {
-	r, err := Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got := bytes.Count(text, []byte("\n")); got != Count {
-		t.Errorf("got %d lines, want %d", got, Count)
 	}
 }

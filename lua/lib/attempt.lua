@@ -6,8 +6,9 @@
 -- kind: failed (a retry is spent), exhausted (it was the last), crashed (the worker died with it)
 local attempts = {}
 
--- attempt remembers one; note_attempts writes down all of them at once. line: Go has cut the error down to
--- it (Gist). Text of a user is never searched here: what such a search costs, all of Redis waits for.
+-- attempt remembers one; note_attempts writes down all of them at once. line: Go has cut the error
+-- down to it (queue.Summary). Text of a user is never searched here: what such a search costs, all
+-- of Redis waits for.
 local function attempt(now, id, retry, kind, instance, line)
   -- Not '%s': string.format ends a short string at its first zero byte.
   attempts[#attempts + 1] = string.format('%.0f %d ', now, retry) .. kind .. string.format(' %d %d\n', #id, #instance)

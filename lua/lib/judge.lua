@@ -1,5 +1,5 @@
--- Included by claim.lua and resume.lua: put what was in flight under an earlier claim back, and judge it.
--- Expects their KEYS, and `claim`.
+-- Included by claim.lua and resume.lua: put what was in flight under an earlier claim back, and
+-- judge it. Expects their KEYS, and `claim`.
 --#include record
 --#include sound
 --#include spill
@@ -13,37 +13,37 @@ local now = time[1] * 1000000 + time[2]
 local max_crashes = tonumber(claim.max_crashes or 0)
 local buried, alone, died = 0, false, ''
 
--- judge puts an id on probation, or counts a crash that nobody else can have caused. It says whether it was
--- the last: then its payloads are buried.
+-- judge puts an id in quarantine, or counts a crash that no other id can have caused. It says
+-- whether it was the last: then its payloads are buried.
 local function judge(id, record)
-  local crashes = redis.call('HGET', KEYS[6], id)
+  local crashes = redis.call('HGET', KEY.crashes, id)
   if crashes and alone then
-    crashes = redis.call('HINCRBY', KEYS[6], id, 1)
+    crashes = redis.call('HINCRBY', KEY.crashes, id, 1)
     local retry = (string.byte(record, 1) == 106 or string.byte(record, 1) == 112) and head_of(record).retry or -1
     attempt(now, id, retry, 'crashed', died, 'its worker died while it ran alone')
-    if max_crashes > 0 and crashes >= max_crashes and readable(redis.call('HGET', KEYS[11], id)) then
+    if max_crashes > 0 and crashes >= max_crashes and readable(redis.call('HGET', KEY.morgue, id)) then
       local dead = parse(record)
-      entomb(KEYS[11], KEYS[12], KEYS[13], KEYS[8], KEYS[9], id, dead, dead.retry,
+      entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, dead, dead.retry,
         'crash: its worker died ' .. crashes .. ' times while it ran alone', now)
       buried = buried + dead.n
-      redis.call('HDEL', KEYS[6], id)
-      redis.call('HDEL', KEYS[2], id)
-      local parked = redis.call('HGET', KEYS[5], id)
-      if parked and readable(parked) then unpark(KEYS[2], KEYS[3], KEYS[14], KEYS[5], id, parked, now) end
+      redis.call('HDEL', KEY.crashes, id)
+      redis.call('HDEL', KEY.jobs, id)
+      local parked = redis.call('HGET', KEY.parked, id)
+      if parked and readable(parked) then unpark(KEY.jobs, KEY.ready, KEY.due, KEY.parked, id, parked, now) end
       return true
     end
   elseif not crashes then
-    redis.call('HSET', KEYS[6], id, 0)
+    redis.call('HSET', KEY.crashes, id, 0)
   end
 end
 
--- take_back takes a part of the flights back and returns how many jobs that were, and how many ids are left.
--- from: the instance that had them.
+-- take_back takes a part of the flights back and returns how many jobs that were, and how many ids
+-- are left. from: the instance that had them.
 local function take_back(cause, from)
   local cause, n = recovery(cause)
   if not cause then return 0, 0 end
   alone, died = n == 1, from
   local count, left = recover(cause == 'seize' and judge or nil)
-  note_attempts(KEYS[15])
+  note_attempts(KEY.attempts)
   return count, left
 end

@@ -1,5 +1,6 @@
--- Included by scripts that change many ids: how much is enough for one call. Redis serves nobody else
--- meanwhile. What is left is for the next call, also of one id: see piece_count in lib/spill.lua.
+-- Included by scripts that change many ids: how much is enough for one call. Redis serves no
+-- other client meanwhile. What is left is for the next call, also of one id: see piece_count in
+-- lib/spill.lua.
 local seen = 0
 
 -- weigh adds payloads, of which large ones count more.
@@ -11,8 +12,8 @@ local function weigh_record(record)
   weigh(n or 1, #record)
 end
 
--- weigh_id adds what any id costs: to find it, to read and to write it. in_flight: how many are, if it is looked for
--- among them.
+-- weigh_id adds what any id costs: to find it, to read and to write it. in_flight: how many are, if
+-- it is looked for among them.
 local function weigh_id(in_flight) weigh(8 + math.floor((in_flight or 0) / 256), 0) end
 
 -- enough says that the call ends here.

@@ -1,4 +1,5 @@
--- Included by the pushes: a time in us as 7 bytes, big endian, as packed records begin (lib/record.lua).
+-- Included by the pushes: a time in us as 7 bytes, big endian, as packed records begin
+-- (lib/record.lua).
 local function b7(us)
   local high = math.floor(us / 16777216)
   local low = us - high * 16777216

@@ -8,9 +8,10 @@ local function scored(some)
   return {n = some.n, bytes = some.bytes, data = some.data, score = score}
 end
 
--- entomb adds payloads of a job, not more than a piece has, to the id's morgue record, which then carries this
--- retry count, this error, unless it is empty and there is one, and the time (us) as its due time. Equal payloads are
--- one. Among equal scores they are behind what is there: it was buried before.
+-- entomb adds payloads of a job, not more than a piece has, to the id's morgue record, which then
+-- carries this retry count, this error, unless it is empty and there is one, and the time (us) as
+-- its due time. Equal payloads are one. Among equal scores they are behind what is there: it was
+-- buried before.
 local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, some, retry, err, now)
   local rec = redis.call('HGET', morgue_key, id)
   local job = rec and parse(rec) or {n = 0, bytes = 0, next = 1, shift = 0, data = {}, score = {}}

@@ -8,12 +8,14 @@
 --   p  the head of j, error, then "key" (20 bytes, see lib/spill.lua), 4 bytes length, payload each, in the order
 --      of their keys                                                                what a flight has of a crowded job
 --   x  a tombstone: the job was deleted, its entry in the ready list is still there
--- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], and of each payload its
--- score[] (text, "%.17g") or, of form p, its key[]. Of form s: shift, and no payloads.
+-- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], and of each
+-- payload its score[] (text, "%.17g") or, of form p, its key[]. Of form s: shift, and no payloads.
 --
--- Outside of flights a record is never larger than lib/spill.lua allows, or has one payload of at most 16 KiB (push.go).
+-- Outside of flights a record is never larger than lib/spill.lua allows, or has one payload of at
+-- most 16 KiB (push.go).
 
--- Everywhere: string.byte(s, 1), never string.byte(s), which in the embedded Redis unfolds all of s.
+-- Everywhere: string.byte(s, 1), never string.byte(s), which in the embedded Redis unfolds all of
+-- s.
 local function f17(x) return string.format('%.17g', x) end
 
 local function us7(s, i)
@@ -21,7 +23,8 @@ local function us7(s, i)
   return ((a * 256 + b) * 256 + c) * 4294967296 + ((d * 256 + e) * 256 + f) * 256 + g
 end
 
--- double makes a number of the 8 bytes of a big endian double (IEEE 754 binary64; never NaN or infinite here).
+-- double makes a number of the 8 bytes of a big endian double (IEEE 754 binary64; never NaN or
+-- infinite here).
 local function double(a, b, c, d, e, f, g, h)
   local sign = 1
   if a > 127 then sign, a = -1, a - 128 end
@@ -33,8 +36,8 @@ end
 
 local function ieee(s, i) return double(string.byte(s, i, i + 7)) end
 
--- rank makes 8 bytes of a score that are in the order of scores: a double whose sign bit is set if it is
--- positive, and all of whose bits are inverted if it is negative.
+-- rank makes 8 bytes of a score that are in the order of scores: a double whose sign bit is set if
+-- it is positive, and all of whose bits are inverted if it is negative.
 local function rank(score)
   local x = score + 0
   if x == 0 then return string.char(128, 0, 0, 0, 0, 0, 0, 0) end
@@ -76,8 +79,8 @@ local function head_of(rec)
     shift = tonumber(shift or 0), err = string.sub(rec, stop, stop + errlen - 1), data = {}, score = {}}, stop + errlen
 end
 
--- has_failed says of a record that can be read whether its retry count is at least 0: then it has a head, and that
--- begins with no '-'.
+-- has_failed says of a record that can be read whether its retry count is at least 0: then it has a
+-- head, and that begins with no '-'.
 local function has_failed(rec)
   local form, first = string.byte(rec, 1, 2)
   return (form == 106 or form == 115 or form == 112) and first ~= nil and first ~= 45
@@ -138,18 +141,20 @@ local function pack(job)
   return table.concat(out)
 end
 
--- lower compares two scores. Arithmetic reads them: tonumber of the embedded Redis does not know '1e+18'.
+-- lower compares two scores. Arithmetic reads them: tonumber of the embedded Redis does not know
+-- '1e+18'.
 local function lower(x, y) return x + 0 < y + 0 end
 
--- lessen gives payload k of a job a smaller score: it takes its turn as if it had been pushed with that one only.
+-- lessen gives payload k of a job a smaller score: it takes its turn as if it had been pushed with
+-- that one only.
 local function lessen(job, k, score)
   local payload = table.remove(job.data, k)
   table.remove(job.score, k)
   job.data[job.n], job.score[job.n] = payload, score
 end
 
--- merge adds the payloads of other to job, both of form j: equal payloads are one, with the smallest
--- score. Retry count, error and due time of job stay.
+-- merge adds the payloads of other to job, both of form j: equal payloads are one, with the
+-- smallest score. Retry count, error and due time of job stay.
 local function merge(job, other)
   for i = 1, other.n do
     local k

@@ -1,5 +1,5 @@
--- Included after lib/record.lua by scripts that people run: records that may be damaged. One of them
--- must neither hide the others nor end a script half-way (I6).
+-- Included after lib/record.lua by scripts that people run: records that may be damaged. One of
+-- them must neither hide the others nor end a script half-way (I6).
 
 -- head_if reads what a record says of its job, nil if it cannot be read. After the head of a
 -- form that has one, it also gives the place where that ends.

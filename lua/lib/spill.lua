@@ -7,12 +7,32 @@
 --   spillx  HASH "w<len id>:<id>:" .. payload -> key: is it waiting, and where in that order
 -- "w" is the set of waiting (or parked) payloads, "m" that of the morgue.
 --
--- A key is the payload's score (rank in lib/record.lua), then its place among equal scores, 12 digits. What is pushed
--- goes behind the middle, what was pushed before all that is there goes before it; the record's next is larger than
--- the distance of any place from the middle.
+-- A key is the payload's score (rank in lib/record.lua), then its place among equal scores, 12
+-- digits. What is pushed goes behind the middle, what was pushed before all that is there goes
+-- before it; the record's next is larger than the distance of any place from the middle.
 --
--- No script moves all of such a set at once, for Redis serves nobody else meanwhile: it moves a piece, the lowest
--- first. A flight takes one piece of an id, and the rest waits as if it had been pushed during the flight.
+-- Id "a" has payloads x (score 2, pushed first), y (score 1), z (score 2); M is the middle:
+--
+--   jobs    a -> "s-1 <due> 3 3 0 3 0"                the head alone (lib/record.lua): never
+--                                                     failed, 3 payloads, 3 bytes, next 3
+--   spill   w1:a:<rank 1><M+1>y                       one order: score, then place ...
+--           w1:a:<rank 2><M+0>x
+--           w1:a:<rank 2><M+2>z                       ... read lowest first by a pop
+--   spillx  w1:a:x -> <rank 2><M+0>                   is x waiting, and where?
+--           w1:a:y -> <rank 1><M+1>   w1:a:z -> <rank 2><M+2>
+--
+--   event                        what moves
+--   push of an equal payload     nothing, or its member to a smaller score
+--   push of another one          one member, one field, the head
+--   pop                          a piece of the lowest into the record of the flight; the rest
+--                                waits behind it, as parked
+--   ack                          the flight's record; what is parked becomes the job
+--   retry, return, seizure       the piece back before the rest: places below those there are
+--   bury                         what the flight has into "m"; the morgue's record counts it
+--
+-- No script moves all of such a set at once, for Redis serves no other client meanwhile: it moves a
+-- piece, the lowest first. A flight takes one piece of an id, and the rest waits as if it had been
+-- pushed during the flight.
 local spill_count, spill_bytes = 32, 4096
 local piece_count, piece_bytes = 2000, 1048576
 local spill_middle = 500000000000
@@ -20,7 +40,8 @@ local spill_chunk = 2000
 
 local function spill_prefix(space, id) return space .. #id .. ':' .. id .. ':' end
 
--- spill_range bounds the members with a prefix: what follows its last character, a colon, may be any byte.
+-- spill_range bounds the members with a prefix: what follows its last character, a colon, may be
+-- any byte.
 local function spill_range(prefix) return '[' .. prefix, '(' .. string.sub(prefix, 1, -2) .. ';' end
 
 local function in_chunks(list, width, call)
@@ -31,7 +52,8 @@ end
 
 local function spill_key(ranked_score, place) return ranked_score .. string.format('%012.0f', place) end
 
--- spill_lowest reads members of a set, lowest first: at most this many, and bytes of payloads, but one.
+-- spill_lowest reads members of a set, lowest first: at most this many, and bytes of payloads, but
+-- one.
 local function spill_lowest(spill, prefix, bytes, most, room)
   local from, to = spill_range(prefix)
   if bytes <= room then return redis.call('ZRANGEBYLEX', spill, from, to, 'LIMIT', 0, most) end
@@ -49,8 +71,8 @@ local function spill_lowest(spill, prefix, bytes, most, room)
   return found
 end
 
--- spill_take takes the lowest payloads out of a crowded job, of which only the head was read: one piece, or as many
--- as told. It returns them as {n, bytes, data, key}; job counts what is left.
+-- spill_take takes the lowest payloads out of a crowded job, of which only the head was read: one
+-- piece, or as many as told. It returns them as {n, bytes, data, key}; job counts what is left.
 local function spill_take(spill, spillx, space, id, job, most, room)
   local prefix = spill_prefix(space, id)
   local members = spill_lowest(spill, prefix, job.bytes, most or piece_count, room or piece_bytes)
@@ -74,8 +96,9 @@ local function spill_take(spill, spillx, space, id, job, most, room)
   return piece
 end
 
--- spill_put adds payloads with their keys to a crowded job, of which only the head was read. Of equal payloads the one
--- with the smaller score stays; of equal scores, too, the one that was pushed before: first says that these were.
+-- spill_put adds payloads with their keys to a crowded job, of which only the head was read. Of
+-- equal payloads the one with the smaller score stays; of equal scores, too, the one that was
+-- pushed before: first says that these were.
 local function spill_put(spill, spillx, space, id, job, some, first)
   local prefix = spill_prefix(space, id)
   local names, there, members, fields, gone = {}, {}, {}, {}, {}
@@ -119,8 +142,8 @@ local function spill_behind(spill, spillx, space, id, job, some)
   spill_put(spill, spillx, space, id, job, keyed(some, place), false)
 end
 
--- spill_open moves the payloads of a job that was parsed to the spill, as the first of their set; their places
--- begin at from.
+-- spill_open moves the payloads of a job that was parsed to the spill, as the first of their set;
+-- their places begin at from.
 local function spill_open(spill, spillx, space, id, job, from)
   local some = keyed(job, spill_middle + from)
   job.n, job.bytes, job.next, job.shift, job.data, job.score, job.key = 0, 0, from + some.n, 0, {}, {}, nil
@@ -131,7 +154,8 @@ end
 local function spill_small(n, bytes) return n <= spill_count and bytes <= spill_bytes end
 
 -- spill_pack makes the record of a job that waits, moving its payloads to the spill if they are
--- many. The space must hold nothing of this id. Places begin behind those of what is in flight: from, or 1.
+-- many. The space must hold nothing of this id. Places begin behind those of what is in flight:
+-- from, or 1.
 local function spill_pack(spill, spillx, space, id, job, from)
   if spill_small(job.n, job.bytes) then return pack(job) end
   return head('s', spill_open(spill, spillx, space, id, job, from or 1))
@@ -142,9 +166,9 @@ local function spill_from(flying)
   return flying and string.byte(flying, 1) == 112 and head_of(flying).next or 1
 end
 
--- spill_join makes the record of a job that waits again, of what came back from its flight, parsed, and the record
--- of what was pushed after it (nil: nothing). Retry count, error and due time are those of the first; if it has no error,
--- that of the second stays. from: as above.
+-- spill_join makes the record of a job that waits again, of what came back from its flight, parsed,
+-- and the record of what was pushed after it (nil: nothing). Retry count, error and due time are
+-- those of the first; if it has no error, that of the second stays. from: as above.
 local function spill_join(spill, spillx, space, id, job, later, from)
   local crowded = later and string.byte(later, 1) == 115
   local other = later and parse(later)
@@ -163,9 +187,9 @@ local function spill_join(spill, spillx, space, id, job, later, from)
   return head('s', all)
 end
 
--- spill_add adds one payload to a record (false: none yet). It returns the answer's
--- character (see push.lua) and the new record, or nil if the record did not change. flying: the record
--- in flight, if this one is parked.
+-- spill_add adds one payload to a record (false: none yet). It returns the answer's character (see
+-- push.lua) and the new record, or nil if the record did not change. flying: the record in flight,
+-- if this one is parked.
 local function spill_add(spill, spillx, space, id, rec, payload, score, at, most, most_bytes, flying)
   if not rec then
     if most < 1 then return '2' end

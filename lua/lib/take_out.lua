@@ -1,4 +1,5 @@
--- Included after lib/claimed.lua: take ids out of a flight.
+-- Included after lib/claimed.lua, or where `claim` and `claim_key` are set as there: take ids out of
+-- a flight.
 --
 -- The flight list holds the ids of all open flights of the shard in the order of their pops;
 -- field #<number> of the claim says how many of them are of that flight. So a flight is a
@@ -20,15 +21,16 @@ end
 local function shrink(number, size)
   if size > 0 then
     claim['#' .. number] = tostring(size)
-    redis.call('HSET', KEYS[1], '#' .. number, size)
+    redis.call('HSET', claim_key, '#' .. number, size)
   else
     claim['#' .. number] = nil
-    redis.call('HDEL', KEYS[1], '#' .. number, '@' .. number)
+    redis.call('HDEL', claim_key, '#' .. number, '@' .. number)
   end
 end
 
--- sweep is the rest of take_out, from place i of ids on, with one look at the flight and one walk through the list: it blanks
--- what it takes, which costs no walk, and then removes all blanks. No id is ''. Returns how many it took.
+-- sweep is the rest of take_out, from place i of ids on, with one look at the flight and one walk
+-- through the list: it blanks what it takes, which costs no walk, and then removes all blanks. No
+-- id is ''. Returns how many it took.
 local function sweep(flight_key, before, size, ids, i, taken)
   local at = {}
   for k, id in ipairs(redis.call('LRANGE', flight_key, before, before + size - 1)) do at[id] = before + k - 1 end
@@ -36,7 +38,7 @@ local function sweep(flight_key, before, size, ids, i, taken)
   for k = i, #ids do
     local place = at[ids[k]]
     if place then
-      if n == 0 then redis.call('HDEL', KEYS[1], '') end -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+      if n == 0 then redis.call('HDEL', claim_key, '') end -- a first write that cannot grow, for a Redis out of memory: see lease.lua
       redis.call('LSET', flight_key, place, '')
       at[ids[k]] = nil
       n = n + 1
@@ -47,13 +49,13 @@ local function sweep(flight_key, before, size, ids, i, taken)
   return n
 end
 
--- Entries that take_out may walk over before it sweeps. Ids that come in the order of their flight are at its head; each other
--- one is a walk, and Redis serves nobody else meanwhile.
+-- Entries that take_out may walk over before it sweeps. Ids that come in the order of their flight
+-- are at its head; each other one is a walk, and Redis serves no other client meanwhile.
 local most_walked = 4000
 
 -- take_out removes those of ids that are in this flight from it and returns them (a late or
 -- repeated request finds none). Their records stay in jobs; the caller says what becomes of
--- them. crashes_key is nil when no handler answered; an answer ends an id's probation.
+-- them. crashes_key is nil when no handler answered; an answer ends an id's quarantine.
 local function take_out(flight_key, crashes_key, number, ids)
   local before, size = stretch(number)
   local taken, walked = {}, 0

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"strconv"
@@ -17,8 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/procs"
@@ -34,6 +31,7 @@ var errUntouched = errors.New("nothing of the batch was read")
 // How long the end of a child may take. Each is far from what a healthy machine
 // needs; they bound Handle on a sick one.
 const (
+	killAfter     = time.Second            // from the end of an idle child's stdin to its kill
 	guardPatience = 2 * time.Second        // from asking the guard to kill, to killing the guard
 	exitPatience  = 500 * time.Millisecond // from the end of stdout to the exit
 	drainPatience = 100 * time.Millisecond // for pipes that an escaped process keeps open
@@ -45,8 +43,9 @@ type child struct {
 	name     string
 	in       *os.File // its stdin
 	out      *os.File // its stdout
+	inEnd    *end
+	outEnd   *end
 	answers  *bufio.Reader
-	max      int // longest answer, bytes
 	line     []byte
 	answered bool      // it has given a good answer
 	stopped  bool      // it was killed, because the context of its batch ended
@@ -108,7 +107,7 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 	if writeErr != nil {
 		_ = c.out.SetReadDeadline(time.Now().Add(exitPatience))
 	}
-	answer, err := readLine(c.answers, c.max)
+	answer, err := readLine(c.answers)
 	if errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(writeErr, syscall.EPIPE) {
 		return errors.New("closed its stdin without reading its batch"), nil
 	}
@@ -118,7 +117,7 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 	if err != nil {
 		return errors.Join(err, writeErr), nil
 	}
-	if left, err := unread(c.in); err != nil || writeErr != nil || left > 0 {
+	if left, err := c.inEnd.unread(); err != nil || writeErr != nil || left > 0 {
 		return errors.Join(fmt.Errorf("answered %s without reading its batch", excerpt(answer, 200)), err), nil
 	}
 	verdict = wire.ParseAnswer(answer, b)
@@ -142,7 +141,7 @@ func (c *child) deliver(line []byte) (broken, writeErr error) {
 	if n, err := c.in.Write(begin); err != nil {
 		return nil, c.closed(n, err)
 	}
-	if err := awaitRead(c.in, c.out); err != nil {
+	if err := awaitRead(c.inEnd, c.outEnd); err != nil {
 		return err, nil
 	}
 	if err := c.quiet("before it had read its batch"); err != nil {
@@ -156,7 +155,7 @@ func (c *child) deliver(line []byte) (broken, writeErr error) {
 
 // closed adds errUntouched to the error of a write if none of the written bytes was read.
 func (c *child) closed(written int, err error) error {
-	if left, failed := unread(c.in); failed == nil && left == written {
+	if left, failed := c.inEnd.unread(); failed == nil && left == written {
 		return errors.Join(errUntouched, err)
 	}
 	return err
@@ -165,7 +164,7 @@ func (c *child) closed(written int, err error) error {
 // quiet checks that the child has written nothing since its last answer, and has not
 // ended. When is for the error.
 func (c *child) quiet(when string) error {
-	readable, ended, err := pollRead(c.out)
+	readable, ended, err := c.outEnd.news()
 	if err != nil {
 		return err
 	}
@@ -179,22 +178,6 @@ func (c *child) quiet(when string) error {
 		return errGone
 	}
 	return nil
-}
-
-// pollRead reports whether a pipe has data, and whether its writers are gone.
-func pollRead(f *os.File) (readable, ended bool, err error) {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return false, false, err
-	}
-	fds := []unix.PollFd{{Events: unix.POLLIN}}
-	err = conn.Control(func(fd uintptr) {
-		fds[0].Fd = int32(fd)
-		for _, err = unix.Poll(fds, 0); err == unix.EINTR; {
-			_, err = unix.Poll(fds, 0)
-		}
-	})
-	return fds[0].Revents&unix.POLLIN != 0, fds[0].Revents&unix.POLLHUP != 0, err
 }
 
 // explain adds the exit status to the end of stdout.
@@ -335,8 +318,8 @@ func (e *Exec) guard(p *pipes) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// withoutOurs is an environment without the node's own variables: LOWKIQ_REDIS, tokens and URLs hold secrets,
-// and a handler has no need of any.
+// withoutOurs is an environment without the node's own variables: LOWKIQ_REDIS, tokens and URLs
+// hold secrets, and a handler has no need of any.
 func withoutOurs(env []string) (rest []string) {
 	for _, kv := range env {
 		if !strings.HasPrefix(kv, "LOWKIQ_") {
@@ -349,7 +332,7 @@ func withoutOurs(env []string) (rest []string) {
 // greet waits until the guard says that the child runs.
 func (e *Exec) greet(guard *exec.Cmd, p *pipes) (*child, error) {
 	c := &child{
-		name: e.cfg.Argv[0], in: p.in.w, out: p.out.r, answers: bufio.NewReader(p.out.r), max: e.cfg.MaxAnswer,
+		name: e.cfg.Argv[0], in: p.in.w, out: p.out.r, inEnd: newEnd(p.in.w), outEnd: newEnd(p.out.r), answers: bufio.NewReader(p.out.r),
 		back: make(chan bool, 1), exited: make(chan struct{}),
 	}
 	c.kill = sync.OnceFunc(func() {
@@ -406,7 +389,8 @@ func (e *Exec) readStderr(r *os.File, t *tail) {
 		line, err := lines.ReadSlice('\n')
 		if len(line) > 0 {
 			t.add(line)
-			_, _ = e.stderr.Write(line) // a full disk of the log must not stop the child
+			text := string(bytes.TrimRight(line, "\r\n"))
+			e.cfg.Log.Info("handler stderr", "command", e.cfg.Argv[0], "line", text)
 		}
 		if err != nil && err != bufio.ErrBufferFull {
 			return
@@ -414,14 +398,14 @@ func (e *Exec) readStderr(r *os.File, t *tail) {
 	}
 }
 
-// readLine returns one line of at most max bytes, without its newline, valid until
+// readLine returns one line of at most maxAnswer bytes, without its newline, valid until
 // the next read.
-func readLine(r *bufio.Reader, max int) ([]byte, error) {
+func readLine(r *bufio.Reader) ([]byte, error) {
 	var long []byte
 	for {
 		part, err := r.ReadSlice('\n')
-		if len(long)+len(part) > max+1 {
-			return nil, fmt.Errorf("wrote an answer longer than %d bytes, beginning with %s", max, excerpt(append(long, part...), 100))
+		if len(long)+len(part) > maxAnswer+1 {
+			return nil, fmt.Errorf("wrote an answer longer than %d bytes, beginning with %s", maxAnswer, excerpt(append(long, part...), 100))
 		}
 		switch {
 		case err == nil && long == nil:
@@ -462,29 +446,4 @@ func (t *tail) quote() string {
 		return "; stderr: " + string(bytes.ToValidUTF8(text, []byte("\ufffd")))
 	}
 	return ""
-}
-
-// lockedWriter makes a writer safe for several children.
-type lockedWriter struct {
-	mu sync.Mutex // guards w
-	w  io.Writer
-}
-
-func (l *lockedWriter) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
-}
-
-// lineLogger logs what it is given, which the children's readers cut at newlines.
-type lineLogger struct {
-	log     *slog.Logger
-	command string
-}
-
-func (l *lineLogger) Write(p []byte) (int, error) {
-	for line := range bytes.Lines(p) {
-		l.log.Info("handler stderr", "command", l.command, "line", string(bytes.TrimRight(line, "\r\n")))
-	}
-	return len(p), nil
 }

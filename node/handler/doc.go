@@ -33,6 +33,9 @@
 // with no batch to try it with, that this is so again: [HTTP.Run] connects to an endpoint that
 // was out of reach, [Exec.Run] goes on starting children.
 //
+// A small batch to a plain http:// endpoint is posted by the goroutine of Handle itself; all others go
+// through an [net/http.Transport] (docs/adr/0016-small-batches-without-a-transport.md).
+//
 // [HTTP.Run] has one goroutine. [Exec.Run] has one per child, which starts it, lends it to
 // one Handle at a time and starts the next; besides, each child has one that reads
 // its stderr and one that waits for its end.

@@ -3,7 +3,6 @@ package handler
 import (
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os/exec"
 	"path/filepath"
@@ -16,14 +15,11 @@ import (
 // package wire per line from stdin and writes one answer per line to stdout. What it
 // writes to stderr is logged.
 type ExecConfig struct {
-	Argv      []string      // the command and its arguments; no shell is involved
-	Processes int           // children at once; default DefaultProcesses
-	Dir       string        // working directory; default the node's
-	Env       []string      // "KEY=value", added to the node's environment without its LOWKIQ_* variables
-	MaxAnswer int           // longest answer, bytes; default 1 MiB
-	KillAfter time.Duration // from the end of stdin, when Run ends, to the kill; default 1 s
-	Stderr    io.Writer     // gets the children's stderr instead of Log, from one goroutine per child
-	Log       *slog.Logger  // default: slog.Default()
+	Argv      []string     // the command and its arguments; no shell is involved
+	Processes int          // children at once; default DefaultProcesses
+	Dir       string       // working directory; default the node's
+	Env       []string     // "KEY=value", added to the node's environment without its LOWKIQ_* variables
+	Log       *slog.Logger // default: slog.Default()
 }
 
 // DefaultProcesses is one child per CPU (GOMAXPROCS): programs in most languages use one at a time.
@@ -47,12 +43,6 @@ func (c ExecConfig) Validate() error {
 	if c.Processes < 0 {
 		return fmt.Errorf("processes: %d, want 1 or more", c.Processes)
 	}
-	if c.MaxAnswer < 0 {
-		return fmt.Errorf("max_answer: %d, want 0 (default) or more bytes", c.MaxAnswer)
-	}
-	if c.KillAfter < 0 {
-		return fmt.Errorf("kill_after: %s, want 0 (default) or more", c.KillAfter)
-	}
 	return nil
 }
 
@@ -61,12 +51,6 @@ func (c ExecConfig) Validate() error {
 func (c ExecConfig) withDefaults() (ExecConfig, string, error) {
 	if c.Processes == 0 {
 		c.Processes = DefaultProcesses()
-	}
-	if c.MaxAnswer == 0 {
-		c.MaxAnswer = 1 << 20
-	}
-	if c.KillAfter == 0 {
-		c.KillAfter = time.Second
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

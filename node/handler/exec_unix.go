@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -32,7 +31,6 @@ type Exec struct {
 	running atomic.Bool
 	alive   atomic.Int32 // children that run
 	lent    atomic.Int32 // of these, those that have a batch
-	stderr  io.Writer    // of all children, locked
 	grants  grants
 	down    outage
 	health  health
@@ -52,17 +50,13 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("exec handler: %w", err)
 	}
-	e := &Exec{cfg: cfg, path: path, lend: make(chan *child), refuse: make(chan error), stopped: make(chan struct{}), settled: settledAfter}
-	if cfg.Stderr != nil {
-		e.stderr = &lockedWriter{w: cfg.Stderr}
-	} else {
-		e.stderr = &lineLogger{log: cfg.Log, command: cfg.Argv[0]}
-	}
-	return e, nil
+	return &Exec{
+		cfg: cfg, path: path, lend: make(chan *child), refuse: make(chan error), stopped: make(chan struct{}), settled: settledAfter,
+	}, nil
 }
 
 // Run keeps the children running until ctx is done. Then it kills those that have a
-// batch, closes the stdin of the others, kills what has not exited after KillAfter,
+// batch, closes the stdin of the others, kills what has not exited a second later,
 // and returns nil when all are reaped. It may be called once.
 func (e *Exec) Run(ctx context.Context) error {
 	if !e.running.CompareAndSwap(false, true) {
@@ -116,7 +110,7 @@ func (e *Exec) serve(ctx context.Context, c *child) {
 		case <-c.exited:
 			return
 		case <-ctx.Done():
-			c.dismiss(e.cfg.KillAfter)
+			c.dismiss(killAfter)
 			return
 		}
 		e.lent.Add(1)

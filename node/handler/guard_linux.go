@@ -83,17 +83,8 @@ func parentOf(stat []byte) int {
 	return pid
 }
 
-// unread is how many bytes of a pipe, given by its write end, were not read yet.
-func unread(w *os.File) (n int, err error) {
-	conn, err := w.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	if failed := conn.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); failed != nil {
-		return 0, failed
-	}
-	return n, err
-}
+// pending is how many bytes of a pipe were not read yet.
+func pending(fd uintptr) (int, error) { return unix.IoctlGetInt(int(fd), unix.TIOCINQ) }
 
 // Pauses of awaitRead: a child that waits for its batch reads it while we yield; one that
 // is busy is looked at every few milliseconds.
@@ -105,10 +96,10 @@ const (
 
 // awaitRead waits until all that was written to w is read, until there is something to read
 // at r, or until one of them has no other end any more.
-func awaitRead(w, r *os.File) error {
+func awaitRead(w, r *end) error {
 	pause := readPause
 	for look := 0; ; look++ {
-		n, err := unread(w)
+		n, err := w.unread()
 		if err != nil || n == 0 {
 			return err
 		}
@@ -124,18 +115,10 @@ func awaitRead(w, r *os.File) error {
 }
 
 // awaitNews waits for d at most until r can be read, or one of w and r has no other end.
-func awaitNews(w, r *os.File, d time.Duration) (news bool, err error) {
-	inConn, err := w.SyscallConn()
-	if err != nil {
-		return false, err
-	}
-	outConn, err := r.SyscallConn()
-	if err != nil {
-		return false, err
-	}
+func awaitNews(w, r *end, d time.Duration) (news bool, err error) {
 	var waited error
-	err = inConn.Control(func(in uintptr) {
-		err := outConn.Control(func(out uintptr) {
+	err = w.control(func(in uintptr) {
+		err := r.control(func(out uintptr) {
 			fds := []unix.PollFd{{Fd: int32(in)}, {Fd: int32(out), Events: unix.POLLIN}}
 			timeout := unix.NsecToTimespec(d.Nanoseconds())
 			var n int

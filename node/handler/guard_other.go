@@ -18,6 +18,6 @@ func killDescendants() {}
 func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 // Elsewhere than on Linux the writer of a pipe cannot see what is read of it.
-func unread(*os.File) (int, error) { return 0, nil }
+func pending(uintptr) (int, error) { return 0, nil }
 
-func awaitRead(_, _ *os.File) error { return nil }
+func awaitRead(_, _ *end) error { return nil }

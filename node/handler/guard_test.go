@@ -3,17 +3,18 @@
 package handler
 
 import (
-	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
-	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ while [ ! -f c ]; do sleep 0.01; done; echo $$ $a $b $(cat c) >pids.tmp; mv pids
 
 // nodeToKill works on one batch that never ends.
 func nodeToKill() {
-	e, err := NewExec(ExecConfig{Argv: []string{"sh", "-c", "read -r line; " + family}, Processes: 1, Env: []string{"HANDLER_TEST_ROLE="}, Stderr: os.Stderr})
+	e, err := NewExec(ExecConfig{Argv: []string{"sh", "-c", "read -r line; " + family}, Processes: 1, Env: []string{"HANDLER_TEST_ROLE="}})
 	if err != nil {
 		panic(err)
 	}
@@ -235,8 +236,8 @@ func TestGuardKilled(t *testing.T) {
 // marker; and it leads a session.
 func TestChildInheritsOnlyItsPipes(t *testing.T) {
 	t.Parallel()
-	var stderr syncBuffer
-	e := running(t, ExecConfig{Stderr: &stderr, Argv: echoChild(), Env: []string{"HANDLER_TEST_ROLE=show"}})
+	var stderr lines
+	e := running(t, ExecConfig{Log: stderr.logger(), Argv: echoChild(), Env: []string{"HANDLER_TEST_ROLE=show"}})
 	if err := e.Handle(t.Context(), batch()); err != nil {
 		t.Fatal(err)
 	}
@@ -252,13 +253,13 @@ func TestChildGetsNoSecret(t *testing.T) {
 	t.Setenv("LOWKIQ_REDIS", "redis://:PASSWORD@127.0.0.1/0")
 	t.Setenv("LOWKIQ_NODE_TOKEN", "PASSWORD-0123456789")
 	t.Setenv("HANDLER_TEST_OWN", "own")
-	var stderr syncBuffer
-	e := running(t, ExecConfig{Stderr: &stderr, Argv: []string{"sh", "-c", `env >&2; echo END >&2; while read -r line; do echo '{"ok":true}'; done`},
+	var stderr lines
+	e := running(t, ExecConfig{Log: stderr.logger(), Argv: []string{"sh", "-c", `env >&2; echo that was all >&2; while read -r line; do echo '{"ok":true}'; done`},
 		Env: []string{"LOWKIQ_URL=http://127.0.0.1:1"}})
 	if err := e.Handle(t.Context(), batch()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the child's environment", func() bool { return strings.Contains(stderr.String(), "END") })
+	eventually(t, "the child's environment", func() bool { return strings.Contains(stderr.String(), "that was all\n") })
 	got := stderr.String()
 	if strings.Contains(got, "PASSWORD") || strings.Contains(got, "LOWKIQ_REDIS") {
 		t.Errorf("got %s, want no variable of the node's", got)
@@ -287,7 +288,7 @@ func show() {
 	echo()
 }
 
-// inheritable lists 0, 1, 2 and what whoever started this test leaks to all below.
+// inheritable lists 0, 1, 2 and what the parent of this test leaks to all below.
 func inheritable(t *testing.T) []int {
 	t.Helper()
 	files := []int{0, 1, 2}
@@ -350,45 +351,28 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-func TestParentOf(t *testing.T) {
-	t.Parallel()
-	for stat, want := range map[string]int{"12 (sh) S 7 12": 7, "12 (a) b) (c) R 8 1": 8, "": -1, "12 (sh)": -1, "1 (x) S y 1": -1} {
-		if got := parentOf([]byte(stat)); got != want {
-			t.Errorf("%q: got %d, want %d", stat, got, want)
-		}
-	}
+// lines keeps what children write to stderr, a line each.
+type lines struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
 }
 
-func TestReadLine(t *testing.T) {
-	t.Parallel()
-	r := bufio.NewReaderSize(strings.NewReader("ab\n\n"+strings.Repeat("x", 40)+"\n"+strings.Repeat("y", 41)+"\n"), 16)
-	for _, want := range []string{"ab", "", strings.Repeat("x", 40)} {
-		if got, err := readLine(r, 40); err != nil || string(got) != want {
-			t.Errorf("got %q, %v, want %q", got, err, want)
-		}
+// logger is the log from which the lines are kept.
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewJSONHandler(l, nil)) }
+
+func (l *lines) Write(entry []byte) (int, error) {
+	var said struct{ Line string }
+	if err := json.Unmarshal(entry, &said); err != nil {
+		return 0, err
 	}
-	if _, err := readLine(r, 40); err == nil || !strings.Contains(err.Error(), "longer than 40") {
-		t.Errorf("got %v, want the line refused", err)
-	}
-	if _, err := readLine(bufio.NewReader(strings.NewReader("abc")), 40); err != io.EOF {
-		t.Errorf("got %v, want EOF for half a line", err)
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.WriteString(said.Line + "\n")
+	return len(entry), nil
 }
 
-// syncBuffer is a buffer for a reader and a writer.
-type syncBuffer struct {
-	lockedWriter
-	buf bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.String()
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/lowkiq/lowkiq/internal/procs"
 )
 
-// How a node starts a guard: its own binary, with procs.GuardName as argv[0] followed by
-// the node's name there, the child's path and argv, the marker in the environment, and two pipes. By the node's
-// name others see that a killed node has left something behind.
+// How a node starts a guard: its own binary, with procs.GuardName as argv[0] followed by the node's
+// name there, the child's path and argv, the marker in the environment, and two pipes. By the
+// node's name others see that a killed node has left something behind.
 const (
 	guardEnv = "LOWKIQ_GUARD"
 	lifeFD   = 3 // ends when the node dies or wants the child killed; carries grants of 8 bytes

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	maxBody       = 1 << 20          // longest response read, bytes
+	maxAnswer     = 1 << 20          // longest answer, of an endpoint or a child, bytes
 	quoted        = 512              // bytes of a response that an error quotes
 	minRetryAfter = time.Second      // an endpoint that says 0 is not asked again without a pause
 	maxRetryAfter = 24 * time.Hour   // an endpoint cannot put a job off for longer
@@ -57,18 +57,20 @@ func (c HTTPConfig) Validate() error {
 	return nil
 }
 
-// HTTP is a handler that posts each batch to an endpoint, with the headers
-// Lowkiq-Queue, Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. A 2xx response means
-// done; its body may be an answer of package wire, and is read as one if it looks
-// like JSON. 429 and 503 with Retry-After postpone the batch, by a second at least
-// and a day at most. While the endpoint refuses connections, its host does not answer for 5 s or for the whole Timeout, or
-// its name is not found, batches are postponed, too: by a second at first and by 30 s in the end. Anything else is a failure.
+// HTTP is a handler that posts each batch to an endpoint, with the headers Lowkiq-Queue,
+// Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. A 2xx response means done; its body may be an
+// answer of package wire, and is read as one if it looks like JSON. 429 and 503 with Retry-After
+// postpone the batch, by a second at least and a day at most. While the endpoint refuses
+// connections, its host does not answer for 5 s or for the whole Timeout, or its name is not found,
+// batches are postponed, too: by a second at first and by 30 s in the end. Anything else is a
+// failure.
 type HTTP struct {
 	cfg  HTTPConfig
 	url  string                      // as errors show it
 	dial func(context.Context) error // opens and closes a connection as a request would have it; nil: not known how
 
-	down outage
+	direct *direct // posts small batches; nil: Client posts all
+	down   outage
 }
 
 // NewHTTP validates cfg. Nothing is sent yet.
@@ -76,20 +78,21 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("http handler: %w", err)
 	}
+	u, _ := url.Parse(cfg.URL)
+	var direct *direct
 	if cfg.Client == nil {
-		cfg.Client = newClient()
+		cfg.Client, direct = newClient(), newDirect(u, &cfg)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	u, _ := url.Parse(cfg.URL)
-	h := &HTTP{cfg: cfg, url: shown(u), down: outage{news: make(chan struct{}, 1)}}
+	h := &HTTP{cfg: cfg, url: shown(u), direct: direct, down: outage{news: make(chan struct{}, 1)}}
 	h.dial = h.dialer(u)
 	return h, nil
 }
 
-// shown is a URL as errors show it, which are stored with jobs, logged, and seen by every reader of them:
-// without user, password and query, any of which may be a secret.
+// shown is a URL as errors show it, which are stored with jobs, logged, and seen by every reader of
+// them: without user, password and query, any of which may be a secret.
 func shown(u *url.URL) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
@@ -99,13 +102,13 @@ func shown(u *url.URL) string {
 func newClient() *http.Client {
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: dialWithin}).DialContext,
-		MaxIdleConnsPerHost: 256,
+		DialContext:         dialEndpoint,
+		MaxIdleConnsPerHost: maxIdle,
 		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
-		// Batches of an endpoint with HTTP/2 share a connection. One that a firewall has forgotten would
-		// keep them until their handlers' timeout, and those after them too.
+		// Batches of an endpoint with HTTP/2 share a connection. One that a firewall has forgotten
+		// would keep them until their handlers' timeout, and those after them too.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pongWithin},
 	}
 	return &http.Client{
@@ -114,8 +117,13 @@ func newClient() *http.Client {
 	}
 }
 
+var dialEndpoint = (&net.Dialer{Timeout: dialWithin}).DialContext
+
 // Close closes idle connections.
 func (h *HTTP) Close() error {
+	if h.direct != nil {
+		h.direct.close()
+	}
 	h.cfg.Client.CloseIdleConnections()
 	return nil
 }
@@ -129,21 +137,37 @@ func (h *HTTP) Handle(ctx context.Context, b *lowkiq.Batch) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, h.cfg.Timeout, fmt.Errorf("no answer within %s", h.cfg.Timeout))
 		defer cancel()
 	}
-	var connected atomic.Bool
-	res, err := h.post(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}), b)
+	res, body, connected, err := h.exchange(ctx, b)
+	if res != nil {
+		h.down.over()
+	}
 	if err != nil {
-		if whole.Err() == nil && !connected.Load() && (ctx.Err() != nil || unreached(err)) {
+		if whole.Err() == nil && !connected && (ctx.Err() != nil || unreached(err)) {
 			return h.down.postpone(h.cfg.Log, h.url, h.failure(ctx, err), time.Now())
 		}
 		return h.failure(ctx, err)
 	}
-	h.down.over()
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
-	if err != nil {
-		return h.failure(ctx, fmt.Errorf("read response: %w", err))
-	}
 	return h.verdict(res, body, b)
+}
+
+// exchange posts the batch and reads the response, which is there without its body if that could not
+// be read. connected says whether the endpoint may have the batch.
+func (h *HTTP) exchange(ctx context.Context, b *lowkiq.Batch) (res *http.Response, body []byte, connected bool, err error) {
+	if h.direct != nil {
+		if res, body, connected, err = h.direct.post(ctx, b); err != errLarge {
+			return res, body, connected, err
+		}
+	}
+	var got atomic.Bool
+	res, err = h.post(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { got.Store(true) }}), b)
+	if err != nil {
+		return nil, nil, got.Load(), err
+	}
+	defer res.Body.Close()
+	if body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err != nil {
+		err = fmt.Errorf("read response: %w", err)
+	}
+	return res, body, true, err
 }
 
 func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error) {
@@ -194,8 +218,8 @@ func (h *HTTP) verdict(res *http.Response, body []byte, b *lowkiq.Batch) error {
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		return fmt.Errorf("post %s: %s: %s", h.url, res.Status, excerpt(body, quoted))
 	}
-	if len(body) > maxBody {
-		return fmt.Errorf("post %s: %s, but the response is longer than %d bytes", h.url, res.Status, maxBody)
+	if len(body) > maxAnswer {
+		return fmt.Errorf("post %s: %s, but the response is longer than %d bytes", h.url, res.Status, maxAnswer)
 	}
 	body = bytes.TrimSpace(body)
 	if !looksLikeJSON(res.Header, body) {
@@ -262,8 +286,8 @@ const (
 )
 
 // Ready says why batches would be postponed: there has been no connection to the endpoint for more
-// than 10 s. It is nil otherwise, and with a client whose transport is not an [http.Transport]. Where
-// [HTTP.Run] does not run, only a batch ends an outage.
+// than 10 s. It is nil otherwise, and with a client whose transport is not an [http.Transport].
+// Where [HTTP.Run] does not run, only a batch ends an outage.
 func (h *HTTP) Ready() error {
 	if lasted, why := h.down.lasts(time.Now()); h.dial != nil && lasted > unreadyAfter {
 		return why
@@ -386,8 +410,8 @@ const (
 	warnEvery      = time.Second // of one handler, however many batches it is not given
 )
 
-// outage is a time in which no endpoint or process was there to be given a batch. Batches are postponed: they did
-// not fail, so that no retry is spent and none is buried however long it lasts.
+// outage is a time in which no endpoint or process was there to be given a batch. Batches are
+// postponed: they did not fail, so that no retry is spent and none is buried however long it lasts.
 type outage struct {
 	news chan struct{} // one slot: an outage has begun; nil: no goroutine waits for it
 

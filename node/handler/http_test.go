@@ -76,7 +76,7 @@ func TestHTTPResponses(t *testing.T) {
 		"unknown id":          {200, nil, `{"failed":{"zz":"x"}}`, `named "zz" as failed, which is not in the batch`},
 		"other JSON":          {200, nil, `{"status":"fine"}`, `200 OK, but the response is no answer: line 1, column 11: unknown field "status"`},
 		"JSON by its type":    {200, map[string]string{"Content-Type": "application/json"}, `nope`, "is no answer"},
-		"too long":            {200, nil, strings.Repeat(" ", maxBody+1), "longer than 1048576 bytes"},
+		"too long":            {200, nil, strings.Repeat(" ", maxAnswer+1), "longer than 1048576 bytes"},
 		"server error":        {500, nil, "boom", `500 Internal Server Error: "boom"`},
 		"long server error":   {500, nil, strings.Repeat("x", 600), strings.Repeat("x", 512) + `"…`},
 		"redirect":            {302, map[string]string{"Location": "/else"}, "", "302 Found"},
@@ -86,19 +86,21 @@ func TestHTTPResponses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := endpoint(t, HTTPConfig{}, func(w http.ResponseWriter, r *http.Request) {
-				for name, value := range c.header {
-					w.Header().Set(name, value)
+			for _, client := range []*http.Client{nil, newClient()} {
+				h := endpoint(t, HTTPConfig{Client: client}, func(w http.ResponseWriter, r *http.Request) {
+					for name, value := range c.header {
+						w.Header().Set(name, value)
+					}
+					w.WriteHeader(c.status)
+					io.WriteString(w, c.body)
+				})
+				err := h.Handle(t.Context(), batch())
+				if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+					t.Errorf("got %v, want %q", err, c.want)
 				}
-				w.WriteHeader(c.status)
-				io.WriteString(w, c.body)
-			})
-			err := h.Handle(t.Context(), batch())
-			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("got %v, want %q", err, c.want)
-			}
-			if err != nil && strings.Contains(err.Error(), "secret") {
-				t.Errorf("got %v, want neither user, password nor query in it", err)
+				if err != nil && strings.Contains(err.Error(), "secret") {
+					t.Errorf("got %v, want neither user, password nor query in it", err)
+				}
 			}
 		})
 	}
@@ -188,14 +190,14 @@ func TestHTTPConfigErrors(t *testing.T) {
 	}
 }
 
-// deaf is a connection that loses what is written once it is told so, as one does that a firewall
-// has forgotten: nobody closes it.
-type deaf struct {
+// lossy is a connection that loses what is written once it is told so, as one does that a firewall
+// has forgotten: neither end is told.
+type lossy struct {
 	net.Conn
 	lost atomic.Bool
 }
 
-func (d *deaf) Write(text []byte) (int, error) {
+func (d *lossy) Write(text []byte) (int, error) {
 	if d.lost.Load() {
 		return len(text), nil
 	}
@@ -237,7 +239,7 @@ func TestHTTPNoticesADeadConnection(t *testing.T) {
 		})}
 		served := make(chan error, 1)
 		go func() { served <- server.ServeTLS(conns, "", "") }()
-		var last *deaf
+		var last *lossy
 		h, err := NewHTTP(HTTPConfig{URL: "https://endpoint/"})
 		if err != nil {
 			t.Fatal(err)
@@ -247,7 +249,7 @@ func TestHTTPNoticesADeadConnection(t *testing.T) {
 		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it is about what comes after
 		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
 			ours, theirs := net.Pipe()
-			last = &deaf{Conn: ours}
+			last = &lossy{Conn: ours}
 			conns <- theirs
 			return last, nil
 		}
@@ -309,8 +311,9 @@ func probed(t *testing.T, l *lock, endpoint string, proxy *url.URL) *HTTP {
 	return h
 }
 
-// An endpoint that cannot be connected to for more than 10 s makes its handler not ready, without any
-// batch if it was so at the start; it is ready again soon after the endpoint is back, without any batch.
+// An endpoint that cannot be connected to for more than 10 s makes its handler not ready, without
+// any batch if it was so at the start; it is ready again soon after the endpoint is back, without
+// any batch.
 func TestHTTPReady(t *testing.T) {
 	t.Parallel()
 	for name, early := range map[string]bool{"from the start": true, "since a batch": false} {
@@ -388,8 +391,8 @@ func (tripper) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, &net.OpError{Op: "dial", Err: errors.New("gone")}
 }
 
-// Of a client that connects in its own way nobody can tell that its endpoint is back: it never says that it is
-// not ready, or it would be so for ever.
+// Of a client that connects in its own way nothing shows that its endpoint is back: it never says
+// that it is not ready, or it would be so for ever.
 func TestHTTPReadyWithAStrangeClient(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []HTTPConfig{
@@ -413,7 +416,8 @@ func TestHTTPReadyWithAStrangeClient(t *testing.T) {
 	}
 }
 
-// TestOutagePauses: a batch is tried again after 1, 1, 2, 4 … 30 s of an outage; the next outage starts anew.
+// TestOutagePauses: a batch is tried again after 1, 1, 2, 4 … 30 s of an outage; the next outage
+// starts anew.
 func TestOutagePauses(t *testing.T) {
 	t.Parallel()
 	var o outage

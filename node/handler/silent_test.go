@@ -42,7 +42,8 @@ func silent(t *testing.T) string {
 	return ""
 }
 
-// A host that answers nothing has no batch: no retry is spent, and none of the handler's time but a few seconds.
+// A host that answers nothing has no batch: no retry is spent, and none of the handler's time but a
+// few seconds.
 func TestHTTPSilentHost(t *testing.T) {
 	t.Parallel()
 	address := silent(t)

@@ -44,7 +44,8 @@ func scattered(r *rand.Rand) *Assignment {
 	return a
 }
 
-// TestDelta: whatever is assigned, a delta leads where the whole leads, and is refused or read when it is damaged.
+// TestDelta: whatever is assigned, a delta leads where the whole leads, and is refused or read when
+// it is damaged.
 func TestDelta(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -78,7 +79,8 @@ func TestDelta(t *testing.T) {
 	}
 }
 
-// TestBytesOfAPlan: what a plan costs each of 1,000 nodes follows what it moves, not how much there is.
+// TestBytesOfAPlan: what a plan costs each of 1,000 nodes follows what it moves, not how much there
+// is.
 func TestBytesOfAPlan(t *testing.T) {
 	t.Parallel()
 	const count, shards = 1000, 10000

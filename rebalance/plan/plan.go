@@ -44,6 +44,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"math/bits"
 	"slices"
 
@@ -363,13 +364,10 @@ func (p *planner) deal(q *queuePlan) {
 	}
 }
 
-// hashName is FNV-1a (Fowler, Noll and Vo), 64 bits.
 func hashName(name string) uint64 {
-	hash := uint64(14695981039346656037)
-	for i := range len(name) {
-		hash = (hash ^ uint64(name[i])) * 1099511628211
-	}
-	return hash
+	hash := fnv.New64a()
+	hash.Write([]byte(name)) //nolint:errcheck // it never fails
+	return hash.Sum64()
 }
 
 // mix joins two hashes with the finalizer of splitmix64 (Steele, Lea and Flood, 2014).

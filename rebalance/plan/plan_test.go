@@ -106,7 +106,7 @@ func checkDrawnPlan(t *rapid.T) {
 	nodes, queues := drawCluster(t, false)
 	current := drawAssignment(t, queues)
 	plain := unmarked(nodes)
-	if rapid.Bool().Draw(t, "nobody left") {
+	if rapid.Bool().Draw(t, "none left") {
 		current = stayed(current, plain, queues)
 	}
 	got := Compute(current, nodes, queues)

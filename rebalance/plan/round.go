@@ -34,7 +34,7 @@ type fraction struct {
 //	         node A is rounded down and B up in queue q1, B down and C up in q2, ...
 //	save     exchanges that leave totals as they are and spare moves
 func (p *planner) round() {
-	r := &rounding{planner: p, first: make([]int, 0, len(p.queues)+1)}
+	r := &rounding{p: p, first: make([]int, 0, len(p.queues)+1)}
 	r.guess = r.guesses()
 	for i := range p.queues {
 		r.first = append(r.first, len(r.fractions))
@@ -55,7 +55,7 @@ func (p *planner) round() {
 
 // rounding is the state of round.
 type rounding struct {
-	*planner
+	p         *planner
 	guess     []int64    // per node: its part of all shards by weight, rounded up
 	fractions []fraction // those that may be exchanged, by queue
 	first     []int      // per queue: its first fraction; one more at the end
@@ -74,23 +74,23 @@ func (p *planner) costs(a int32, takenA int64, b int32, takenB int64) int {
 // guesses returns each node's part of all shards that it could get, as a first guess at
 // its total.
 func (r *rounding) guesses() []int64 {
-	takes, weight, shards := make([]bool, len(r.nodes)), int64(0), int64(0)
-	for _, q := range r.queues {
+	takes, weight, shards := make([]bool, len(r.p.nodes)), int64(0), int64(0)
+	for _, q := range r.p.queues {
 		shards += int64(q.spare)
 		for _, s := range q.shares {
 			takes[s.node] = true
 		}
 	}
 	for node := range takes {
-		shards += r.totals[node]
+		shards += r.p.totals[node]
 		if takes[node] {
-			weight += r.weights[node]
+			weight += r.p.weights[node]
 		}
 	}
-	guesses := make([]int64, len(r.nodes))
+	guesses := make([]int64, len(r.p.nodes))
 	for node := range takes {
 		if takes[node] {
-			guesses[node] = (shards*r.weights[node] + weight - 1) / weight
+			guesses[node] = (shards*r.p.weights[node] + weight - 1) / weight
 		}
 	}
 	return guesses
@@ -106,7 +106,7 @@ type candidate struct {
 // choose rounds up as many of a queue's fractions as it has spare shards: those that spare
 // a move first, then where a node has least.
 func (r *rounding) choose(queue int32) {
-	q := &r.queues[queue]
+	q := &r.p.queues[queue]
 	if q.spare == 0 {
 		return
 	}
@@ -116,11 +116,11 @@ func (r *rounding) choose(queue int32) {
 		if !s.fractional {
 			continue
 		}
-		c := candidate{fraction{queue, s.node, int32(i), false, 1}, 1, mix(name, r.hashes[s.node])}
+		c := candidate{fraction{queue, s.node, int32(i), false, 1}, 1, mix(name, r.p.hashes[s.node])}
 		if s.have > s.quota {
 			c.moves = 0
 			above++
-			if r.ownerLost || r.totals[s.node] < r.guess[s.node] {
+			if r.p.ownerLost || r.p.totals[s.node] < r.guess[s.node] {
 				c.class = 0
 			}
 		}
@@ -130,11 +130,11 @@ func (r *rounding) choose(queue int32) {
 	for i := range candidates {
 		c := &candidates[i]
 		if c.up = i < q.spare; c.up {
-			r.totals[c.node]++
+			r.p.totals[c.node]++
 		}
 		// With the fewest moves, fractions that spare one are not exchanged for others.
 		switch {
-		case !r.ownerLost, above >= q.spare && c.moves == 0, above < q.spare && c.moves > 0:
+		case !r.p.ownerLost, above >= q.spare && c.moves == 0, above < q.spare && c.moves > 0:
 			r.fractions = append(r.fractions, c.fraction)
 		case c.up:
 			q.shares[c.share].quota++
@@ -143,7 +143,7 @@ func (r *rounding) choose(queue int32) {
 }
 
 func (r *rounding) compare(a, b candidate) int {
-	return cmp.Or(cmp.Compare(a.class, b.class), r.costs(a.node, 0, b.node, 0), cmp.Compare(a.moves, b.moves),
+	return cmp.Or(cmp.Compare(a.class, b.class), r.p.costs(a.node, 0, b.node, 0), cmp.Compare(a.moves, b.moves),
 		cmp.Compare(a.hash, b.hash), cmp.Compare(a.share, b.share))
 }
 
@@ -178,25 +178,25 @@ func (r *rounding) isBest() bool {
 	for _, f := range r.fractions {
 		switch {
 		case !f.up:
-			if emptiest == None || r.costs(f.node, 0, emptiest, 0) < 0 {
+			if emptiest == None || r.p.costs(f.node, 0, emptiest, 0) < 0 {
 				emptiest = f.node
 			}
-		case fullest == None || r.costs(f.node, 1, fullest, 1) > 0:
+		case fullest == None || r.p.costs(f.node, 1, fullest, 1) > 0:
 			fullest = f.node
 		}
 		mayMove = mayMove || f.up && f.moves > 0
 	}
-	even := fullest == None || emptiest == None || r.costs(fullest, 1, emptiest, 0) <= 0
-	return even && (r.ownerLost || !mayMove)
+	even := fullest == None || emptiest == None || r.p.costs(fullest, 1, emptiest, 0) <= 0
+	return even && (r.p.ownerLost || !mayMove)
 }
 
 // index lists the fractions of each node.
 func (r *rounding) index() {
-	r.atNode = make([]int, len(r.nodes)+2)
+	r.atNode = make([]int, len(r.p.nodes)+2)
 	for _, f := range r.fractions {
 		r.atNode[f.node+2]++
 	}
-	for i := range len(r.nodes) {
+	for i := range len(r.p.nodes) {
 		r.atNode[i+2] += r.atNode[i+1]
 	}
 	r.at = make([]int32, len(r.fractions))
@@ -211,9 +211,9 @@ func (r *rounding) index() {
 // much, a shard goes along the chain. When none has, nothing can be gained for any of
 // these, and no chain from elsewhere leads to them: they are done.
 func (r *rounding) even() {
-	s := &search{rounding: r, done: make([]bool, len(r.nodes)), seen: make([]int, len(r.nodes)),
-		passed: make([]int, len(r.queues)), via: make([]int32, len(r.nodes)), into: make([]int32, len(r.queues))}
-	s.ups = make([]int32, len(r.nodes))
+	s := &search{r: r, done: make([]bool, len(r.p.nodes)), seen: make([]int, len(r.p.nodes)),
+		passed: make([]int, len(r.p.queues)), via: make([]int32, len(r.p.nodes)), into: make([]int32, len(r.p.queues))}
+	s.ups = make([]int32, len(r.p.nodes))
 	for _, f := range r.fractions {
 		if f.up {
 			s.ups[f.node]++
@@ -231,7 +231,7 @@ func (s *search) pass() bool {
 		return false
 	}
 	for i, node := range s.live {
-		if i > 0 && s.costs(node, 0, s.fullest, 1) >= 0 {
+		if i > 0 && s.r.p.costs(node, 0, s.fullest, 1) >= 0 {
 			break
 		}
 		from := s.from(node)
@@ -250,7 +250,7 @@ func (s *search) pass() bool {
 
 // search finds chains that lead to a node.
 type search struct {
-	*rounding
+	r      *rounding
 	done   []bool
 	ups    []int32 // per node: its fractions that are rounded up
 	round  int
@@ -268,16 +268,16 @@ type search struct {
 // fullest that could give one.
 func (s *search) order() {
 	s.live, s.fullest = s.live[:0], None
-	for node := range int32(len(s.nodes)) {
-		if s.done[node] || s.atNode[node] == s.atNode[node+1] {
+	for node := range int32(len(s.r.p.nodes)) {
+		if s.done[node] || s.r.atNode[node] == s.r.atNode[node+1] {
 			continue
 		}
 		s.live = append(s.live, node)
-		if s.ups[node] > 0 && (s.fullest == None || s.costs(node, 1, s.fullest, 1) > 0) {
+		if s.ups[node] > 0 && (s.fullest == None || s.r.p.costs(node, 1, s.fullest, 1) > 0) {
 			s.fullest = node
 		}
 	}
-	slices.SortFunc(s.live, func(a, b int32) int { return cmp.Or(s.costs(a, 0, b, 0), cmp.Compare(a, b)) })
+	slices.SortFunc(s.live, func(a, b int32) int { return cmp.Or(s.r.p.costs(a, 0, b, 0), cmp.Compare(a, b)) })
 }
 
 // from returns one of the nearest nodes that have too much, compared with the given one: as
@@ -295,21 +295,21 @@ func (s *search) from(least int32) int32 {
 			level = len(s.found)
 		}
 		node := s.found[next]
-		for _, i := range s.at[s.atNode[node]:s.atNode[node+1]] {
-			q := s.fractions[i].queue
-			if s.fractions[i].up || s.passed[q] == s.round {
+		for _, i := range s.r.at[s.r.atNode[node]:s.r.atNode[node+1]] {
+			q := s.r.fractions[i].queue
+			if s.r.fractions[i].up || s.passed[q] == s.round {
 				continue
 			}
 			s.passed[q], s.into[q] = s.round, i
-			for k := s.first[q]; k < s.first[q+1]; k++ {
-				f := &s.fractions[k]
+			for k := s.r.first[q]; k < s.r.first[q+1]; k++ {
+				f := &s.r.fractions[k]
 				if !f.up || s.seen[f.node] == s.round || s.done[f.node] {
 					continue
 				}
 				s.seen[f.node], s.via[f.node] = s.round, int32(k)
 				s.found = append(s.found, f.node)
-				if s.costs(f.node, 1, least, 0) > 0 && (best == None || s.costs(f.node, 1, best, 1) > 0) {
-					if best = f.node; s.costs(best, 1, s.fullest, 1) >= 0 {
+				if s.r.p.costs(f.node, 1, least, 0) > 0 && (best == None || s.r.p.costs(f.node, 1, best, 1) > 0) {
+					if best = f.node; s.r.p.costs(best, 1, s.fullest, 1) >= 0 {
 						return best
 					}
 				}
@@ -321,13 +321,13 @@ func (s *search) from(least int32) int32 {
 
 // exchange moves a shard's rounding along the chain.
 func (s *search) exchange(from, to int32) {
-	s.totals[from]--
+	s.r.p.totals[from]--
 	s.ups[from]--
-	s.totals[to]++
+	s.r.p.totals[to]++
 	s.ups[to]++
 	for node := from; node != to; {
-		out := &s.fractions[s.via[node]]
-		in := &s.fractions[s.into[out.queue]]
+		out := &s.r.fractions[s.via[node]]
+		in := &s.r.fractions[s.into[out.queue]]
 		out.up, in.up = false, true
 		node = in.node
 	}
@@ -337,7 +337,7 @@ func (s *search) exchange(from, to int32) {
 // cycles of fractions, and along chains between two nodes where one has the one shard more
 // that the other may have instead. Negative cycles are found by Bellman and Ford's method.
 func (r *rounding) save() {
-	if r.ownerLost {
+	if r.p.ownerLost {
 		return // all fractions cost the same
 	}
 	for {
@@ -356,7 +356,7 @@ func (r *rounding) save() {
 // rounded up to its queue, from there to nodes that are not. A level joins the nodes that
 // would be as full with one more to those that are now.
 type saver struct {
-	*rounding
+	r      *rounding
 	levels []level
 	cost   []int32 // per vertex: nodes, then queues, then levels
 	parent []int32 // per vertex: for a node -1, a fraction or ^level; for a queue -1 or a fraction; for a level -1 or a node
@@ -365,9 +365,9 @@ type saver struct {
 type level struct{ more, less []int32 } // nodes
 
 func newSaver(r *rounding) *saver {
-	s := &saver{rounding: r}
+	s := &saver{r: r}
 	s.group()
-	vertices := len(r.nodes) + len(r.queues) + len(s.levels)
+	vertices := len(r.p.nodes) + len(r.p.queues) + len(s.levels)
 	s.cost, s.parent = make([]int32, vertices), make([]int32, vertices)
 	for i := range s.parent {
 		s.parent[i] = None
@@ -382,12 +382,12 @@ func (s *saver) group() {
 		less int64 // 1: as full as it is now, 0: with one more
 	}
 	var ends []end
-	for node := range int32(len(s.nodes)) {
-		if s.atNode[node] < s.atNode[node+1] {
+	for node := range int32(len(s.r.p.nodes)) {
+		if s.r.atNode[node] < s.r.atNode[node+1] {
 			ends = append(ends, end{node, 0}, end{node, 1})
 		}
 	}
-	by := func(a, b end) int { return s.costs(a.node, a.less, b.node, b.less) }
+	by := func(a, b end) int { return s.r.p.costs(a.node, a.less, b.node, b.less) }
 	slices.SortStableFunc(ends, by)
 	for i, e := range ends {
 		if i == 0 || by(ends[i-1], e) != 0 {
@@ -413,21 +413,21 @@ func (s *saver) lower(vertex int, cost, parent int32) bool {
 // relax follows each edge once, and reports whether a way has become cheaper.
 func (s *saver) relax() bool {
 	cheaper := false
-	for q := range s.queues {
-		vertex := len(s.nodes) + q
-		for i := s.first[q]; i < s.first[q+1]; i++ {
-			if f := &s.fractions[i]; f.up && s.lower(vertex, s.cost[f.node]-int32(f.moves), int32(i)) {
+	for q := range s.r.p.queues {
+		vertex := len(s.r.p.nodes) + q
+		for i := s.r.first[q]; i < s.r.first[q+1]; i++ {
+			if f := &s.r.fractions[i]; f.up && s.lower(vertex, s.cost[f.node]-int32(f.moves), int32(i)) {
 				cheaper = true
 			}
 		}
-		for i := s.first[q]; i < s.first[q+1]; i++ {
-			if f := &s.fractions[i]; !f.up && s.lower(int(f.node), s.cost[vertex]+int32(f.moves), int32(i)) {
+		for i := s.r.first[q]; i < s.r.first[q+1]; i++ {
+			if f := &s.r.fractions[i]; !f.up && s.lower(int(f.node), s.cost[vertex]+int32(f.moves), int32(i)) {
 				cheaper = true
 			}
 		}
 	}
 	for k, l := range s.levels {
-		vertex := len(s.nodes) + len(s.queues) + k
+		vertex := len(s.r.p.nodes) + len(s.r.p.queues) + k
 		for _, node := range l.more {
 			cheaper = s.lower(vertex, s.cost[node], node) || cheaper
 		}
@@ -441,17 +441,17 @@ func (s *saver) relax() bool {
 // before returns the vertex that the cheapest way known comes from.
 func (s *saver) before(vertex int) int {
 	parent := s.parent[vertex]
-	switch queues, levels := len(s.nodes), len(s.nodes)+len(s.queues); {
+	switch queues, levels := len(s.r.p.nodes), len(s.r.p.nodes)+len(s.r.p.queues); {
 	case parent == None:
 		return -1
 	case vertex >= levels:
 		return int(parent) // a node
 	case vertex >= queues:
-		return int(s.fractions[parent].node)
+		return int(s.r.fractions[parent].node)
 	case parent < None:
 		return levels + int(-2-parent)
 	default:
-		return queues + int(s.fractions[parent].queue)
+		return queues + int(s.r.fractions[parent].queue)
 	}
 }
 
@@ -474,18 +474,18 @@ func (s *saver) cancel() int {
 
 // turn exchanges along the cycle through a vertex.
 func (s *saver) turn(start int) {
-	queues, levels := len(s.nodes), len(s.nodes)+len(s.queues)
+	queues, levels := len(s.r.p.nodes), len(s.r.p.nodes)+len(s.r.p.queues)
 	for vertex := start; ; {
 		parent := s.parent[vertex]
 		switch {
 		case vertex >= levels:
-			s.totals[parent]++
+			s.r.p.totals[parent]++
 		case vertex >= queues:
-			s.fractions[parent].up = false
+			s.r.fractions[parent].up = false
 		case parent < None:
-			s.totals[vertex]--
+			s.r.p.totals[vertex]--
 		default:
-			s.fractions[parent].up = true
+			s.r.fractions[parent].up = true
 		}
 		if vertex = s.before(vertex); vertex == start {
 			return

@@ -3,6 +3,7 @@ package main
 // What the tests are run with. Redis's part of the promises is seen on one server.
 var (
 	single  = []string{"./queue", "-run", "TestSingle|TestPushInParts|TestLostReplies"}
+	shared  = []string{"./queue", "-run", "TestShared|TestPopsShare|TestLostSharedPop"}
 	keeper  = []string{"./node/internal/lease"}
 	runner  = []string{"./node/internal/runner"}
 	owner   = []string{"./node/internal/claims"}
@@ -38,9 +39,27 @@ var mutations = []mutation{
 		new: "if number < last then\n",
 	},
 	{
+		name: "shared pop does not look at the fence", promise: "I1",
+		file: "lua/pop_each.lua", test: shared,
+		old: "if is[1] ~= instance or is[2] ~= ARGV[p + 1] or is[3] then return 'x' end",
+		new: "if is[1] ~= instance then return 'x' end",
+	},
+	{
+		name: "repeated shared pop takes another flight", promise: "I1, I2",
+		file: "lua/pop_each.lua", test: shared,
+		old: "if tonumber(number) ~= tonumber(is[4] or 0) + 1 then return 'x' end",
+		new: "if tonumber(number) > tonumber(is[4] or 0) + 1 then return 'x' end",
+	},
+	{
+		name: "shared ack forgets what was pushed meanwhile", promise: "I2",
+		file: "lua/pop_each.lua", test: shared,
+		old: "not quiet and parked_key or nil",
+		new: "nil",
+	},
+	{
 		name: "lease is not looked at before a call", promise: "I1",
 		file: "node/internal/runner/watchdog.go", test: runner,
-		old: "if !r.process.MayWork() {",
+		old: "if !c.process.MayWork() {",
 		new: "if false {",
 	},
 	{
@@ -75,27 +94,27 @@ var mutations = []mutation{
 	},
 	{
 		name: "batch that was not started is not put back", promise: "I2",
-		file: "node/internal/runner/runner.go", test: runner,
-		old: "	r.buffer = append([]flight{{batch.Flight, batch.Jobs}}, r.buffer...)\n",
+		file: "node/internal/runner/flights.go", test: runner,
+		old: "	f.waiting = append([]flight{{batch.Flight, batch.Jobs}}, f.waiting...)\n",
 		new: "",
 	},
 	{
 		name: "answer counts for a batch that was not read", promise: "I2",
 		file: "node/handler/child_unix.go", test: child,
-		old: "if left, err := unread(c.in); err != nil || writeErr != nil || left > 0 {",
-		new: "if left, err := unread(c.in); err != nil || writeErr != nil || left < 0 {",
+		old: "	if err := c.quiet(\"before it had read its batch\"); err != nil {\n		return err, nil\n	}\n",
+		new: "",
 	},
 	{
 		name: "recovered jobs go behind later ones", promise: "I3",
 		file: "lua/lib/recover.lua", test: single,
-		old: "redis.call('LPUSH', suspect and KEYS[7] or KEYS[3], id)",
-		new: "redis.call('RPUSH', suspect and KEYS[7] or KEYS[3], id)",
+		old: "redis.call('LPUSH', suspect and KEY.suspects or KEY.ready, id)",
+		new: "redis.call('RPUSH', suspect and KEY.suspects or KEY.ready, id)",
 	},
 	{
 		name: "recovered job forgets what was parked", promise: "I2, I3",
 		file: "lua/lib/recover.lua", test: single,
-		old: "  if parked then redis.call('HDEL', KEYS[5], id) end\n  return record\n",
-		new: "  if parked then redis.call('HDEL', KEYS[5], id) end\n  return pack(job)\n",
+		old: "  if parked then redis.call('HDEL', KEY.parked, id) end\n  return record\n",
+		new: "  if parked then redis.call('HDEL', KEY.parked, id) end\n  return pack(job)\n",
 	},
 	{
 		name: "default scores do not rise", promise: "I3",
@@ -122,15 +141,15 @@ var mutations = []mutation{
 		new: "job.err, failed = err, failed + 1",
 	},
 	{
-		name: "crash beside others counts", promise: "quarantine blames none but the last",
+		name: "crash too many before a burial", promise: "an id that kills its process ends in the morgue",
 		file: "lua/lib/judge.lua", test: single,
-		old: "  if crashes and alone then\n",
-		new: "  if crashes then\n",
+		old: "    if max_crashes > 0 and crashes >= max_crashes and",
+		new: "    if max_crashes > 0 and crashes > max_crashes and",
 	},
 	{
 		name: "expired lease is revived", promise: "I1",
-		file: "lua/lease.lua", test: []string{"./queue", "-run", "Lease|TestSingle"},
-		old: "if redis.call('PEXPIRE', KEYS[1], ARGV[2]) == 0 then return 0 end\n",
+		file: "lua/lease.lua", test: []string{"./queue", "-run", "TestOutOfMemory|TestSingle"},
+		old: "if redis.call('PEXPIRE', KEY.lease, ARGV[2]) == 0 then return 0 end\n",
 		new: "",
 	},
 	{

@@ -14,8 +14,8 @@ import (
 // Refusal answers a request that is refused.
 type Refusal = func(w http.ResponseWriter, status int, detail string)
 
-// Config says who may do what. All fields but Names are required; of Tokens and Certificates, the zero
-// value asks for none.
+// Config says who may do what. All fields but Names are required; of Tokens and Certificates, the
+// zero value asks for none.
 type Config struct {
 	Tokens       Tokens
 	Certificates bool                     // a verified client certificate is wanted, but for [Probe]
@@ -74,7 +74,7 @@ func (g *Guard) access(r *http.Request) access {
 		if of, known := owner(g.tokens, token); known {
 			return access{role: of.role}
 		}
-		return access{role: Anonymous} // not the cookie's: whoever names a token means it
+		return access{role: Anonymous} // not the cookie's: the token that is named counts
 	}
 	return g.pages.sessions.access(r)
 }
@@ -82,8 +82,8 @@ func (g *Guard) access(r *http.Request) access {
 // verified reports whether the client has shown a certificate of the configured CA.
 func verified(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
 
-// Wrap passes on the requests that are allowed. Where neither a token nor a certificate is asked for,
-// those under names of other sites are refused.
+// Wrap passes on the requests that are allowed. Where neither a token nor a certificate is asked
+// for, those under names of other sites are refused.
 func (g *Guard) Wrap(next http.Handler) http.Handler {
 	if g.open() {
 		return g.withOwnNames(next)
@@ -155,9 +155,9 @@ func wantsPage(r *http.Request) bool {
 // ForPeople reports whether a path is that of a page.
 func ForPeople(path string) bool { return !strings.HasPrefix(path, "/api/") || path == "/api/v1/" }
 
-// withOwnNames refuses requests under the name of another site. Such a site can have its name
-// lead to the node, on loopback or in a network that the browser's host reaches (DNS rebinding); to
-// a browser it and the node are one site then, and its page may read answers and send changes. Where
+// withOwnNames refuses requests under the name of another site. Such a site can have its name lead
+// to the node, on loopback or in a network that the browser's host reaches (DNS rebinding); to a
+// browser it and the node are one site then, and its page may read answers and send changes. Where
 // tokens or certificates are asked for it has neither, so this is for nodes that ask for neither.
 func (g *Guard) withOwnNames(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -119,7 +119,7 @@ func (p *loginPages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.SetCookie(w, cookie(r, "", -1))
 		http.Redirect(w, r, loginPath, http.StatusSeeOther)
 	case r.URL.Path == loginPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		p.show(w, http.StatusOK, local(r.URL.Query().Get("next")), "")
+		p.show(w, http.StatusOK, nextPath(r.URL.Query().Get("next")), "")
 	default:
 		allow := map[string]string{loginPath: "GET, HEAD, POST", logoutPath: "POST"}[r.URL.Path]
 		w.Header().Set("Allow", allow)
@@ -130,7 +130,7 @@ func (p *loginPages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // login gives a session for a token. Whatever is wrong with one, the answer is the same.
 func (p *loginPages) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, loginLimit)
-	next := local(r.PostFormValue("next"))
+	next := nextPath(r.PostFormValue("next"))
 	if !p.attempts.take(sourceOf(r)) {
 		w.Header().Set("Retry-After", "1")
 		p.show(w, http.StatusTooManyRequests, next, "Too many attempts at once. Wait a second and try again.")
@@ -166,27 +166,35 @@ func (p *loginPages) show(w http.ResponseWriter, status int, next, problem strin
 	_, _ = w.Write(out.Bytes())
 }
 
-// loginFor is the login page that leads on to where somebody wanted to go.
+// loginFor is the login page that leads on to the page that was asked for.
 func loginFor(to *url.URL) string {
-	if next := local(to.RequestURI()); next != "/" {
+	if next := nextPath(to.RequestURI()); next != "/" {
 		return loginPath + "?next=" + url.QueryEscape(next)
 	}
 	return loginPath
 }
 
-// local is a path of this node, as it is; "/" for whatever else it may be, so that
-// nobody can make the login page lead elsewhere.
-func local(next string) string {
+// nextPath is LocalPath for what the login page leads on to: a long one is not carried along.
+func nextPath(next string) string {
+	if len(next) > nextLimit {
+		return "/"
+	}
+	return LocalPath(next)
+}
+
+// LocalPath is a path of this node, as it is; "/" for all else, so that no page can be made to lead
+// elsewhere.
+func LocalPath(next string) string {
 	u, err := url.Parse(next)
-	if err != nil || len(next) > nextLimit || u.Scheme != "" || u.Host != "" || u.User != nil ||
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil ||
 		!strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\t\r\n") {
 		return "/"
 	}
 	return next
 }
 
-// attempts bounds how often a login may be tried: from one address, so that nobody keeps others out, and in
-// total.
+// attempts bounds how often a login may be tried: from one address, so that one client does not
+// keep the others out, and in total.
 type attempts struct {
 	now func() time.Time
 
@@ -235,7 +243,8 @@ func (b *bucket) fill(now time.Time, rate float64) {
 	b.last = now
 }
 
-// sourceOf is the address that a request came from; of IPv6 the network, of which anybody has many addresses.
+// sourceOf is the address that a request came from; of IPv6 the network, as one client has many
+// addresses of it.
 func sourceOf(r *http.Request) string {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

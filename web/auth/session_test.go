@@ -24,7 +24,7 @@ func TestNextIsLocal(t *testing.T) {
 		"https:/evil.example": "/", "javascript:alert(1)": "/", "/\t/evil.example": "/", "/a\r\nSet-Cookie: x=y": "/", "/%zz": "/",
 		"/" + strings.Repeat("a", nextLimit): "/",
 	} {
-		if got := local(next); got != want {
+		if got := nextPath(next); got != want {
 			t.Errorf("%q: got %q, want %q", next, got, want)
 		}
 	}

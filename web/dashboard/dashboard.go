@@ -18,7 +18,7 @@ type Dashboard struct {
 	cfg     web.Config
 	source  redisSource
 	sampler *sampler
-	pages   *templates
+	pages   templates
 	streams chan struct{} // a slot per stream of events
 	assets  string        // version of the files below /static/
 	mux     *http.ServeMux
@@ -41,7 +41,7 @@ func newDashboard(n web.Node, cfg web.Config) (*Dashboard, error) {
 	return d, nil
 }
 
-// Run reads the figures that the pages show, more often while somebody looks, until ctx
+// Run reads the figures that the pages show, more often while they are watched, until ctx
 // ends. It must be called once; streams of events end with it.
 func (d *Dashboard) Run(ctx context.Context) error { return d.sampler.run(ctx) }
 
@@ -57,20 +57,22 @@ const (
 // routes are all pages there are. Nothing that is read by GET changes anything.
 func (d *Dashboard) routes() {
 	get := func(path string, load func(*http.Request) (view, error)) { d.mux.Handle("GET "+path, d.page(load)) }
-	get("/{$}", d.overviewPage)
 	get("/queues/{q}", d.queuePage)
 	for _, kind := range listKinds() {
 		get("/queues/{q}/"+kind.path, d.listPage(kind))
 	}
 	get("/queues/{q}/errors", d.errorsPage)
 	get("/queues/{q}/job", d.jobPage)
-	get("/shards", d.shardsPage)
-	get("/nodes", d.nodesPage)
 	get("/plan", d.planPage)
 	get("/redis", d.redisPage)
 	get(resultPath, d.resultPage)
+	get("/search", d.searchPage)
 	get("/", d.nowhere)
-	d.mux.HandleFunc("GET /search", d.search)
+	for _, p := range d.livePages() {
+		get(p.pattern, func(r *http.Request) (view, error) {
+			return p.view(d.sampler.await(r.Context(), "", p.enough), accessOf(r))
+		})
+	}
 	d.mux.HandleFunc("GET /static/{file}", d.static)
 	d.mux.HandleFunc("GET /events", d.events)
 	d.mux.HandleFunc("POST "+confirmPath, d.confirm)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -21,30 +22,39 @@ const streamBeat = 15 * time.Second
 
 // livePage makes a page from a snapshot alone: no stream asks Redis for anything.
 type livePage struct {
-	regions []string // templates of the page that are kept live
-	focus   string   // the queue it is about
-	view    func(*snapshot, visit) (view, error)
+	pattern string               // of its path
+	regions []string             // templates of the page that are kept live
+	focus   string               // the queue it is about
+	enough  func(*snapshot) bool // what the page waits for a moment to have
+	view    func(*snapshot, access) (view, error)
 }
 
-// visit is who asks for what: snapshots are shared by all, buttons are not.
-type visit struct {
+// livePages are those of the whole cluster; besides there is one for each queue.
+func (d *Dashboard) livePages() []livePage {
+	return []livePage{
+		{pattern: "/{$}", regions: []string{"totals", "queues"}, enough: figured, view: d.overviewView},
+		{pattern: "/shards", regions: []string{"map"}, enough: figured, view: d.shardsView},
+		{pattern: "/nodes", regions: []string{"nodes"}, enough: recent, view: d.nodesView},
+	}
+}
+
+// access is the page that is asked for, and whether the sender of the request may change something:
+// a snapshot is shared by all.
+type access struct {
 	*url.URL
-	acts bool // the visitor may change something
+	mayChange bool
 }
 
-func visitOf(r *http.Request) visit { return visit{r.URL, auth.MayChange(r)} }
+func accessOf(r *http.Request) access { return access{r.URL, auth.MayChange(r)} }
 
 func liveURL(u *url.URL) string { return "/events" + query("of", u.RequestURI()) }
 
 // liveOf finds the page whose stream is asked for.
 func (d *Dashboard) liveOf(u *url.URL) (livePage, bool) {
-	switch u.Path {
-	case "/":
-		return livePage{regions: []string{"totals", "queues"}, view: d.overviewView}, true
-	case "/shards":
-		return livePage{regions: []string{"map"}, view: d.shardsView}, true
-	case "/nodes":
-		return livePage{regions: []string{"nodes"}, view: d.nodesView}, true
+	for _, p := range d.livePages() {
+		if strings.TrimSuffix(p.pattern, "{$}") == u.Path {
+			return p, true
+		}
 	}
 	name, ok := strings.CutPrefix(u.Path, "/queues/")
 	if !ok || queue.CheckName("queue", name) != nil {
@@ -62,7 +72,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		page, ok = d.liveOf(u)
 	}
 	if !ok {
-		d.fail(w, r, refuse(http.StatusNotFound, "of: want the path of a page that is live, like of=/."))
+		d.fail(w, r, web.NewProblem(http.StatusNotFound, "of: want the path of a page that is live, like of=/."))
 		return
 	}
 	select {
@@ -70,17 +80,17 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		defer func() { <-d.streams }()
 	default:
 		w.Header().Set("Retry-After", "30")
-		d.fail(w, r, refuse(http.StatusServiceUnavailable, "%d pages are live already: reload this one by hand.", maxStreams))
+		d.fail(w, r, web.NewProblem(http.StatusServiceUnavailable, "%d pages are live already: reload this one by hand.", maxStreams))
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
-	d.stream(r, page, visit{u, auth.MayChange(r)}, &eventWriter{w: w, control: http.NewResponseController(w), sent: map[string]string{}})
+	d.stream(r, page, access{u, auth.MayChange(r)}, &eventWriter{w: w, control: http.NewResponseController(w), sent: map[string]string{}})
 }
 
 // stream writes until the client goes, its session or the node ends, or the client no longer
 // takes what it is sent.
-func (d *Dashboard) stream(r *http.Request, page livePage, v visit, out *eventWriter) {
+func (d *Dashboard) stream(r *http.Request, page livePage, v access, out *eventWriter) {
 	beat := time.NewTicker(streamBeat)
 	defer beat.Stop()
 	for !over(r) {
@@ -109,14 +119,14 @@ func over(r *http.Request) bool {
 	return !end.IsZero() && !time.Now().Before(end)
 }
 
-func (d *Dashboard) sendParts(page livePage, now *snapshot, by visit, out *eventWriter) error {
+func (d *Dashboard) sendParts(page livePage, now *snapshot, by access, out *eventWriter) error {
 	v, err := page.view(now, by)
 	if err != nil {
 		return err
 	}
 	for _, region := range page.regions {
 		var part bytes.Buffer
-		if err := d.pages.byName[v.Page].ExecuteTemplate(&part, region, v.Body); err != nil {
+		if err := d.pages[v.Page].ExecuteTemplate(&part, region, v.Body); err != nil {
 			d.cfg.Log.Error("part of a page not made", "page", v.Page, "part", region, "err", err)
 			return err
 		}

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"bufio"
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -63,7 +62,7 @@ func TestEventsKeepAPageLive(t *testing.T) {
 			t.Errorf("got event %q first, want %q", name, want)
 		}
 	}
-	must(t, w.client.Pause(ctx, "mail"))
+	must(t, w.client.Registry().Pause(ctx, "mail"))
 	for {
 		if name, data := nextEvent(t, lines); name == "figures" && strings.Contains(data, "This queue is paused") {
 			break
@@ -102,25 +101,6 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
-func TestStreamsEndWithTheNode(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	pages, err := newDashboard(w.pages.node, w.pages.cfg)
-	must(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	go func() { _ = pages.Run(ctx) }()
-	server := httptest.NewServer(pages)
-	t.Cleanup(server.Close)
-	answer := listen(t, t.Context(), server.URL, "/")
-	stop()
-	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
-		t.Errorf("got %v, want the end of the stream", err)
-	}
-	if len(pages.streams) != 0 {
-		t.Errorf("got %d slots taken after the end, want 0", len(pages.streams))
-	}
-}
-
 // A stream ends with the session that opened it, which cannot open another one then.
 func TestStreamsEndWithTheSession(t *testing.T) {
 	t.Parallel()
@@ -149,6 +129,9 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 		}
 		if took := time.Since(began); took < life || took > life+streamBeat {
 			t.Errorf("got the end of the stream after %s, want it after the session's %s", took, life)
+		}
+		if n := len(w.pages.streams); n != 0 {
+			t.Errorf("got %d slots taken after the end, want 0", n)
 		}
 		if again := ask(session); again.Code != http.StatusUnauthorized {
 			t.Errorf("got %d when it was opened again, want 401", again.Code)

@@ -30,8 +30,8 @@ func count(n int) string {
 	return sign + text
 }
 
-// failures is how often a job failed in a row, by its retry count: the first failure has cost no retry yet. A crash of
-// its process is an attempt that failed, and no failure of the job.
+// failures is how often a job failed in a row, by its retry count: the first failure has cost no
+// retry yet. A crash of its process is an attempt that failed, and no failure of the job.
 func failures(retryCount int) int { return retryCount + 1 }
 
 // plural is "1 job", "2 jobs".

@@ -16,8 +16,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/internal/clip"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -27,12 +29,12 @@ type jobBody struct {
 	ID       string
 	Shard    int
 	Found    bool
-	Job      queue.Listed
+	Job      browse.Listed
 	Reason   status.Why
 	Payloads []payloadLine
 	Hidden   int // payloads that are not shown
 	Bytes    int
-	Attempts []queue.Attempt
+	Attempts []browse.Attempt
 	Actions  []action
 	API      string
 	Back     string
@@ -56,7 +58,7 @@ func (b jobBody) Due() (d time.Duration, ok bool) {
 func (b jobBody) Forgotten() int {
 	remembered := 0
 	for _, a := range b.Attempts {
-		if a.Verdict == queue.AttemptFailed || a.Verdict == queue.AttemptExhausted {
+		if a.Verdict == browse.AttemptFailed || a.Verdict == browse.AttemptExhausted {
 			remembered++
 		}
 	}
@@ -69,7 +71,7 @@ func askedID(values url.Values) (string, error) {
 		return idOf(values.Get("key"))
 	}
 	if values.Get("id") == "" {
-		return "", refuse(http.StatusBadRequest, "No id is named: want ?id=17.")
+		return "", web.NewProblem(http.StatusBadRequest, "No id is named: want ?id=17.")
 	}
 	return values.Get("id"), nil
 }
@@ -84,13 +86,13 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	b := jobBody{Queue: q.Name, ID: id, Shard: q.Of(id).Index, Back: jobLink(q.Name, id)}
-	if b.Job, b.Found, err = q.Job(r.Context(), id); err != nil {
+	if b.Job, b.Found, err = browse.Of(q).Job(r.Context(), id); err != nil {
 		return view{}, err
 	}
-	if b.Reason, err = d.node.Why(r.Context(), q, id); err != nil {
+	if b.Reason, err = d.node.Cluster().Why(r.Context(), q, id); err != nil {
 		return view{}, err
 	}
-	if b.Attempts, err = q.Attempts(r.Context(), id); err != nil {
+	if b.Attempts, err = browse.Of(q).Attempts(r.Context(), id); err != nil {
 		return view{}, err
 	}
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
@@ -104,7 +106,7 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 	return v, nil
 }
 
-func (b *jobBody) fill(acts bool) {
+func (b *jobBody) fill(mayChange bool) {
 	for i, p := range b.Job.Payloads {
 		b.Bytes += len(p.Data)
 		if i < shownPayloads {
@@ -113,37 +115,32 @@ func (b *jobBody) fill(acts bool) {
 	}
 	b.Hidden = len(b.Job.Payloads) - len(b.Payloads)
 	b.API = "/api/v1/queues/" + url.PathEscape(b.Queue) + "/jobs?id=" + url.QueryEscape(b.ID)
-	if b.Found && acts {
+	if b.Found && mayChange {
 		b.Actions = buttonsFor(b.Job.State)
 	}
 }
 
-// search goes to the page of an id. Without a queue it looks into all of them.
-func (d *Dashboard) search(w http.ResponseWriter, r *http.Request) {
+// searchPage goes to the page of an id. Without a queue it looks into all of them.
+func (d *Dashboard) searchPage(r *http.Request) (view, error) {
 	name, id := r.URL.Query().Get("queue"), r.URL.Query().Get("id")
 	if id == "" {
-		d.fail(w, r, refuse(http.StatusBadRequest, "No id is named: want ?id=17."))
-		return
+		return view{}, web.NewProblem(http.StatusBadRequest, "No id is named: want ?id=17.")
 	}
-	if name != "" {
-		http.Redirect(w, r, jobLink(name, id), http.StatusSeeOther)
-		return
-	}
-	found, err := d.find(r.Context(), id)
-	switch {
-	case err != nil:
-		d.fail(w, r, err)
-	case len(found) == 1:
-		http.Redirect(w, r, jobLink(found[0].Queue, id), http.StatusSeeOther)
-	default:
-		d.page(func(*http.Request) (view, error) {
+	if name == "" {
+		found, err := d.find(r.Context(), id)
+		if err != nil {
+			return view{}, err
+		}
+		if len(found) != 1 {
 			v := view{Page: "found", Title: showID(id), Nav: "/", Body: foundBody{ID: id, Jobs: found}}
 			if len(found) == 0 {
 				v.Status = http.StatusNotFound
 			}
 			return v, nil
-		})(w, r)
+		}
+		name = found[0].Queue
 	}
+	return view{Redirect: jobLink(name, id)}, nil
 }
 
 // foundBody is the page of an id that is in several queues, or in none.
@@ -154,7 +151,7 @@ type foundBody struct {
 
 type foundJob struct {
 	Queue string
-	State queue.State
+	State browse.State
 }
 
 // searchedQueues bounds the queues that a search without a queue looks into: each is a round trip.
@@ -162,19 +159,19 @@ const searchedQueues = 1000
 
 // find looks for an id in every queue.
 func (d *Dashboard) find(ctx context.Context, id string) (found []foundJob, err error) {
-	entries, err := d.client.Registry(ctx)
+	entries, err := d.client.Registry().Entries(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if len(entries) > searchedQueues {
-		return nil, refuse(http.StatusBadRequest, "There are %d queues, at most %d are searched: name the queue of the id.", len(entries), searchedQueues)
+		return nil, web.NewProblem(http.StatusBadRequest, "There are %d queues, at most %d are searched: name the queue of the id.", len(entries), searchedQueues)
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		q, err := d.client.Queue(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		job, ok, err := q.Job(ctx, id)
+		job, ok, err := browse.Of(q).Job(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -194,7 +191,7 @@ func keyOf(id string) string { return base64.RawURLEncoding.EncodeToString([]byt
 func idOf(key string) (string, error) {
 	id, err := base64.RawURLEncoding.DecodeString(key)
 	if err != nil || len(id) == 0 || len(id) > lowkiq.MaxIDBytes {
-		return "", refuse(http.StatusBadRequest, "%.40q names no id: want its base64 (URL alphabet, without padding).", key)
+		return "", web.NewProblem(http.StatusBadRequest, "%.40q names no id: want its base64 (URL alphabet, without padding).", key)
 	}
 	return string(id), nil
 }
@@ -247,13 +244,13 @@ func textOf(data []byte) payloadText {
 		p.Text = base64.StdEncoding.EncodeToString(data[:min(len(data), shownPayloadBytes)])
 		return p
 	}
-	text := string(data)
+	whole := string(data)
 	var pretty bytes.Buffer
 	if len(data) <= 1<<20 && json.Indent(&pretty, data, "", "  ") == nil {
-		p.Form, text = "JSON", pretty.String()
+		p.Form, whole = "JSON", pretty.String()
 	}
-	p.Text = cutText(text, shownPayloadBytes)
-	p.Cut = len(p.Text) < len(text)
+	p.Text = clip.Text(whole, shownPayloadBytes)
+	p.Cut = len(p.Text) < len(whole)
 	return p
 }
 
@@ -262,17 +259,6 @@ func isText(data []byte) bool {
 	return utf8.Valid(data) && bytes.IndexFunc(data, func(r rune) bool {
 		return unicode.IsControl(r) && r != '\n' && r != '\t' && r != '\r'
 	}) < 0
-}
-
-// cutText shortens text to at most n bytes, between two characters.
-func cutText(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n]
 }
 
 // beginning is the start of a payload in one line.
@@ -285,9 +271,9 @@ func beginning(data []byte, n int) string {
 		head = head[:len(head)-1]
 	}
 	if !isText(head) {
-		return cutText("base64 "+base64.StdEncoding.EncodeToString(head), n) + "…"
+		return clip.Text("base64 "+base64.StdEncoding.EncodeToString(head), n) + "…"
 	}
-	line := cutText(strings.Join(strings.Fields(string(head)), " "), n)
+	line := clip.Text(strings.Join(strings.Fields(string(head)), " "), n)
 	if len(line) < len(data) && len(data) > n {
 		line += "…"
 	}

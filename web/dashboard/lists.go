@@ -3,7 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math"
 	"net/http"
 	"net/url"
@@ -12,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/clip"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
@@ -77,15 +78,15 @@ type listBody struct {
 func (b *listBody) HasStates() bool { return len(b.States) > 1 }
 
 // NoKind reports whether jobs without an error are asked for.
-func (b *listBody) NoKind() bool { return b.Kind == queue.NoKind }
+func (b *listBody) NoKind() bool { return b.Kind == browse.NoKind }
 
 // listRow is a job of a list.
 type listRow struct {
-	queue.Listed
+	browse.Listed
 	Now     time.Time
 	Preview string
 	Summary string // of the error
-	Node    string // that has it, of a job in flight; "" = nobody: its shard's owner is gone
+	Node    string // that has it, of a job in flight; "": its shard has no owner now
 }
 
 // holders notes on rows of jobs in flight which node has each: the owner of its shard.
@@ -112,15 +113,13 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 		if err != nil {
 			return view{}, err
 		}
-		b := bodyOf(kind, q.Name, visitOf(r))
+		b := bodyOf(kind, q.Name, accessOf(r))
 		asked, err := b.query(r.URL.Query())
 		if err != nil {
 			return view{}, err
 		}
-		page, err := q.Page(r.Context(), asked)
-		if errors.Is(err, queue.ErrQuery) {
-			return view{}, refuse(http.StatusBadRequest, "%v", err)
-		}
+		b.Reverse = asked.Reverse
+		page, err := browse.Of(q).Page(r.Context(), asked)
 		if err != nil {
 			return view{}, err
 		}
@@ -142,21 +141,21 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 func (d *Dashboard) queue(r *http.Request) (*queue.Queue, error) {
 	name := r.PathValue("q")
 	if err := queue.CheckName("queue", name); err != nil {
-		return nil, refuse(http.StatusNotFound, "There is no such queue: %v.", err)
+		return nil, web.NewProblem(http.StatusNotFound, "There is no such queue: %v.", err)
 	}
 	return d.client.Queue(r.Context(), name)
 }
 
-func bodyOf(kind listKind, name string, by visit) *listBody {
+func bodyOf(kind listKind, name string, by access) *listBody {
 	v := by.Query()
 	b := &listBody{
 		listKind: kind, Queue: name, Tabs: tabs{name, kind.path}, Back: by.RequestURI(),
 		State: cmp.Or(v.Get("state"), kind.States[0].Value), By: cmp.Or(v.Get("by"), kind.Orders[0].Value),
-		From: v.Get("from"), To: v.Get("to"), Kind: v.Get("kind"), Reverse: v.Get("reverse") != "",
+		From: v.Get("from"), To: v.Get("to"), Kind: v.Get("kind"),
 		Limits: []int{25, 50, 100, 200}, Limit: 50,
 	}
-	if by.acts {
-		b.Some, b.All = buttonsFor(queue.State(kind.States[0].Value)), buttons(kind.all...)
+	if by.mayChange {
+		b.Some, b.All = buttonsFor(browse.State(kind.States[0].Value)), buttons(kind.all...)
 	}
 	if n, err := strconv.Atoi(v.Get("limit")); err == nil && slices.Contains(b.Limits, n) {
 		b.Limit = n
@@ -166,14 +165,14 @@ func bodyOf(kind listKind, name string, by visit) *listBody {
 
 // query is what package queue is asked: what the API would be, but numbers of retries are of
 // failures here, and a limit is one of those offered.
-func (b *listBody) query(values url.Values) (queue.Query, error) {
+func (b *listBody) query(values url.Values) (browse.Query, error) {
 	values.Del("limit")
-	if b.By == string(queue.ByRetries) {
+	if b.By == string(browse.ByRetries) {
 		for _, field := range []string{"from", "to"} {
-			if text := values.Get(field); text != "" {
-				n, err := strconv.Atoi(text)
+			if number := values.Get(field); number != "" {
+				n, err := strconv.Atoi(number)
 				if err != nil || n < 0 || n > math.MaxInt32 {
-					return queue.Query{}, refuse(http.StatusBadRequest, "%s: got %.40q, want how often a job failed, like 3.", field, text)
+					return browse.Query{}, web.NewProblem(http.StatusBadRequest, "%s: got %.40q, want how often a job failed, like 3.", field, number)
 				}
 				values.Set(field, strconv.Itoa(n-1))
 			}
@@ -181,19 +180,15 @@ func (b *listBody) query(values url.Values) (queue.Query, error) {
 	}
 	lists := web.Lists{Limit: b.Limit}
 	for _, c := range b.States {
-		lists.States = append(lists.States, queue.State(c.Value))
+		lists.States = append(lists.States, browse.State(c.Value))
 	}
 	for _, c := range b.Orders {
-		lists.Orders = append(lists.Orders, queue.Order(c.Value))
+		lists.Orders = append(lists.Orders, browse.Order(c.Value))
 	}
-	q, err := lists.Query(values)
-	if err != nil {
-		return q, refuse(http.StatusBadRequest, "%v.", err)
-	}
-	return q, nil
+	return lists.Query(values)
 }
 
-func (b *listBody) fill(page queue.Page, now time.Time, u *url.URL) {
+func (b *listBody) fill(page browse.Page, now time.Time, u *url.URL) {
 	for _, job := range page.Jobs {
 		b.Rows = append(b.Rows, listRow{Listed: job, Now: now, Preview: previewOf(job), Summary: summaryLine(job.Error)})
 	}
@@ -218,7 +213,7 @@ func (b *listBody) fill(page queue.Page, now time.Time, u *url.URL) {
 const previewBytes = 120
 
 // previewOf is the beginning of a job's first payload.
-func previewOf(job queue.Listed) string {
+func previewOf(job browse.Listed) string {
 	if len(job.Payloads) == 0 {
 		return ""
 	}
@@ -227,13 +222,13 @@ func previewOf(job queue.Listed) string {
 
 // summaryLine is an error in one line: its first and its last, which is what matters of a
 // stack trace.
-func summaryLine(text string) string {
-	first, rest, more := strings.Cut(strings.TrimSpace(text), "\n")
+func summaryLine(message string) string {
+	first, rest, more := strings.Cut(strings.TrimSpace(message), "\n")
 	if !more {
-		return cutText(first, errorBytes)
+		return clip.Text(first, errorBytes)
 	}
 	last := rest[strings.LastIndexByte(rest, '\n')+1:]
-	return cutText(first, errorBytes) + " … " + cutText(strings.TrimSpace(last), errorBytes)
+	return clip.Text(first, errorBytes) + " … " + clip.Text(strings.TrimSpace(last), errorBytes)
 }
 
 // errorBytes is how much of a line of an error a list shows.
@@ -244,7 +239,7 @@ type errorsBody struct {
 	Queue  string
 	Tabs   tabs
 	Places []errorPlace
-	Recent []queue.Attempt
+	Recent []browse.Attempt
 	Now    time.Time
 	Back   string
 }
@@ -256,12 +251,12 @@ type errorPlace struct {
 	State string // the list's state, if it has several
 	Time  string // heading of the time
 	None  string // stands for an empty kind
-	queue.ErrorGroups
-	Action *action // nil: not by this visitor
+	browse.ErrorGroups
+	Action *action // nil: not offered
 }
 
 // asked is the kind as a query and a form name it: an empty one would mean any.
-func asked(kind string) string { return cmp.Or(kind, queue.NoKind) }
+func asked(kind string) string { return cmp.Or(kind, browse.NoKind) }
 
 // recentAttempts is how many attempts the page lists.
 const recentAttempts = 30
@@ -273,15 +268,15 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 	}
 	b := errorsBody{Queue: q.Name, Tabs: tabs{q.Name, "errors"}, Back: r.URL.RequestURI()}
 	for _, place := range []struct {
-		state                       queue.State
+		state                       browse.State
 		title, path, of, time, none string
 		action                      string
 	}{
-		{queue.Failed, "Failed", "jobs", "failed", "Latest due", "no error", "run-failed"},
-		{queue.Waiting, "Blocked", "blocked", "", "Newest", "no error", "unblock-all"},
-		{queue.Dead, "In the morgue", "morgue", "", "Newest", "no error: buried by hand", "requeue-all"},
+		{browse.StateFailed, "Failed", "jobs", "failed", "Latest due", "no error", "run-failed"},
+		{browse.StateBlocked, "Blocked", "blocked", "", "Newest", "no error", "unblock-all"},
+		{browse.StateMorgue, "In the morgue", "morgue", "", "Newest", "no error: buried by hand", "requeue-all"},
 	} {
-		groups, err := q.Errors(r.Context(), place.state)
+		groups, err := browse.Of(q).Errors(r.Context(), place.state)
 		if err != nil {
 			return view{}, err
 		}
@@ -291,7 +286,7 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 		}
 		b.Places = append(b.Places, one)
 	}
-	if b.Recent, err = q.RecentAttempts(r.Context(), recentAttempts); err != nil {
+	if b.Recent, err = browse.Of(q).RecentAttempts(r.Context(), recentAttempts); err != nil {
 		return view{}, err
 	}
 	if b.Now, err = d.client.Time(r.Context()); err != nil {

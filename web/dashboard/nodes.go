@@ -7,18 +7,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // nodesBody is the page of the nodes.
 type nodesBody struct {
-	Status status.Status
-	Voters int
-	Nodes  []nodeRow
-	Gossip bool // the answering node gossips
-	Now    time.Time
-	Acts   bool // the visitor may drain
+	Status    status.Status
+	Voters    int
+	Nodes     []nodeRow
+	Gossip    bool // the answering node gossips
+	Now       time.Time
+	MayChange bool // the page offers to drain
 }
 
 // nodeRow is one instance, by its lease and by gossip.
@@ -27,7 +27,7 @@ type nodeRow struct {
 	Leased bool
 	Leader bool
 	Member *status.Member // nil: gossip does not know it
-	Action *action        // drain, or its undoing; nil: not now, or not by this visitor
+	Action *action        // drain, or its undoing; nil: not now, or not offered
 }
 
 // Link is where the node's own pages are, "" if it does not say.
@@ -38,12 +38,8 @@ func (n nodeRow) Link() string {
 	return ""
 }
 
-func (d *Dashboard) nodesPage(r *http.Request) (view, error) {
-	return d.nodesView(d.sampler.await(r.Context(), "", recent), visitOf(r))
-}
-
-func (d *Dashboard) nodesView(s *snapshot, v visit) (view, error) {
-	b := nodesBody{Status: s.Status, Nodes: nodeRows(s, v.acts), Gossip: len(s.Members) > 0, Now: s.At, Acts: v.acts}
+func (d *Dashboard) nodesView(s *snapshot, v access) (view, error) {
+	b := nodesBody{Status: s.Status, Nodes: nodeRows(s, v.mayChange), Gossip: len(s.Members) > 0, Now: s.At, MayChange: v.mayChange}
 	for _, n := range b.Nodes {
 		if n.Voter {
 			b.Voters++
@@ -53,7 +49,7 @@ func (d *Dashboard) nodesView(s *snapshot, v visit) (view, error) {
 }
 
 // nodeRows joins leases and gossip: who is known to only one of them is shown as well.
-func nodeRows(s *snapshot, acts bool) []nodeRow {
+func nodeRows(s *snapshot, mayChange bool) []nodeRow {
 	var rows []nodeRow
 	known := map[string]bool{}
 	for _, n := range s.Status.Nodes {
@@ -63,7 +59,7 @@ func nodeRows(s *snapshot, acts bool) []nodeRow {
 				row.Member = &s.Members[i]
 			}
 		}
-		if row.Leased && acts {
+		if row.Leased && mayChange {
 			name := "drain"
 			if n.State == status.Draining {
 				name = "undrain"
@@ -113,7 +109,10 @@ func (d *Dashboard) planPage(r *http.Request) (view, error) {
 		}
 	}
 	v := view{Page: "plan", Title: "Plan", Nav: "/plan"}
-	add, remove, err := namesOf(b.Add, b.Remove)
+	for field, list := range values { // people write spaces, too
+		values.Set(field, strings.Join(strings.FieldsFunc(list[0], func(r rune) bool { return r == ',' || r == ' ' }), ","))
+	}
+	add, remove, err := web.PlanQuery(values)
 	if err == nil && b.Asked {
 		err = d.dryRun(r, &b, add, remove)
 	}
@@ -129,23 +128,9 @@ func (d *Dashboard) planPage(r *http.Request) (view, error) {
 }
 
 func (d *Dashboard) dryRun(r *http.Request, b *planBody, add, remove []string) error {
-	moves, err := d.node.Plan(r.Context(), add, remove)
+	moves, err := d.node.Cluster().Plan(r.Context(), add, remove)
 	b.Total, b.Flows, b.Moves = len(moves), flowsOf(moves), moves[:min(len(moves), shownMoves)]
 	return err
-}
-
-// namesOf reads two lists of names with commas or spaces between them.
-func namesOf(lists ...string) (add, remove []string, err error) {
-	var read [2][]string
-	for i, list := range lists {
-		read[i] = strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
-		for _, name := range read[i] {
-			if err := queue.CheckName("node", name); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
-	return read[0], read[1], nil
 }
 
 func flowsOf(moves []status.Move) []flow {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // rowsPerPage is how many queues a page shows.
@@ -60,11 +62,7 @@ func sortings() []sorting {
 	}
 }
 
-func (d *Dashboard) overviewPage(r *http.Request) (view, error) {
-	return d.overviewView(d.sampler.await(r.Context(), "", figured), visitOf(r))
-}
-
-func (d *Dashboard) overviewView(s *snapshot, v visit) (view, error) {
+func (d *Dashboard) overviewView(s *snapshot, v access) (view, error) {
 	values := v.Query()
 	b := overviewBody{
 		Cluster: clusterOf(s), Totals: s.totals(), Chart: chartOf(s.Samples, s.At), Now: s.At,
@@ -72,7 +70,7 @@ func (d *Dashboard) overviewView(s *snapshot, v visit) (view, error) {
 	}
 	rows, ok := sortedQueues(s.Queues, b.Filter, b.Sort)
 	if !ok {
-		return view{}, refuse(http.StatusBadRequest, "Queues are not sorted by %.40q.", b.Sort)
+		return view{}, web.NewProblem(http.StatusBadRequest, "Queues are not sorted by %.40q.", b.Sort)
 	}
 	for _, one := range sortings() {
 		b.Sorts = append(b.Sorts, sortLink{one.title, "/" + query("q", b.Filter, "sort", one.key), one.key == b.Sort})

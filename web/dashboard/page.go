@@ -13,9 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -23,9 +21,9 @@ import (
 var templateFiles embed.FS
 
 // templates has the layout filled with each page, by the name of its file.
-type templates struct{ byName map[string]*template.Template }
+type templates map[string]*template.Template
 
-func parseTemplates() (*templates, error) {
+func parseTemplates() (templates, error) {
 	shell, err := template.New("layout.html").Funcs(functions()).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html")
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
@@ -34,7 +32,7 @@ func parseTemplates() (*templates, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: %w", err)
 	}
-	all := &templates{byName: map[string]*template.Template{}}
+	all := templates{}
 	for _, name := range names {
 		base := strings.TrimSuffix(path.Base(name), ".html")
 		if base == "layout" || base == "parts" {
@@ -44,13 +42,15 @@ func parseTemplates() (*templates, error) {
 		if err != nil {
 			return nil, fmt.Errorf("dashboard: page %s: %w", base, err)
 		}
-		all.byName[base] = page
+		all[base] = page
 	}
 	return all, nil
 }
 
 // view is a page to be shown.
 type view struct {
+	Redirect string // where to go instead
+
 	Page   string // the template's name
 	Title  string
 	Nav    string // path of the entry in the navigation that is marked
@@ -65,20 +65,20 @@ type view struct {
 
 // shell is what stands around every page.
 type shell struct {
-	Cluster string
-	Version string
-	Session bool // there is a session to end
-	Acts    bool // the visitor may change something
-	Assets  string
-	Nav     []navEntry
-	Trouble string // why figures are not read now
+	Cluster   string
+	Version   string
+	Session   bool // there is a session to end
+	MayChange bool // the page offers what changes something
+	Assets    string
+	Nav       []navEntry
+	Trouble   string // why figures are not read now
 }
 
 type navEntry struct{ Path, Name string }
 
 func (d *Dashboard) shell(r *http.Request) shell {
 	s := shell{
-		Cluster: d.client.Cluster(), Version: d.cfg.Version, Session: !auth.SessionEnd(r).IsZero(), Acts: auth.MayChange(r), Assets: d.assets,
+		Cluster: d.client.Cluster(), Version: d.cfg.Version, Session: !auth.SessionEnd(r).IsZero(), MayChange: auth.MayChange(r), Assets: d.assets,
 		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {"/redis", "Redis"}},
 	}
 	if now := d.sampler.peek(); now.Err != nil {
@@ -96,17 +96,21 @@ func (d *Dashboard) page(load func(*http.Request) (view, error)) http.HandlerFun
 		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
 		defer cancel()
 		v, err := load(r.WithContext(ctx))
-		if err != nil {
-			v = d.failure(r, err)
+		switch {
+		case err != nil:
+			d.fail(w, r, err)
+		case v.Redirect != "":
+			http.Redirect(w, r, v.Redirect, http.StatusSeeOther)
+		default:
+			d.show(w, r, v)
 		}
-		d.show(w, r, v)
 	}
 }
 
 func (d *Dashboard) show(w http.ResponseWriter, r *http.Request, v view) {
 	v.Shell, v.Exact = d.shell(r), r.URL.Path == v.Nav
 	var out bytes.Buffer
-	if err := d.pages.byName[v.Page].Execute(&out, v); err != nil {
+	if err := d.pages[v.Page].Execute(&out, v); err != nil {
 		d.cfg.Log.Error("page not made", "page", v.Page, "err", err)
 		http.Error(w, "this page could not be made: "+err.Error(), http.StatusInternalServerError)
 		return
@@ -130,36 +134,21 @@ type problem struct {
 	Advice  string
 }
 
-// refusal is an error of what was asked for, with its status.
-type refusal struct {
-	status int
-	text   string
-}
-
-func (e *refusal) Error() string { return e.text }
-
-func refuse(status int, format string, args ...any) error {
-	return &refusal{status, fmt.Sprintf(format, args...)}
-}
-
 // failure is the page that tells of an error.
 func (d *Dashboard) failure(r *http.Request, err error) view {
-	code, p := http.StatusInternalServerError, problem{Heading: "This did not work", Detail: d.explain(err)}
-	var own *refusal
+	code, p := web.ProblemOf(err).Status, problem{Heading: "This cannot be shown", Detail: d.explain(err)}
+	var own *web.Problem
 	switch {
-	case errors.As(err, &own):
-		code, p.Heading = own.status, "This cannot be shown"
-		if code == http.StatusNotFound {
-			p.Heading = "Nothing is here"
-		}
-	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode):
-		code, p.Heading = http.StatusNotFound, "Nothing is here"
-	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard):
-		code, p.Heading = http.StatusConflict, "This is not possible now"
-	case away(err):
-		code, p.Heading = http.StatusServiceUnavailable, "Redis cannot be reached"
+	case code == http.StatusNotFound:
+		p.Heading = "Nothing is here"
+	case errors.As(err, &own), code == http.StatusBadRequest:
+	case code == http.StatusConflict:
+		p.Heading = "This is not possible now"
+	case code == http.StatusServiceUnavailable:
+		p.Heading = "Redis cannot be reached"
 		p.Advice = "Jobs are safe where they are. Nodes go on by themselves once Redis answers; reload this page then."
 	default:
+		p.Heading = "This did not work"
 		d.cfg.Log.Error("page failed", "path", r.URL.Path, "err", err)
 	}
 	return view{Page: "problem", Title: p.Heading, Nav: r.URL.Path, Status: code, Body: p}
@@ -167,7 +156,7 @@ func (d *Dashboard) failure(r *http.Request, err error) view {
 
 // away reports whether it was Redis that did not answer.
 func away(err error) bool {
-	return queue.Transient(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return web.ProblemOf(err).Status == http.StatusServiceUnavailable
 }
 
 func (d *Dashboard) explain(err error) string {
@@ -184,9 +173,9 @@ func (d *Dashboard) wrongMethod(w http.ResponseWriter, r *http.Request) {
 		allow, advice = "POST", " It belongs to a button: go back to the page that has it. Nothing was changed."
 	}
 	w.Header().Set("Allow", allow)
-	d.fail(w, r, refuse(http.StatusMethodNotAllowed, "%s is not possible at %s: %s is.%s", r.Method, r.URL.Path, allow, advice))
+	d.fail(w, r, web.NewProblem(http.StatusMethodNotAllowed, "%s is not possible at %s: %s is.%s", r.Method, r.URL.Path, allow, advice))
 }
 
 func (d *Dashboard) nowhere(r *http.Request) (view, error) {
-	return view{}, refuse(http.StatusNotFound, "Nothing is at %s.", r.URL.Path)
+	return view{}, web.NewProblem(http.StatusNotFound, "Nothing is at %s.", r.URL.Path)
 }

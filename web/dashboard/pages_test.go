@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -121,7 +122,7 @@ func TestPagesOfAnEmptyQueue(t *testing.T) {
 func TestHostileText(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	_, err := w.orders.Kill(t.Context(), "", "r2")
+	_, err := browse.Of(w.orders).Bury(t.Context(), "", "r2")
 	must(t, err)
 	for _, target := range []string{
 		"/queues/orders/jobs", jobLink("orders", hostile), "/queues/orders/jobs?kind=" + url.QueryEscape(hostile),
@@ -173,15 +174,6 @@ func TestPagesGoThroughAList(t *testing.T) {
 	}
 }
 
-func TestSearchGoesToTheJob(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	answer := w.get("/search?queue=orders&id=" + url.QueryEscape("a b/c"))
-	if got, want := answer.Header().Get("Location"), "/queues/orders/job?id=a+b%2Fc"; answer.Code != http.StatusSeeOther || got != want {
-		t.Errorf("got %d to %q, want 303 to %q", answer.Code, got, want)
-	}
-}
-
 func TestLogOutIsForSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -228,9 +220,9 @@ func TestWrongMethods(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct{ method, target, allow string }{
 		{http.MethodPost, "/nodes", "GET, HEAD"}, {http.MethodPost, "/no/such/page", "GET, HEAD"}, {http.MethodDelete, "/queues/orders", "GET, HEAD"},
-		{http.MethodPut, "/events", "GET, HEAD"}, {http.MethodGet, "/confirm", "POST"}, {http.MethodPut, "/do", "POST"},
+		{http.MethodPut, "/events", "GET, HEAD"}, {http.MethodGet, "/confirm", "POST"}, {http.MethodPut, "/do", "POST"}, {http.MethodGet, "/do", "POST"},
 	} {
-		answer := w.do(httptest.NewRequest(c.method, c.target, nil))
+		answer := w.do(httptest.NewRequest(c.method, c.target+"?do=delete-all-dead&queue=orders", nil))
 		expect(t, answer, 405, c.method+" is not possible at "+c.target)
 		if got := answer.Header().Get("Allow"); got != c.allow {
 			t.Errorf("%s %s: got Allow %q, want %q", c.method, c.target, got, c.allow)
@@ -242,13 +234,15 @@ func TestWrongMethods(t *testing.T) {
 	}
 }
 
-// An id is found without its queue; one that several have is a choice.
-func TestSearchInAllQueues(t *testing.T) {
+// An id is found with and without its queue; one that several have is a choice.
+func TestSearch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	answer := w.get("/search?id=f1")
-	if got := answer.Header().Get("Location"); answer.Code != http.StatusSeeOther || got != jobLink("orders", "f1") {
-		t.Errorf("got %d to %q, want the page of the id in orders", answer.Code, got)
+	for asked, want := range map[string]string{"queue=orders&id=a+b%2Fc": "/queues/orders/job?id=a+b%2Fc", "id=f1": jobLink("orders", "f1")} {
+		answer := w.get("/search?" + asked)
+		if got := answer.Header().Get("Location"); answer.Code != http.StatusSeeOther || got != want {
+			t.Errorf("%s: got %d to %q, want 303 to %q", asked, answer.Code, got, want)
+		}
 	}
 	for _, name := range []string{"orders", "mail"} {
 		if _, err := w.client.Push(t.Context(), name, lowkiq.Push{ID: "both"}); err != nil {

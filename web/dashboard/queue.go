@@ -7,6 +7,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/web"
 )
 
 // shardsPerPage is how many shards a table shows.
@@ -52,28 +53,28 @@ func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 		}
 		s = d.sampler.learn(fresh)
 	}
-	return d.queueView(s, visitOf(r))
+	return d.queueView(s, accessOf(r))
 }
 
 func unknownQueue(name string, err error) error {
 	if err == lowkiq.ErrUnknownQueue {
-		return refuse(http.StatusNotFound, "There is no queue %q: it has never been registered in this cluster.", name)
+		return web.NewProblem(http.StatusNotFound, "There is no queue %q: it has never been registered in this cluster.", name)
 	}
 	return err
 }
 
-func (d *Dashboard) queueView(s *snapshot, v visit) (view, error) {
+func (d *Dashboard) queueView(s *snapshot, v access) (view, error) {
 	name := strings.TrimPrefix(v.Path, "/queues/")
 	f := s.queue(name)
 	if f == nil {
-		return view{}, refuse(http.StatusNotFound, "There is no queue %q.", name)
+		return view{}, web.NewProblem(http.StatusNotFound, "There is no queue %q.", name)
 	}
 	b := queueBody{figures: f, Read: !f.At.IsZero(), Tabs: tabs{name, ""}, Owners: ownersOf(f.Shards), Now: f.Sum.Now}
 	b.Pager = pagerOf(v.URL, v.Query().Get("page"), len(f.Shards), shardsPerPage)
 	for i := b.Pager.From; i < b.Pager.To; i++ {
 		b.Rows = append(b.Rows, shardRow{i, f.Shards[i], nodeOf(f.Shards[i].Owner.Instance)})
 	}
-	if v.acts {
+	if v.mayChange {
 		first := "pause"
 		if f.Entry.Paused {
 			first = "resume"
@@ -91,7 +92,7 @@ func nodeOf(instance string) string {
 	return instance
 }
 
-// ownersOf counts shards by owner, in order of the owners' names; "" is nobody.
+// ownersOf counts shards by owner, in order of the owners' names; "" is none.
 func ownersOf(shards []shardFigures) []ownerCount {
 	counts := map[string]int{}
 	for _, s := range shards {

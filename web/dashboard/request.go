@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -17,7 +18,7 @@ import (
 // action is something a person may do, and a button: an action on jobs, or a switch of a queue or
 // a node.
 type action struct {
-	*queue.Action
+	*browse.Action
 	paused *bool // of a switch of a queue: what it sets
 	drain  *bool // of a switch of a node
 }
@@ -25,20 +26,20 @@ type action struct {
 func switches() []action {
 	yes, no := true, false
 	return []action{
-		{paused: &yes, Action: &queue.Action{Name: "pause", Label: "Pause", Done: "is paused. Nodes see it with their next lease renewal, within a second or two.",
+		{paused: &yes, Action: &browse.Action{Name: "pause", Label: "Pause", Done: "is paused. Nodes see it with their next lease renewal, within a second or two.",
 			About: "No node takes jobs of this queue until it is resumed. Pushes are taken all the while; what is in flight is finished."}},
-		{paused: &no, Action: &queue.Action{Name: "resume", Label: "Resume", Done: "goes on. Nodes see it with their next lease renewal, within a second or two.",
+		{paused: &no, Action: &browse.Action{Name: "resume", Label: "Resume", Done: "goes on. Nodes see it with their next lease renewal, within a second or two.",
 			About: "Nodes take jobs of this queue again."}},
-		{drain: &yes, Action: &queue.Action{Name: "drain", Label: "Drain", Done: "heard it, and gives its shards away.",
+		{drain: &yes, Action: &browse.Action{Name: "drain", Label: "Drain", Done: "heard it, and gives its shards away.",
 			About: "The node finishes what is in flight and gives its shards to the others. It stays up, empty, until this is undone or its process ends."}},
-		{drain: &no, Action: &queue.Action{Name: "undrain", Label: "Undo drain", Done: "heard it, and may own shards again.",
+		{drain: &no, Action: &browse.Action{Name: "undrain", Label: "Undo drain", Done: "heard it, and may own shards again.",
 			About: "The node may own shards again."}},
 	}
 }
 
 func actions() []action {
 	all := switches()
-	for _, a := range queue.Actions() {
+	for _, a := range browse.Actions() {
 		all = append(all, action{Action: a})
 	}
 	return all
@@ -49,7 +50,7 @@ func actionNamed(name string) (action, bool) {
 	all := actions()
 	i := slices.IndexFunc(all, func(a action) bool { return a.Name == name })
 	if i < 0 {
-		return action{Action: &queue.Action{}}, false
+		return action{Action: &browse.Action{}}, false
 	}
 	return all[i], true
 }
@@ -64,8 +65,8 @@ func buttons(names ...string) (all []action) {
 }
 
 // buttonsFor are the actions on a job of a state; "" is any that waits, but for blocked ones.
-func buttonsFor(state queue.State) (some []action) {
-	for _, a := range queue.Actions() {
+func buttonsFor(state browse.State) (some []action) {
+	for _, a := range browse.Actions() {
 		if !a.All && slices.Contains(a.States, state) {
 			some = append(some, action{Action: a})
 		}
@@ -103,9 +104,9 @@ const (
 func (d *Dashboard) request(w http.ResponseWriter, r *http.Request) (q request, err error) {
 	r.Body = http.MaxBytesReader(w, r.Body, formBytes)
 	if err := r.ParseForm(); web.Busy(err) {
-		return q, refuse(http.StatusServiceUnavailable, "Nothing was changed: %v.", err)
+		return q, web.NewProblem(http.StatusServiceUnavailable, "Nothing was changed: %v.", err)
 	} else if err != nil {
-		return q, refuse(http.StatusBadRequest, "The form cannot be read: %v.", err)
+		return q, web.NewProblem(http.StatusBadRequest, "The form cannot be read: %v.", err)
 	}
 	form := r.PostForm
 	name, keys := form.Get("do"), form["key"]
@@ -113,10 +114,10 @@ func (d *Dashboard) request(w http.ResponseWriter, r *http.Request) (q request, 
 		action, key, _ := strings.Cut(one, ":")
 		name, keys = action, []string{key}
 	}
-	q = request{Queue: form.Get("queue"), Node: form.Get("node"), Kind: form.Get("kind"), Back: backTo(form.Get("back")), Cursor: form.Get("cursor")}
+	q = request{Queue: form.Get("queue"), Node: form.Get("node"), Kind: form.Get("kind"), Back: auth.LocalPath(form.Get("back")), Cursor: form.Get("cursor")}
 	var ok bool
 	if q.action, ok = actionNamed(name); !ok {
-		return q, refuse(http.StatusBadRequest, "do: %.40q is nothing that can be done here.", name)
+		return q, web.NewProblem(http.StatusBadRequest, "do: %.40q is nothing that can be done here.", name)
 	}
 	q.SoFar, _ = strconv.Atoi(form.Get("sofar"))
 	if q.onIDs() {
@@ -126,32 +127,24 @@ func (d *Dashboard) request(w http.ResponseWriter, r *http.Request) (q request, 
 	}
 	if q.drain != nil {
 		if err := queue.CheckName("node", q.Node); err != nil {
-			return q, refuse(http.StatusBadRequest, "%v.", err)
+			return q, web.NewProblem(http.StatusBadRequest, "%v.", err)
 		}
 		return q, nil
 	}
 	if err := queue.CheckName("queue", q.Queue); err != nil {
-		return q, refuse(http.StatusBadRequest, "queue: %v.", err)
+		return q, web.NewProblem(http.StatusBadRequest, "queue: %v.", err)
 	}
 	q.queue, err = d.client.Queue(r.Context(), q.Queue)
 	return q, err
 }
 
-// backTo is a path of this site, whatever a form says.
-func backTo(path string) string {
-	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n") {
-		return "/"
-	}
-	return path
-}
-
 // idsOf are the ids that a form names by their keys, each once.
 func idsOf(keys []string) (ids []string, err error) {
 	if len(keys) == 0 {
-		return nil, refuse(http.StatusBadRequest, "No job is selected: go back and tick one at least.")
+		return nil, web.NewProblem(http.StatusBadRequest, "No job is selected: go back and tick one at least.")
 	}
 	if len(keys) > requestedIDs {
-		return nil, refuse(http.StatusBadRequest, "%d jobs are selected, at most %d can be.", len(keys), requestedIDs)
+		return nil, web.NewProblem(http.StatusBadRequest, "%d jobs are selected, at most %d can be.", len(keys), requestedIDs)
 	}
 	for _, key := range keys {
 		id, err := idOf(key)
@@ -178,7 +171,7 @@ func (q request) Keys() []string {
 const resultPath = "/result"
 
 // NoKind reports whether jobs without an error are meant.
-func (q request) NoKind() bool { return q.Kind == queue.NoKind }
+func (q request) NoKind() bool { return q.Kind == browse.NoKind }
 
 // confirmBody is the page that asks whether a request is meant.
 type confirmBody struct {
@@ -213,7 +206,7 @@ func (d *Dashboard) confirm(w http.ResponseWriter, r *http.Request) {
 func (d *Dashboard) count(ctx context.Context, b *confirmBody) (err error) {
 	switch {
 	case b.drain != nil:
-		known, err := d.node.Status(ctx)
+		known, err := d.node.Cluster().Status(ctx)
 		for _, n := range known.Nodes {
 			if n.Name == b.Node && n.State != status.Gone {
 				b.Jobs += n.Shards
@@ -221,11 +214,11 @@ func (d *Dashboard) count(ctx context.Context, b *confirmBody) (err error) {
 		}
 		return err
 	case b.onIDs():
-		b.Jobs, err = b.queue.Targets(ctx, b.Action, b.IDs...)
+		b.Jobs, err = browse.Of(b.queue).Targets(ctx, b.Action, b.IDs...)
 		return err
-	case b.Kind != "":
+	case b.Kind != "" && len(b.States) > 0:
 		// Of an action on several states, the last is the one whose jobs have errors.
-		groups, err := b.queue.Errors(ctx, b.States[len(b.States)-1])
+		groups, err := browse.Of(b.queue).Errors(ctx, b.States[len(b.States)-1])
 		for _, g := range groups.Groups {
 			if asked(g.Kind) == b.Kind {
 				b.Jobs = g.Jobs
@@ -236,7 +229,7 @@ func (d *Dashboard) count(ctx context.Context, b *confirmBody) (err error) {
 	}
 	stats, err := b.queue.Stats(ctx)
 	for _, state := range b.States {
-		b.Jobs += stats.In(state)
+		b.Jobs += browse.Count(stats, state)
 	}
 	if b.paused != nil {
 		b.Jobs = stats.Jobs.Total() - stats.Jobs.InFlight
@@ -272,7 +265,7 @@ func (b *confirmBody) ask() {
 // result is how a request went.
 type result struct {
 	request
-	Instance string // that heard of a drain
+	Instance string // that has got the request to drain
 	Changed  int    // jobs
 	Skipped  int    // jobs that were gone when their turn came
 	Left     int    // jobs of the list that have not been looked at; Cursor is where they begin
@@ -288,8 +281,9 @@ const (
 	actionTime = 30 * time.Second
 )
 
-// perform does what a form asks for. If it is done, the browser is sent to a page that says so, which may be
-// reloaded. If not, the answer says how far it got, and offers to go on: to send the form again does no harm then.
+// perform does what a form asks for. If it is done, the browser is sent to a page that says so,
+// which may be reloaded. If not, the answer says how far it got, and offers to go on: to send the
+// form again does no harm then.
 func (d *Dashboard) perform(w http.ResponseWriter, r *http.Request) {
 	q, err := d.request(w, r)
 	if err != nil {
@@ -315,13 +309,13 @@ func (d *Dashboard) do(ctx context.Context, q request) (res result, err error) {
 	res.request = q
 	switch {
 	case q.drain != nil:
-		res.Instance, err = d.node.Drain(ctx, q.Node, *q.drain)
+		res.Instance, err = d.node.Cluster().Drain(ctx, q.Node, *q.drain)
 	case q.paused != nil && *q.paused:
-		err = d.client.Pause(ctx, q.Queue)
+		err = d.client.Registry().Pause(ctx, q.Queue)
 	case q.paused != nil:
-		err = d.client.Resume(ctx, q.Queue)
+		err = d.client.Registry().Resume(ctx, q.Queue)
 	case q.onIDs():
-		res.Changed, err = q.queue.Apply(ctx, q.Action, q.IDs...)
+		res.Changed, err = browse.Of(q.queue).Apply(ctx, q.Action, q.IDs...)
 		res.Skipped = len(q.IDs) - res.Changed
 	default:
 		err = res.bulk(ctx)
@@ -332,7 +326,7 @@ func (d *Dashboard) do(ctx context.Context, q request) (res result, err error) {
 // bulk works through a list until it ends or the time of one request is over.
 func (r *result) bulk(ctx context.Context) error {
 	for began := time.Now(); ; {
-		step, err := r.queue.Bulk(ctx, r.Action, queue.Query{State: r.States[0], Kind: r.Kind, Cursor: r.Cursor})
+		step, err := browse.Of(r.queue).Bulk(ctx, r.Action, browse.Query{State: r.States[0], Kind: r.Kind, Cursor: r.Cursor})
 		r.Changed, r.Skipped, r.Left, r.Cursor = r.Changed+step.Changed, r.Skipped+step.Skipped, step.Left, step.Next
 		if step.Next == "" || err != nil || time.Since(began) > stepsTime {
 			return err
@@ -349,9 +343,9 @@ func (d *Dashboard) resultPage(r *http.Request) (view, error) {
 	v := r.URL.Query()
 	a, ok := actionNamed(v.Get("done"))
 	if !ok {
-		return view{}, refuse(http.StatusNotFound, "done: %.40q is nothing that can be done here.", v.Get("done"))
+		return view{}, web.NewProblem(http.StatusNotFound, "done: %.40q is nothing that can be done here.", v.Get("done"))
 	}
-	res := result{request: request{action: a, Queue: v.Get("queue"), Node: v.Get("node"), Back: backTo(v.Get("back"))}, Instance: v.Get("instance")}
+	res := result{request: request{action: a, Queue: v.Get("queue"), Node: v.Get("node"), Back: auth.LocalPath(v.Get("back"))}, Instance: v.Get("instance")}
 	res.Changed, _ = strconv.Atoi(v.Get("changed"))
 	res.Skipped, _ = strconv.Atoi(v.Get("skipped"))
 	return res.view(), nil

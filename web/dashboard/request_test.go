@@ -10,13 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // stateOf is where an id is, "" if it is nowhere.
-func (w *world) stateOf(id string) queue.State {
+func (w *world) stateOf(id string) browse.State {
 	w.t.Helper()
-	found, ok, err := w.orders.Job(w.t.Context(), id)
+	found, ok, err := browse.Of(w.orders).Job(w.t.Context(), id)
 	must(w.t, err)
 	if !ok {
 		return ""
@@ -42,28 +42,28 @@ func TestButtonsOnJobs(t *testing.T) {
 		action, kind string
 		ids          []string
 		id           string // one of those that change
-		before       queue.State
-		after        queue.State
+		before       browse.State
+		after        browse.State
 		question     string
 		result       string
 	}{
-		{"run-now", "", []string{"s1", "f1"}, "s1", queue.Scheduled, queue.Ready, "Run now: 2 jobs of queue orders?", "2 jobs made due now"},
-		{"kill", "", []string{"r1"}, "r1", queue.Ready, queue.Dead, "Kill: 1 job of queue orders?", "1 job sent to the morgue"},
-		{"delete", "", []string{"r1", "r2", "gone"}, "r2", queue.Ready, "", "Delete: 2 jobs of queue orders?", "2 jobs deleted"},
-		{"unblock", "", []string{"b1"}, "b1", queue.Waiting, queue.Ready, "Requeue: 1 job of queue orders?", "1 job requeued"},
-		{"skip", "", []string{"b1"}, "b1", queue.Waiting, queue.Dead, "Skip oldest: 1 job", "1 job skipped"},
-		{"bury", "", []string{"b1"}, "b1", queue.Waiting, queue.Dead, "Bury: 1 job", "1 job buried"},
-		{"requeue", "", []string{"d1", "d2"}, "d1", queue.Dead, queue.Ready, "Requeue: 2 jobs", "2 jobs requeued"},
-		{"delete-dead", "", []string{"d1"}, "d1", queue.Dead, "", "Delete: 1 job", "1 job deleted"},
-		{"run-all", "", nil, "f2", queue.Retrying, queue.Ready, "Run all now: 3 jobs", "3 jobs made due now"},
-		{"run-failed", "no stock for #", nil, "f1", queue.Retrying, queue.Ready, "Run all failed now: 1 job", "1 job made due now"},
-		{"kill-failed", "", nil, "f1", queue.Retrying, queue.Dead, "Kill all failed: 2 jobs", "2 jobs sent to the morgue"},
-		{"delete-failed", "", nil, "f1", queue.Retrying, "", "Delete all failed: 2 jobs", "2 jobs deleted"},
-		{"unblock-all", "", nil, "b1", queue.Waiting, queue.Ready, "Requeue all: 1 job", "1 job requeued"},
-		{"requeue-all", "", nil, "d2", queue.Dead, queue.Ready, "Requeue all: 3 jobs", "3 jobs requeued"},
-		{"requeue-all", stock, nil, "d3", queue.Dead, queue.Ready, "Requeue all: 2 jobs", "2 jobs requeued"},
-		{"requeue-all", queue.NoKind, nil, "d2", queue.Dead, queue.Ready, "Requeue all: 1 job of", "1 job requeued"},
-		{"delete-all-dead", "", nil, "d1", queue.Dead, "", "Delete all: 3 jobs", "3 jobs deleted"},
+		{"run-now", "", []string{"s1", "f1"}, "s1", browse.StateScheduled, browse.StateReady, "Run now: 2 jobs of queue orders?", "2 jobs made due now"},
+		{"kill", "", []string{"r1"}, "r1", browse.StateReady, browse.StateMorgue, "Kill: 1 job of queue orders?", "1 job sent to the morgue"},
+		{"delete", "", []string{"r1", "r2", "gone"}, "r2", browse.StateReady, "", "Delete: 2 jobs of queue orders?", "2 jobs deleted"},
+		{"unblock", "", []string{"b1"}, "b1", browse.StateBlocked, browse.StateReady, "Requeue: 1 job of queue orders?", "1 job requeued"},
+		{"skip", "", []string{"b1"}, "b1", browse.StateBlocked, browse.StateMorgue, "Skip oldest: 1 job", "1 job skipped"},
+		{"bury", "", []string{"b1"}, "b1", browse.StateBlocked, browse.StateMorgue, "Bury: 1 job", "1 job buried"},
+		{"requeue", "", []string{"d1", "d2"}, "d1", browse.StateMorgue, browse.StateReady, "Requeue: 2 jobs", "2 jobs requeued"},
+		{"delete-dead", "", []string{"d1"}, "d1", browse.StateMorgue, "", "Delete: 1 job", "1 job deleted"},
+		{"run-all", "", nil, "f2", browse.StateRetry, browse.StateReady, "Run all now: 3 jobs", "3 jobs made due now"},
+		{"run-failed", "no stock for #", nil, "f1", browse.StateRetry, browse.StateReady, "Run all failed now: 1 job", "1 job made due now"},
+		{"kill-failed", "", nil, "f1", browse.StateRetry, browse.StateMorgue, "Kill all failed: 2 jobs", "2 jobs sent to the morgue"},
+		{"delete-failed", "", nil, "f1", browse.StateRetry, "", "Delete all failed: 2 jobs", "2 jobs deleted"},
+		{"unblock-all", "", nil, "b1", browse.StateBlocked, browse.StateReady, "Requeue all: 1 job", "1 job requeued"},
+		{"requeue-all", "", nil, "d2", browse.StateMorgue, browse.StateReady, "Requeue all: 3 jobs", "3 jobs requeued"},
+		{"requeue-all", stock, nil, "d3", browse.StateMorgue, browse.StateReady, "Requeue all: 2 jobs", "2 jobs requeued"},
+		{"requeue-all", browse.NoKind, nil, "d2", browse.StateMorgue, browse.StateReady, "Requeue all: 1 job of", "1 job requeued"},
+		{"delete-all-dead", "", nil, "d1", browse.StateMorgue, "", "Delete all: 3 jobs", "3 jobs deleted"},
 	} {
 		t.Run(c.action+c.kind, func(t *testing.T) {
 			t.Parallel()
@@ -93,29 +93,23 @@ func TestButtonsOnJobs(t *testing.T) {
 	}
 }
 
-// A job whose next attempt is due has failed all the same: buttons, list and errors mean it too.
+// A job whose next attempt is due has failed all the same: figures, lists, errors and buttons mean
+// it too.
 func TestFailedAndDue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	if n, err := w.orders.RunNow(t.Context(), "f2"); n != 1 || err != nil {
-		t.Fatalf("got %d made due, %v; want 1", n, err)
+	n, err := browse.Of(w.orders).RunNow(t.Context(), "f1", "f2")
+	if n != 2 || err != nil {
+		t.Fatalf("run now: got %d, %v, want 2", n, err)
 	}
-	if got := w.stateOf("f2"); got != queue.Ready {
-		t.Fatalf("got f2 in state %q, want ready", got)
-	}
+	w.settle("orders")
+	const link = `href="/queues/orders/jobs?state=%s"%s>%d</a>`
+	expect(t, w.get("/"), 200, fmt.Sprintf(link, "failed", ` class="warn"`, 2))
+	expect(t, w.get("/queues/orders"), 200, fmt.Sprintf(link, "failed", "", 2), fmt.Sprintf(link, "retry", "", 0))
 	expect(t, w.get("/queues/orders/jobs?state=failed"), 200, ">f1</a>", ">f2</a>")
-	groups, err := w.orders.Errors(t.Context(), queue.Failed)
-	must(t, err)
-	if n := len(groups.Groups); n != 2 || groups.Examined != 2 || !groups.All {
-		t.Errorf("got %+v, want the errors of two jobs", groups)
-	}
 	expect(t, w.get("/queues/orders/errors"), 200, "no price", "no stock")
+	expect(t, w.post("/confirm", "do", "kill-failed", "queue", "orders", "back", "/queues/orders"), 200, "Kill all failed: 2 jobs of queue orders?")
 	expect(t, w.follow(w.post("/do", "do", "kill-failed", "queue", "orders", "back", "/")), 200, "2 jobs sent to the morgue")
-	for _, id := range []string{"f1", "f2"} {
-		if got := w.stateOf(id); got != queue.Dead {
-			t.Errorf("got %s in state %q, want it in the morgue", id, got)
-		}
-	}
 }
 
 // Every action has its words, a name of its own, and a row above if it is about jobs.
@@ -137,7 +131,7 @@ func TestRowButton(t *testing.T) {
 	id := "\xff\n"
 	expect(t, w.post("/confirm", "one", "kill:"+keyOf(id), "queue", "orders"), 200, "Kill: 1 job", `&#34;\xff\n&#34;`)
 	expect(t, w.follow(w.post("/do", "do", "kill", "key", keyOf(id), "queue", "orders")), 200, "1 job sent")
-	if got := w.stateOf(id); got != queue.Dead {
+	if got := w.stateOf(id); got != browse.StateMorgue {
 		t.Errorf("got %q, want it in the morgue", got)
 	}
 }
@@ -147,7 +141,7 @@ func TestHonestAboutWhatIsGone(t *testing.T) {
 	w := newWorld(t).fill()
 	form := []string{"do", "requeue", "queue", "orders", "key", keyOf("d1"), "key", keyOf("d2"), "key", keyOf("x"), "key", keyOf("d1")}
 	expect(t, w.post("/confirm", form...), 200, "Requeue: 2 jobs", "Of the 3 that were selected, 1 are no longer there")
-	_, err := w.orders.DeleteDead(t.Context(), "d2")
+	_, err := browse.Of(w.orders).Delete(t.Context(), browse.StateMorgue, "d2")
 	must(t, err)
 	expect(t, w.follow(w.post("/do", form...)), 200, "1 job requeued", "2 jobs were not changed")
 	expect(t, w.post("/confirm", form...), 200, "There is nothing to do")
@@ -207,7 +201,7 @@ func TestPauseAndResume(t *testing.T) {
 	} {
 		expect(t, w.post("/confirm", "do", c.action, "queue", "orders"), 200, c.question)
 		expect(t, w.follow(w.post("/do", "do", c.action, "queue", "orders")), 200, c.result)
-		entries, err := w.client.Registry(t.Context())
+		entries, err := w.client.Registry().Entries(t.Context())
 		must(t, err)
 		if got := entries["orders"].Paused; got != c.paused {
 			t.Errorf("%s: got paused %t, want %t", c.action, got, c.paused)
@@ -271,29 +265,17 @@ func TestImpossibleRequests(t *testing.T) {
 	}
 }
 
-// Nothing is changed by GET.
-func TestGetChangesNothing(t *testing.T) {
+// TestSwitchWithAKind: what is no action on jobs has no kinds.
+func TestSwitchWithAKind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	for _, path := range []string{"/do", "/confirm"} {
-		answer := w.get(path + "?do=delete-all-dead&queue=orders")
-		expect(t, answer, 405, "GET is not possible at "+path, "Nothing was changed")
-		if got := answer.Header().Get("Allow"); got != http.MethodPost {
-			t.Errorf("GET %s: got Allow %q, want POST", path, got)
-		}
-	}
-	if got := w.stateOf("d1"); got != queue.Dead {
-		t.Errorf("got d1 in state %q, want it untouched", got)
-	}
+	expect(t, w.post("/confirm", "do", "pause", "queue", "orders", "kind", "x"), 200, "Pause")
 }
 
-func TestBackTo(t *testing.T) {
+// TestBackIsKeptWhateverItsLength: a page's cursor may have kilobytes.
+func TestBackIsKeptWhateverItsLength(t *testing.T) {
 	t.Parallel()
-	for path, want := range map[string]string{
-		"/queues/orders?x=1": "/queues/orders?x=1", "": "/", "//example.com": "/", "https://example.com": "/", `/\example.com`: "/", "/a\r\nb": "/",
-	} {
-		if got := backTo(path); got != want {
-			t.Errorf("%q: got %q, want %q", path, got, want)
-		}
-	}
+	w := newWorld(t).fill()
+	back := "/queues/orders/jobs?cursor=" + strings.Repeat("a", 5000)
+	expect(t, w.post("/confirm", "do", "requeue", "queue", "orders", "key", keyOf("d1"), "back", back), 200, back)
 }

@@ -54,8 +54,8 @@ func withSession(r *http.Request, session *http.Cookie) *http.Request {
 	return r
 }
 
-// acts reports whether a page, or a part of one, has anything that changes something.
-func acts(page string) bool {
+// changing reports whether a page, or a part of one, has anything that changes something.
+func changing(page string) bool {
 	for _, sign := range []string{`method="post"`, `name="do"`, `name="one"`, `name="key"`, "data-check-all", ">Do</span>"} {
 		if strings.Contains(page, sign) {
 			return true
@@ -64,7 +64,7 @@ func acts(page string) bool {
 	return false
 }
 
-// A page offers what its visitor may do, and nothing that would be refused.
+// A page offers what the sender of its request may do, and nothing that would be refused.
 func TestPagesOfferWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
@@ -84,7 +84,7 @@ func TestPagesOfferWhatIsAllowed(t *testing.T) {
 				answer := httptest.NewRecorder()
 				c.handler.ServeHTTP(answer, by(target, c.token).WithContext(t.Context()))
 				page := answer.Body.String()
-				if acts(page) != c.offers {
+				if changing(page) != c.offers {
 					t.Errorf("%s: got buttons %t, want %t; page %s", c.who, !c.offers, c.offers, page)
 				}
 				if got := strings.Contains(page, "wants the admin token"); got != (c.who == "reader") {
@@ -98,7 +98,7 @@ func TestPagesOfferWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// The live parts of a page are made from what all share, and yet for their visitor.
+// The live parts of a page are made from what all share, and yet offer what each may do.
 func TestEventsOfferWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
@@ -116,7 +116,7 @@ func TestEventsOfferWhatIsAllowed(t *testing.T) {
 			t.Cleanup(func() { _ = answer.Body.Close() })
 			lines := bufio.NewScanner(answer.Body)
 			lines.Buffer(nil, 1<<20)
-			if name, data := nextEvent(t, lines); acts(data) != c.offers || name == "trouble" {
+			if name, data := nextEvent(t, lines); changing(data) != c.offers || name == "trouble" {
 				t.Errorf("%s with %s: got buttons %t, want %t; event %s", of, c.token, !c.offers, c.offers, data)
 			}
 		}

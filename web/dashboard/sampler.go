@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -23,7 +24,7 @@ const (
 	interval     = 2 * time.Second  // between sweeps at least, and between snapshots in a long one, while watched
 	attention    = 30 * time.Second // how long a look counts as watching
 	idleInterval = 15 * time.Second // between sweeps at least while not watched: the chart has its hour then
-	idleFactor   = 200              // and that many times what one took
+	idleFactor   = 200              // and that many times what one took: half a percent of Redis's time at most
 	timingsEvery = 5 * time.Second  // nodes publish theirs every ten
 	maxFocus     = 8                // queues that are read out of turn
 	firstWait    = 150 * time.Millisecond
@@ -34,11 +35,11 @@ type source interface {
 	overview(ctx context.Context) (overview, error)
 	// stats reads shards: at most chunkShards at once.
 	stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.Stats, error)
-	timings(ctx context.Context) (map[string]queue.Timing, error)
+	timings(ctx context.Context) (map[string]browse.Timing, error)
 }
 
-// sampler reads the figures of the cluster, once for all who look, in sweeps through all shards:
-// one every 2 s while somebody looks, one every 15 s, or fewer, otherwise.
+// sampler reads the figures of the cluster, once for all pages, in sweeps through all shards:
+// one every 2 s while pages are watched, one every 15 s, or fewer, otherwise.
 type sampler struct {
 	src    source
 	wake   chan struct{} // one slot: there was a look
@@ -66,7 +67,7 @@ func newSampler(src source) *sampler {
 	}
 }
 
-// look says that somebody is looking, at one queue if it is named, and returns the newest
+// look notes that a page is watched, that of one queue if it is named, and returns the newest
 // snapshot and a channel that is closed when there is a newer one.
 func (s *sampler) look(focus string) (*snapshot, <-chan struct{}) {
 	s.mu.Lock()
@@ -89,7 +90,7 @@ func (s *sampler) peek() *snapshot {
 	return s.now
 }
 
-// recent reports whether a snapshot is as new as those of somebody who watches.
+// recent reports whether a snapshot is as new as those of pages that are watched.
 func recent(s *snapshot) bool { return time.Since(s.At) < 2*interval }
 
 // figured reports whether its figures are, too.
@@ -116,7 +117,7 @@ func (s *sampler) await(ctx context.Context, focus string, enough func(*snapshot
 	}
 }
 
-// watched reports whether somebody looks, and which queues are looked at by themselves.
+// watched reports whether pages are watched, and which queues are looked at by themselves.
 func (s *sampler) watched() (watched bool, focus []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +153,8 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// sweep reads every shard once, and says how long Redis took. While it is watched it publishes once an
-// interval, and reads the queues that are looked at by themselves then.
+// sweep reads every shard once, and says how long Redis took. While it is watched it publishes once
+// an interval, and reads the queues that are looked at by themselves then.
 func (s *sampler) sweep(ctx context.Context) (work time.Duration, err error) {
 	top, err := s.begin(ctx)
 	if err != nil {
@@ -204,7 +205,7 @@ func (s *sampler) begin(ctx context.Context) (top overview, err error) {
 		return top, err
 	}
 	top.At = at
-	var timings map[string]queue.Timing
+	var timings map[string]browse.Timing
 	if s.timed.IsZero() || time.Since(s.timed) >= timingsEvery { // this goroutine alone writes it
 		timings, _ = s.src.timings(ctx) // pages do without
 	}
@@ -275,8 +276,8 @@ func readShards(ctx context.Context, src source, entries map[string]queue.Entry,
 	return stats, took, nil
 }
 
-// put keeps the newer of two readings of a queue; s.mu is held. What a page has read itself, because a
-// person has just acted, is not taken back by a sweep that began before.
+// put keeps the newer of two readings of a queue; s.mu is held. What a page has read itself,
+// because a person has just acted, is not taken back by a sweep that began before.
 func (s *sampler) put(f *figures) {
 	if known := s.have[f.Name]; known != nil {
 		if known.At.After(f.At) {
@@ -330,20 +331,26 @@ type redisSource struct {
 }
 
 func (r redisSource) overview(ctx context.Context) (o overview, err error) {
-	if o.Status, err = r.node.Status(ctx); err != nil {
+	if o.Status, err = r.node.Cluster().Status(ctx); err != nil {
 		return o, err
 	}
-	if o.Members, err = r.node.Members(); err != nil && !errors.Is(err, status.ErrNoCluster) {
+	if o.Members, err = r.node.Cluster().Members(); err != nil && !errors.Is(err, status.ErrNoCluster) {
 		return o, err
 	}
-	if o.Owners, err = r.node.Owners(ctx); err != nil {
-		return o, err
-	}
-	if o.Handled, err = r.node.Handled(ctx); err != nil {
-		return o, err
-	}
-	o.Entries, err = r.client.Registry(ctx)
+	err = r.join(ctx, &o)
 	return o, err
+}
+
+// join reads what queues and their shards are judged by.
+func (r redisSource) join(ctx context.Context, o *overview) (err error) {
+	if o.Owners, err = r.node.Cluster().Owners(ctx); err != nil {
+		return err
+	}
+	if o.Handled, err = r.node.Cluster().Handled(ctx); err != nil {
+		return err
+	}
+	o.Entries, err = r.client.Registry().Entries(ctx)
+	return err
 }
 
 func (r redisSource) stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.Stats, error) {
@@ -361,25 +368,18 @@ func (r redisSource) stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.
 	return r.client.Stats(ctx, asked...)
 }
 
-func (r redisSource) timings(ctx context.Context) (map[string]queue.Timing, error) {
-	return r.client.Timings(ctx)
+func (r redisSource) timings(ctx context.Context) (map[string]browse.Timing, error) {
+	return browse.Timings(ctx, r.client)
 }
 
 // figures reads one queue now.
 func (r redisSource) figures(ctx context.Context, name string) (*figures, error) {
 	o := overview{At: time.Now()}
-	var err error
-	if o.Entries, err = r.client.Registry(ctx); err != nil {
+	if err := r.join(ctx, &o); err != nil {
 		return nil, err
 	}
 	if _, ok := o.Entries[name]; !ok {
 		return nil, lowkiq.ErrUnknownQueue
-	}
-	if o.Owners, err = r.node.Owners(ctx); err != nil {
-		return nil, err
-	}
-	if o.Handled, err = r.node.Handled(ctx); err != nil {
-		return nil, err
 	}
 	stats, _, err := readShards(ctx, r, o.Entries, []string{name}, 0)
 	if err != nil {

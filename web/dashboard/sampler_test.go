@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -30,7 +31,7 @@ func (f *fakeSource) overview(context.Context) (overview, error) {
 	return overview{Entries: f.entries, Owners: func(lowkiq.Shard, string) (string, status.ShardState) { return "n1", status.Owned }}, f.err
 }
 
-func (f *fakeSource) timings(context.Context) (map[string]queue.Timing, error) { return nil, nil }
+func (f *fakeSource) timings(context.Context) (map[string]browse.Timing, error) { return nil, nil }
 
 func (f *fakeSource) stats(_ context.Context, shards []lowkiq.Shard) ([]queue.Stats, error) {
 	f.mu.Lock()

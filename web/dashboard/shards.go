@@ -3,7 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,11 +48,7 @@ type mapCell struct {
 	Mark, Class, Title string
 }
 
-func (d *Dashboard) shardsPage(r *http.Request) (view, error) {
-	return d.shardsView(d.sampler.await(r.Context(), "", figured), visitOf(r))
-}
-
-func (d *Dashboard) shardsView(s *snapshot, v visit) (view, error) {
+func (d *Dashboard) shardsView(s *snapshot, v access) (view, error) {
 	values := v.Query()
 	rows, _ := sortedQueues(s.Queues, values.Get("q"), "name")
 	b := shardsBody{Filter: values.Get("q"), Read: !s.At.IsZero(), Pager: pagerOf(v.URL, values.Get("page"), len(rows), mapRows)}

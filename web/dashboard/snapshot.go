@@ -8,6 +8,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -73,7 +74,7 @@ type speed struct {
 	Wait95        float64
 }
 
-func speedOf(t queue.Timing) speed {
+func speedOf(t browse.Timing) speed {
 	s := speed{Calls: int(t.Handler.Count()), P50: t.Handler.Quantile(.5), P95: t.Handler.Quantile(.95), P99: t.Handler.Quantile(.99)}
 	if t.Wait.Count() > 0 {
 		s.Wait95 = t.Wait.Quantile(.95)

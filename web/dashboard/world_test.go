@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -66,6 +67,8 @@ type fakeNode struct {
 	web.Node // what no test asks
 	w        *world
 }
+
+func (n fakeNode) Cluster() status.Cluster { return n }
 
 func (n fakeNode) Client() *queue.Client { return n.w.client }
 
@@ -162,7 +165,7 @@ func (w *world) fill() *world {
 		queue.Burial{Flight: popped.Flight, ID: "d3", Policy: queue.Bury, RetryCount: 25, Error: "no <b>stock</b> for 19"})
 	must(w.t, err)
 	w.push(job("d2"))
-	_, err = w.orders.Kill(ctx, queue.Anywhere, "d2")
+	_, err = browse.Of(w.orders).Bury(ctx, browse.Anywhere, "d2")
 	must(w.t, err)
 	scheduled := job("s1")
 	scheduled.PerformAt = time.Unix(4102444800, 0)

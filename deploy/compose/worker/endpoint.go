@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -18,8 +18,8 @@ const maxBatch = 64 << 20
 
 // endpoint is an HTTP handler for the batches of any queue.
 type endpoint struct {
-	work    time.Duration   // how long it works on a batch
-	history *history.Writer // nil: none is written
+	work    time.Duration // how long it works on a batch
+	history *judge.Writer // nil: none is written
 }
 
 // ServeHTTP answers {"ok":true} when the batch is done, 400 to what is no batch.
@@ -46,7 +46,7 @@ func (e *endpoint) handler() lowkiq.Handler {
 	if e.history == nil {
 		return lowkiq.HandlerFunc(e.pretend)
 	}
-	return history.Wrap(e.history, lowkiq.HandlerFunc(e.pretend))
+	return judge.Wrap(e.history, lowkiq.HandlerFunc(e.pretend))
 }
 
 // pretend takes its time, and ends early when the node has given the request up.

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/node/handler"
 )
 
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // What a node posts is done, and stands in the history as it was pushed.
 func TestNodePosts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "history")
-	writer, err := history.OpenAs(file, "sample")
+	writer, err := judge.OpenAs(file, "sample")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,8 +37,8 @@ func TestNodePosts(t *testing.T) {
 	if err := node.Handle(t.Context(), batch); err != nil {
 		t.Fatalf("got %v, want the batch done", err)
 	}
-	pushed := history.PushedOf("history", lowkiq.Push{ID: "a/b.go", Score: &payload.Score, Payload: payload.Data}, 0)
-	verdict, err := history.Check(history.Config{}, func(yield func(history.Pushed) bool) { yield(pushed) }, file)
+	pushed := judge.PushedOf("history", lowkiq.Push{ID: "a/b.go", Score: &payload.Score, Payload: payload.Data}, 0)
+	verdict, err := judge.Check(judge.Config{}, func(yield func(judge.Pushed) bool) { yield(pushed) }, file)
 	if err != nil || !verdict.OK() {
 		t.Errorf("got %v, %s", err, verdict.Words())
 	}

@@ -1,6 +1,6 @@
 // Command worker is the service of the sample deployment (compose.yml): an HTTP endpoint for the
 // batches of any queue, where a user's own service would stand. It works for a moment on each batch,
-// and may write a history for the judge (package history).
+// and may write a history for the judge (package judge).
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/history"
+	"github.com/lowkiq/lowkiq/internal/judge"
 )
 
 func main() {
@@ -37,7 +37,7 @@ func serve(listen string, work time.Duration, file string) error {
 		if err != nil {
 			return err
 		}
-		if handler.history, err = history.OpenAs(file, host); err != nil {
+		if handler.history, err = judge.OpenAs(file, host); err != nil {
 			return err
 		}
 		defer handler.history.Close()

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// TestMissing: the time counts from the first look that found no lease, and starts anew if the lease is seen again, as after
-// a read that was wrong.
+// TestMissing: the time counts from the first look that found no lease, and starts anew if the
+// lease is seen again, as after a read that was wrong.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
@@ -32,13 +33,13 @@ func TestMissing(t *testing.T) {
 // index is a Redis that has instances and nothing else.
 type index struct {
 	Redis
-	list []queue.Instance
+	list []lease.Instance
 }
 
-func (r *index) Instances(context.Context) ([]queue.Instance, error) { return r.list, nil }
+func (r *index) Instances(context.Context) ([]lease.Instance, error) { return r.list, nil }
 
 func (r *index) DropLease(_ context.Context, name string) error {
-	var left []queue.Instance
+	var left []lease.Instance
 	for _, i := range r.list {
 		if i.Name != name {
 			left = append(left, i)
@@ -48,13 +49,13 @@ func (r *index) DropLease(_ context.Context, name string) error {
 	return nil
 }
 
-// TestPrune: what is known of instances that have been without a lease for long is forgotten, others stay, and the index is
-// not looked at all the time.
+// TestPrune: what is known of instances that have been without a lease for long is forgotten,
+// others stay, and the index is not looked at all the time.
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	now, gone := time.Hour, false
 	id := []byte(`{"host":"h","pid":7,"start":"1","ttl_ms":3000}`)
-	redis := &index{list: []queue.Instance{
+	redis := &index{list: []lease.Instance{
 		{Name: "dead/X.1", Identity: id}, {Name: "me/B.1", Identity: id, Lease: []byte("{}")}, {Name: "lives/X.1", Identity: id, Lease: []byte("{}")},
 	}}
 	absent := NewAbsentInstances(func() time.Duration { return now })
@@ -103,6 +104,23 @@ func TestForgettable(t *testing.T) {
 	} {
 		if got := forgettable(tt.missing, tt.ttl, tt.proven); got != tt.want {
 			t.Errorf("%+v: got %v", tt, got)
+		}
+	}
+}
+
+// TestLastOwner: Redis loses this process's claim with its lease, another instance takes the shard,
+// and Redis forgets everything again: this process was not the shard's last owner.
+func TestLastOwner(t *testing.T) {
+	t.Parallel()
+	s, a := lowkiq.Shard{Queue: "q"}, NewAbsentInstances(clock)
+	for lost, want := range []bool{true, true, false} {
+		if lost > 0 {
+			a.LeaseLost(ttl)
+		} else {
+			a.isLastOwner(s)
+		}
+		if got := a.lastOwnerOf(s); got != want {
+			t.Errorf("after %d lost leases: last owner %v, want %v", lost, got, want)
 		}
 	}
 }

@@ -47,8 +47,8 @@ func (cl *claimer[R]) claimFreed(ctx context.Context, first lowkiq.Shard) (claim
 	return claimed
 }
 
-// claimAll tries to claim shards and returns how many it got. While it is at it, the desired shards may
-// change: a node that began alone may not be alone any more.
+// claimAll tries to claim shards and returns how many it got. While it is at it, the desired shards
+// may change: a node that began alone may not be alone any more.
 func (cl *claimer[R]) claimAll(ctx context.Context, shards []*queue.Shard) (claimed int) {
 	for page := range slices.Chunk(shards, pageSize) {
 		if ctx.Err() != nil || !cl.c.p.MayWork() {
@@ -82,7 +82,7 @@ func (cl *claimer[R]) subscribe(page []*queue.Shard) {
 		return
 	}
 	if err := cl.c.p.Redis.Subscribe(cl.c.p.IO, fresh...); err != nil {
-		cl.c.p.Trouble("subscribe", nil, err) // the next connection subscribes them all
+		cl.c.p.OpFailed("subscribe", nil, err) // the next connection subscribes them all
 	}
 }
 
@@ -106,12 +106,12 @@ func (cl *claimer[R]) unsubscribe() {
 	}
 	cl.c.mu.Unlock()
 	if err := cl.c.p.Redis.Unsubscribe(cl.c.p.IO, gone...); err != nil {
-		cl.c.p.Trouble("unsubscribe", nil, err)
+		cl.c.p.OpFailed("unsubscribe", nil, err)
 	}
 }
 
-// claimPage claims what may be claimed of a page, of shards with the owners that it is to look at, and
-// returns how many shards that were.
+// claimPage claims what may be claimed of a page, of shards with the owners that it is to look at,
+// and returns how many shards that were.
 func (cl *claimer[R]) claimPage(ctx context.Context, page []*queue.Shard, eligible func(queue.Owner) bool) (claimed int, err error) {
 	if len(page) == 0 {
 		return 0, nil
@@ -119,7 +119,7 @@ func (cl *claimer[R]) claimPage(ctx context.Context, page []*queue.Shard, eligib
 	cl.subscribe(page)
 	owners, err := cl.c.p.Redis.Owners(ctx, page)
 	if err != nil {
-		cl.c.p.Trouble("read claims", nil, err)
+		cl.c.p.OpFailed("read claims", nil, err)
 		return 0, err
 	}
 	if !cl.c.trustworthy(ctx, owners) {
@@ -167,20 +167,20 @@ func (cl *claimer[R]) wait(ctx context.Context, s *queue.Shard, owner queue.Owne
 		return
 	}
 	if err := cl.c.p.Redis.RequestRelease(ctx, s, owner); err != nil {
-		cl.c.p.Trouble("request a release", s.Shard, err)
+		cl.c.p.OpFailed("request a release", s.Shard, err)
 	}
 }
 
-// trustworthy reports whether Redis still has this instance's lease, if claims are absent. If not, it
-// has lost data: the shards may have owners that do not know it yet, and this instance ends, to wait
-// for them as the next one (I1).
+// trustworthy reports whether Redis still has this instance's lease, if claims are absent. If not,
+// it has lost data: the shards may have owners that do not know it yet, and this instance ends, to
+// wait for them as the next one (I1).
 func (c *Claims[R]) trustworthy(ctx context.Context, owners []queue.Owner) bool {
 	if !slices.ContainsFunc(owners, func(o queue.Owner) bool { return o.Fence == 0 }) {
 		return true
 	}
 	entry, err := c.p.Redis.Instance(ctx, c.p.Instance)
 	if err != nil {
-		c.p.Trouble("read instance", nil, err)
+		c.p.OpFailed("read instance", nil, err)
 		return false
 	}
 	if entry.Lease == nil {
@@ -195,7 +195,7 @@ func (c *Claims[R]) claim(s *queue.Shard, owner queue.Owner, cause step) *Owned[
 	claim, err := c.p.Redis.Claim(c.p.IO, s, c.p.Instance, queue.Cause(cause), owner)
 	if err != nil {
 		if !errors.Is(err, queue.ErrHeld) {
-			c.p.Trouble("claim", s.Shard, err)
+			c.p.OpFailed("claim", s.Shard, err)
 		}
 		return nil
 	}

@@ -3,8 +3,8 @@
 //
 // # The states of a shard
 //
-// One shard, as one instance sees it. Redis alone says who owns it: its claim names an instance and a
-// fence, and a script of a worker that does not hold the claim changes nothing (I1).
+// One shard, as one instance sees it. Redis alone says who owns it: its claim names an instance and
+// a fence, and a script of a worker that does not hold the claim changes nothing (I1).
 //
 //	state    it means                              event                                        next
 //	none     no runner here; when the shard is     Redis grants a claim of cause fresh,         running
@@ -21,16 +21,17 @@
 //	         lease or the claim                    the same, and Redis refused by the fence     none
 //	                                               the same, and Redis cannot be asked in time  none
 //
-// A release is sent in state leaving only, when no call of the shard runs (I1). A claim whose answer
-// was lost, and a release that could not be sent, leave a shard that this process owns without
-// knowing: it is claimed again with cause self if it is desired; if not, whoever waits for it tells
-// this instance, which releases it (Wanted); at last the lease runs out.
+// A release is sent in state leaving only, when no call of the shard runs (I1). A claim whose
+// answer was lost, and a release that could not be sent, leave a shard that this process owns
+// without knowing: it is claimed again with cause self if it is desired; if not, the instance that
+// waits for it tells this one, which releases it (Wanted); at last the lease runs out.
 //
 // move changes the state, and nothing else does.
 //
 // # Who may claim
 //
-// decide is the rule, a table in its comment. What it needs to know of the owner, holder finds out.
+// decideClaim is the rule, a table in its comment. What it needs to know of the owner, holder finds
+// out.
 package claims
 
 import (
@@ -43,10 +44,11 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// Redis is all that the claims ask of Redis. After an error of a request that changes something it is
-// unknown whether it was executed.
+// Redis is all that the claims ask of Redis. After an error of a request that changes something it
+// is unknown whether it was executed.
 type Redis interface {
 	Owners(context.Context, []*queue.Shard) ([]queue.Owner, error)
 	// Claim makes an instance the owner, if the claim is still as seen; else queue.ErrHeld.
@@ -57,8 +59,8 @@ type Redis interface {
 	// RequestRelease tells the owner that another instance waits for the shard.
 	RequestRelease(ctx context.Context, s *queue.Shard, owner queue.Owner) error
 
-	Instance(ctx context.Context, name string) (queue.Instance, error)
-	Instances(context.Context) ([]queue.Instance, error)
+	Instance(ctx context.Context, name string) (lease.Instance, error)
+	Instances(context.Context) ([]lease.Instance, error)
 	EndLease(ctx context.Context, name string) error  // of an instance that is proven dead
 	DropLease(ctx context.Context, name string) error // the same, and the index forgets it
 
@@ -102,9 +104,9 @@ type Process[R Runner] struct {
 	// departed, its process is dead or has left.
 	Gossip func(instance string) (succeeded, departed bool)
 
-	Start   func(*queue.Claim) R // makes a runner; it does nothing until Wake
-	Trouble func(op string, shard any, err error)
-	Told    Told
+	Start    func(*queue.Claim) R // makes a runner; it does nothing until Wake
+	OpFailed func(op string, shard any, err error)
+	Told     Told
 }
 
 // Told are told what happens, for metrics and the lease.
@@ -138,7 +140,6 @@ func (o *Owned[R]) Shard() lowkiq.Shard { return o.Claim.Shard.Shard }
 type Claims[R Runner] struct {
 	p      Process[R]
 	absent *AbsentInstances
-	decide func(queue.Owner, string, holderState, shardState) step // decideClaim, but in tests
 
 	desired atomic.Pointer[Desired]
 	kicked  chan struct{}     // one slot: look at all shards again
@@ -155,7 +156,7 @@ type Claims[R Runner] struct {
 // New makes the claims of an instance; Supervise makes them work. absent outlives the instance.
 func New[R Runner](p Process[R], absent *AbsentInstances) *Claims[R] {
 	c := &Claims[R]{
-		p: p, absent: absent, decide: decideClaim,
+		p: p, absent: absent,
 		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, pageSize), gone: make(chan struct{}, 1),
 		owned: map[lowkiq.Shard]*Owned[R]{}, subscribed: map[lowkiq.Shard]bool{},
 	}
@@ -214,8 +215,8 @@ func signal(slot chan struct{}) {
 	}
 }
 
-// Subscribed notes that the wake-ups of a shard arrive from now on. It returns what works on it, nil if
-// nothing does.
+// Subscribed notes that the wake-ups of a shard arrive from now on. It returns what works on it,
+// nil if nothing does.
 func (c *Claims[R]) Subscribed(s lowkiq.Shard) *Owned[R] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,14 +243,15 @@ func (c *Claims[R]) Freed(s lowkiq.Shard) {
 	}
 }
 
-// Wanted releases a claim that this instance holds without running its shard, as another instance says
-// that waits for it: the answer to the claim was lost, and the shard is not desired here by now.
+// Wanted releases a claim that this instance holds without running its shard, as another instance
+// says that waits for it: the answer to the claim was lost, and the shard is not desired here by
+// now.
 func (c *Claims[R]) Wanted(s lowkiq.Shard, fence int64) {
 	shard := c.p.Shard(s)
 	if shard == nil || c.Get(s) != nil || c.Desires(s) {
 		return
 	}
 	if err := c.p.Redis.Release(c.p.IO, c.p.Redis.Adopt(shard, c.p.Instance, fence)); err != nil && !isFenced(err) {
-		c.p.Trouble("release", s, err)
+		c.p.OpFailed("release", s, err)
 	}
 }

@@ -35,8 +35,8 @@ type shardState struct {
 	lastOwner  bool          // this process was the shard's last owner
 }
 
-// decideClaim says what to do about a shard with this owner. It is asked for shards without a runner
-// only: a claim that names this instance is one whose answer, or whose release, was lost.
+// decideClaim says what to do about a shard with this owner. It is asked for shards without a
+// runner only: a claim that names this instance is one whose answer, or whose release, was lost.
 //
 //	the claim names              and                                            step
 //	no instance, fence 0         Redis has lost data less than a ttl ago, and   wait: its owner may not
@@ -69,14 +69,14 @@ func decideClaim(owner queue.Owner, me string, holder holderState, shard shardSt
 	return wait
 }
 
-// decideOn decides about a shard, with what is known and what Redis says of its owner. holders keeps
-// that for the other shards of the same round.
+// decideOn decides about a shard, with what is known and what Redis says of its owner. holders
+// keeps that for the other shards of the same round.
 func (c *Claims[R]) decideOn(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) step {
 	if owner.Instance != "" && !identity.SameBoot(owner.Instance, c.p.Instance) {
 		c.absent.NotLastOwner(s.Shard)
 	}
 	shard := shardState{ttl: c.p.TTL, absentHeld: c.absent.claimsHeld(), lastOwner: c.absent.lastOwnerOf(s.Shard)}
-	return c.decide(owner, c.p.Instance, c.holder(ctx, owner, holders), shard)
+	return decideClaim(owner, c.p.Instance, c.holder(ctx, owner, holders), shard)
 }
 
 // holder finds out about the instance that holds a claim.
@@ -89,7 +89,7 @@ func (c *Claims[R]) holder(ctx context.Context, owner queue.Owner, known map[str
 	}
 	entry, err := c.p.Redis.Instance(ctx, owner.Instance)
 	if err != nil {
-		c.p.Trouble("read instance", nil, err)
+		c.p.OpFailed("read instance", nil, err)
 		known[owner.Instance] = holderState{leased: true} // unknown: wait
 		return known[owner.Instance]
 	}
@@ -100,7 +100,7 @@ func (c *Claims[R]) holder(ctx context.Context, owner queue.Owner, known map[str
 	}
 	if state.proven && state.leased { // its lease need not run out
 		if err := c.p.Redis.EndLease(ctx, owner.Instance); err != nil {
-			c.p.Trouble("end lease", nil, err)
+			c.p.OpFailed("end lease", nil, err)
 			state.proven = false
 		}
 	}

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// resyncPause is how long a shard rests that is out of sync with Redis again and again. The first
-	// time it does not rest: Redis has forgotten something, and that is all.
+	// resyncPause is how long a shard rests that is out of sync with Redis again and again. The
+	// first time it does not rest: Redis has forgotten something, and that is all.
 	resyncPause = 5 * time.Second
-	// releasePatience is how long the releases of a draining instance may take, and a millisecond more
-	// for each.
+	// releasePatience is how long the releases of a draining instance may take, and a millisecond
+	// more for each.
 	releasePatience = 3 * time.Second
 )
 
@@ -30,8 +30,8 @@ func newHandover[R Runner](c *Claims[R]) *handover[R] {
 	return &handover[R]{c, map[lowkiq.Shard]time.Duration{}}
 }
 
-// begin has those shards leave that are not desired any more, and those that must be claimed anew. Each
-// finishes its batches in flight, acknowledges and releases.
+// begin has those shards leave that are not desired any more, and those that must be claimed anew.
+// Each finishes its batches in flight, acknowledges and releases.
 func (h *handover[R]) begin() {
 	c := h.c
 	for _, o := range c.All() {
@@ -79,8 +79,8 @@ func (c *Claims[R]) rest(d time.Duration) {
 	}
 }
 
-// leave ends a shard whose handlers have returned: it is given back, or, if Redis has refused it by the
-// fence, forgotten.
+// leave ends a shard whose handlers have returned: it is given back, or, if Redis has refused it by
+// the fence, forgotten.
 func (c *Claims[R]) leave(o *Owned[R]) {
 	if fenced, taken := o.Runner.Fenced(); fenced {
 		c.p.Log.Warn("shard lost", "shard", o.Shard(), "fence", o.Claim.Fence, "claimed by another instance", taken)
@@ -95,8 +95,8 @@ func (c *Claims[R]) leave(o *Owned[R]) {
 	c.release(ctx, o)
 }
 
-// release gives a shard back. A lost lease does not forbid it: Redis knows whether another instance has
-// claimed the shard meanwhile.
+// release gives a shard back. A lost lease does not forbid it: Redis knows whether another instance
+// has claimed the shard meanwhile.
 func (c *Claims[R]) release(ctx context.Context, o *Owned[R]) {
 	defer c.forget(o)
 	err := o.Runner.Release(ctx)
@@ -110,7 +110,7 @@ func (c *Claims[R]) release(ctx context.Context, o *Owned[R]) {
 			c.absent.NotLastOwner(o.Shard())
 		}
 	default:
-		c.p.Trouble("release", o.Shard(), err)
+		c.p.OpFailed("release", o.Shard(), err)
 	}
 }
 
@@ -121,8 +121,8 @@ func (c *Claims[R]) forget(o *Owned[R]) {
 	signal(c.gone)
 }
 
-// HandBack ends all runners when the instance ends: it has them stop, waits until their handlers have
-// returned, which returned says, and gives the shards back. Supervise must have returned.
+// HandBack ends all runners when the instance ends: it has them stop, waits until their handlers
+// have returned, which returned says, and gives the shards back. Supervise must have returned.
 func (c *Claims[R]) HandBack(returned func()) {
 	begun := c.p.Now()
 	var stopped []*Owned[R]
@@ -148,10 +148,10 @@ func (c *Claims[R]) HandBack(returned func()) {
 	group.Wait() //nolint:errcheck // never returns an error
 }
 
-// patience is for how long the last words of n shards are repeated while Redis is out of reach. A
-// process that goes on needs Redis for its next lease anyhow, so it waits: then what was finished during
-// the outage is acknowledged and not handled again. One that is told to stop has a deadline for all
-// shards together.
+// patience is for how long the last acks and the releases of n shards are repeated while Redis is
+// out of reach. A process that goes on needs Redis for its next lease anyhow, so it waits: then
+// what was finished during the outage is acknowledged and not handled again. One that is told to
+// stop has a deadline for all shards together.
 func (c *Claims[R]) patience(n int) (context.Context, context.CancelFunc) {
 	short := releasePatience + time.Duration(n)*time.Millisecond
 	if c.p.Stop.Err() != nil {

@@ -31,10 +31,10 @@ type Orphans struct {
 	Resign func()                 // this process scans no more
 }
 
-// orphanScanner looks for shards that no live instance owns. It compares what the leases say with the
-// registry, and reads claims only where the sum is wrong. It exports what it finds, and recovers what
-// dead instances left in flight in queues that no node handles any more: no node would seize such a
-// shard, and its jobs would be in flight for ever (I2). It has no runners.
+// orphanScanner looks for shards that no live instance owns. It compares what the leases say with
+// the registry, and reads claims only where the sum is wrong. It exports what it finds, and
+// recovers what dead instances left in flight in queues that no node handles any more: no node
+// would seize such a shard, and its jobs would be in flight for ever (I2). It has no runners.
 type orphanScanner[R Runner] struct {
 	c          *Claims[R]
 	o          Orphans
@@ -49,7 +49,8 @@ type mismatch struct {
 	pause int // looks between two readings
 }
 
-// ScanOrphans looks once per ttl until ctx ends. The cluster's leader does; without a cluster one node.
+// ScanOrphans looks once per ttl until ctx ends. The cluster's leader does; without a cluster one
+// node.
 func (c *Claims[R]) ScanOrphans(ctx context.Context, o Orphans) {
 	w := &orphanScanner[R]{c: c, o: o, mismatches: map[string]*mismatch{}, exported: map[string]bool{}, recovering: map[lowkiq.Shard]*queue.Shard{}}
 	defer w.resign()
@@ -91,7 +92,7 @@ func (w *orphanScanner[R]) look(ctx context.Context) {
 			continue
 		}
 		if err := w.read(ctx, name, handled[name]); err != nil {
-			w.c.p.Trouble("look for unowned shards of "+name, nil, err)
+			w.c.p.OpFailed("look for unowned shards of "+name, nil, err)
 		}
 	}
 }
@@ -108,7 +109,8 @@ func (w *orphanScanner[R]) resign() {
 	w.o.Resign()
 }
 
-// sums adds up what leases say: which queues are handled at all, and how many shards of each are owned.
+// sums adds up what leases say: which queues are handled at all, and how many shards of each are
+// owned.
 func sums(live []identity.Lease) (handled map[string]bool, owned map[string]int) {
 	handled, owned = map[string]bool{}, map[string]int{}
 	for _, lease := range live {
@@ -178,14 +180,14 @@ func (w *orphanScanner[R]) orphaned(ctx context.Context, s *queue.Shard, owner q
 	return !w.c.holder(ctx, owner, holders).leased
 }
 
-// release gives up what this process may own by a lost answer, whether it still leads or not: a node
-// that begins to handle the queue would wait for it as long as this one lives (I4).
+// release gives up what this process may own by a lost answer, whether it still leads or not: a
+// node that begins to handle the queue would wait for it as long as this one lives (I4).
 func (w *orphanScanner[R]) release(ctx context.Context) {
 	for _, s := range w.recovering {
 		owners, err := w.c.p.Redis.Owners(ctx, []*queue.Shard{s})
 		switch {
 		case err != nil:
-			w.c.p.Trouble("read claim", s.Shard, err)
+			w.c.p.OpFailed("read claim", s.Shard, err)
 		case identity.SameBoot(owners[0].Instance, w.c.p.Instance):
 			w.recover(ctx, s, owners[0], map[string]holderState{})
 		case owners[0].Instance == "" || w.c.holder(ctx, owners[0], map[string]holderState{}).leased:
@@ -213,6 +215,6 @@ func (w *orphanScanner[R]) recover(ctx context.Context, s *queue.Shard, owner qu
 	case err == nil:
 		delete(w.recovering, s.Shard)
 	case !errors.Is(err, queue.ErrHeld) && !isFenced(err): // else the next look says whose it is
-		w.c.p.Trouble("recover", s.Shard, err)
+		w.c.p.OpFailed("recover", s.Shard, err)
 	}
 }

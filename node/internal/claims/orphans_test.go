@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/identity"
@@ -16,14 +17,8 @@ func TestMismatch(t *testing.T) {
 			read = append(read, look)
 		}
 	}
-	want := []int{1, 3, 7, 15, 31}
-	if len(read) != len(want) {
-		t.Fatalf("claims were read at looks %v, want %v", read, want)
-	}
-	for i := range want {
-		if read[i] != want[i] {
-			t.Errorf("claims were read at looks %v, want %v", read, want)
-		}
+	if want := []int{1, 3, 7, 15, 31}; !slices.Equal(read, want) {
+		t.Errorf("claims were read at looks %v, want %v", read, want)
 	}
 }
 

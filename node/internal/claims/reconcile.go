@@ -17,14 +17,14 @@ const (
 	retryMost  = time.Second
 )
 
-// Supervise compares the desired shards with those that have a runner, until ctx ends: it claims what
-// is missing, and gives back what is not desired, was fenced, or is out of sync with Redis.
+// Supervise compares the desired shards with those that have a runner, until ctx ends: it claims
+// what is missing, and gives back what is not desired, was fenced, or is out of sync with Redis.
 func (c *Claims[R]) Supervise(ctx context.Context) {
-	cl, parting := newClaimer(c), newHandover(c)
+	cl, h := newClaimer(c), newHandover(c)
 	wait := retryLeast
 	for ctx.Err() == nil {
 		c.look()
-		parting.begin()
+		h.begin()
 		cl.unsubscribe()
 		missing := c.missing()
 		cl.waiting = 0
@@ -45,8 +45,8 @@ func (c *Claims[R]) Supervise(ctx context.Context) {
 	}
 }
 
-// pause waits for a kick, or about d. A shard that is released meanwhile is claimed at once: its release
-// is news on the shard's channel.
+// pause waits for a kick, or about d. A shard that is released meanwhile is claimed at once: its
+// release is news on the shard's channel.
 func (c *Claims[R]) pause(ctx context.Context, cl *claimer[R], d time.Duration) {
 	timer := time.NewTimer(d/2 + rand.N(d/2))
 	defer timer.Stop()

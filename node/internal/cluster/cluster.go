@@ -1,5 +1,5 @@
-// Package cluster is a process's part in the cluster: gossip says which processes seem alive, Raft says
-// which node should own which shard. Neither is trusted with safety: claims are for that (I1).
+// Package cluster is a process's part in the cluster: gossip says which processes seem alive, Raft
+// says which node should own which shard. Neither is trusted with safety: claims are for that (I1).
 package cluster
 
 import (
@@ -20,20 +20,25 @@ import (
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
 // Redis is what the cluster reads and writes there. A *queue.Client is one.
 type Redis interface {
-	Index(context.Context) ([]queue.Instance, error)
-	Glance(context.Context, []queue.Instance) (queue.Glance, error)
-	Instances(context.Context) ([]queue.Instance, error)
-	Registry(context.Context) (map[string]queue.Entry, error)
+	Registry() *queue.Registry
 	Queue(ctx context.Context, name string) (*queue.Queue, error)
 	Owners(context.Context, []*queue.Shard) ([]queue.Owner, error)
-	Record() queue.ClusterRecord
-	Mark(ttl time.Duration) queue.LeaderMark
+}
+
+// Leases are what the cluster reads and writes of nodes' instances. A *lease.Index is them.
+type Leases interface {
+	Identities(context.Context) ([]lease.Instance, error)
+	State(context.Context, []lease.Instance) (lease.ClusterState, error)
+	All(context.Context) ([]lease.Instance, error)
+	Record() lease.Record
+	Mark(ttl time.Duration) lease.Mark
 }
 
 // Config says who this process is, and what the cluster needs to know of it.
@@ -48,35 +53,37 @@ type Config struct {
 	Insecure            bool
 	FewNodes            int // with no more processes, each looks at all leases
 
-	Redis Redis
-	Log   *slog.Logger
-	Now   func() time.Duration // a clock that never jumps and counts suspend
+	Redis  Redis
+	Leases Leases
+	Log    *slog.Logger
+	Now    func() time.Duration // a clock that never jumps and counts suspend
 	// Network makes the Raft port, and what connects to others', speak TLS if the nodes are to.
 	Network func(net.Listener) (net.Listener, rebalance.DialFunc)
-	Dial    rebalance.DialFunc // nil but in tests: a network with walls
 
 	// Registry returns the queues, as read within this time or anew.
 	Registry func(ctx context.Context, within time.Duration) (map[string]queue.Entry, error)
 	// Instance is the current one, "" between two; leased says whether its lease holds.
 	Instance func() (name string, leased bool)
-	// Changed is told that the desired shards may have changed, and whether what the lease says has.
+	// Changed is told that the desired shards may have changed, and whether what the lease says
+	// has.
 	Changed func(lease bool)
 	Applied func(leads bool, generation uint64) // for metrics
 	// OutOfReach logs an error that says that Redis is out of reach, and reports whether it does.
 	OutOfReach func(op string, err error) bool
 }
 
-// Cluster belongs to the process and outlives its instances.
+// Cluster belongs to the process and outlives its instances. A process without one has nil: what it
+// is asked then says that there is no other process, no plan and no address.
 type Cluster struct {
-	cfg       Config
-	gossip    *membership.Gossip
-	listener  *rebalance.Listener
-	agent     *rebalance.Agent
-	done      chan struct{} // closed when the agent has left the Raft group
-	cache     viewCache
-	read      readClaims
-	disputes  disputes
-	unreached unreached
+	cfg      Config
+	gossip   *membership.Gossip
+	listener *rebalance.Listener
+	agent    *rebalance.Agent
+	done     chan struct{} // closed when the agent has left the Raft group
+	cache    viewCache
+	read     readClaims
+	disputes disputes
+	warnings warnings
 	// superseded: a newer process works under this node's name.
 	superseded atomic.Bool
 }
@@ -99,9 +106,6 @@ func New(cfg Config) (*Cluster, error) {
 	c := &Cluster{cfg: cfg, done: make(chan struct{})}
 	raftPort = listener.Addr().(*net.TCPAddr).Port
 	raftListener, dial := cfg.Network(listener)
-	if cfg.Dial != nil {
-		dial = cfg.Dial
-	}
 	c.listener = rebalance.NewListener(rebalance.ListenerConfig{
 		Cluster: cfg.Cluster, Listener: raftListener, Dial: dial, Advertise: cfg.advertise(raftPort), Log: cfg.Log,
 	})
@@ -112,8 +116,8 @@ func New(cfg Config) (*Cluster, error) {
 	})
 	if err == nil {
 		c.agent, err = rebalance.New(rebalance.Config{
-			Boot: cfg.Boot, TTL: cfg.TTL, Record: cachedRecord{cfg.Redis.Record(), &c.cache},
-			Mark: cachedMark{cfg.Redis.Mark(cfg.TTL), &c.cache, cfg.TTL, cfg.Now}, Source: c, Transport: c.listener.Transport, Log: cfg.Log,
+			Boot: cfg.Boot, TTL: cfg.TTL, Record: cachedRecord{cfg.Leases.Record(), &c.cache},
+			Mark: cachedMark{cfg.Leases.Mark(cfg.TTL), &c.cache, cfg.TTL, cfg.Now}, Source: c, Transport: c.listener.Transport, Log: cfg.Log,
 			Logged: cfg.OutOfReach,
 		})
 	}
@@ -144,8 +148,8 @@ func (cfg Config) advertise(port int) string {
 	return net.JoinHostPort(cfg.Advertise, strconv.Itoa(port))
 }
 
-// Add adds the cluster's actors. They end after stopped is closed, because a drain needs the plan; the
-// agent first, because leaving the group needs the network.
+// Add adds the cluster's actors. They end after stopped is closed, because a drain needs the plan;
+// the agent first, because leaving the group needs the network.
 func (c *Cluster) Add(group *run.Group, stopped <-chan struct{}) {
 	actor := func(run func(context.Context) error, after <-chan struct{}) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -187,6 +191,9 @@ func (c *Cluster) follow(ctx context.Context) error {
 
 // Announce tells the other processes what changed of this one: n is the number of its instance.
 func (c *Cluster) Announce(n int, draining bool) {
+	if c == nil {
+		return
+	}
 	c.Stale()
 	c.publish(func(m *membership.Meta) { m.N, m.Draining = n, draining })
 }
@@ -212,18 +219,37 @@ func gossipedInfo(seat rebalance.RaftInfo) string {
 // Stale has the next look read the index of instances: a process may have come.
 func (c *Cluster) Stale() { c.cache.stale.Store(true) }
 
-// Address is the host:port of gossip, RaftAddress that of Raft.
-func (c *Cluster) Address() string     { return c.gossip.Address() }
-func (c *Cluster) RaftAddress() string { return c.listener.Address() }
+// Address is the host:port of gossip.
+func (c *Cluster) Address() string {
+	if c == nil {
+		return ""
+	}
+	return c.gossip.Address()
+}
+
+// Describe says in a lease where the process is reached, and what its part in Raft is.
+func (c *Cluster) Describe(info *identity.Lease) {
+	if c != nil {
+		info.Gossip, info.Raft, info.RaftInfo = c.gossip.Address(), c.listener.Address(), c.agent.RaftInfo()
+	}
+}
 
 // Members are the processes that gossip knows.
 func (c *Cluster) Members() []membership.Member { return c.gossip.Members() }
 
-// RaftInfo, Status and Assignment are what this process says of its part in Raft, what it knows of Raft, and
-// the plan that it has applied last.
-func (c *Cluster) RaftInfo() rebalance.RaftInfo { return c.agent.RaftInfo() }
-func (c *Cluster) Status() rebalance.Status     { return c.agent.Status() }
+// Status is what this process knows of Raft.
+func (c *Cluster) Status() rebalance.Status { return c.agent.Status() }
+
+// Assignment is the plan that it has applied last, an empty one at first.
 func (c *Cluster) Assignment() *plan.Assignment { return c.agent.Assignment() }
+
+// Agreed is the plan likewise, nil if none is known.
+func (c *Cluster) Agreed() *plan.Assignment {
+	if c == nil || c.agent.Assignment().Generation == (plan.Generation{}) {
+		return nil
+	}
+	return c.agent.Assignment()
+}
 
 // Leader is the name of the node that leads, "" if none is known.
 func (c *Cluster) Leader() string {
@@ -242,21 +268,21 @@ func (c *Cluster) Leader() string {
 }
 
 // Superseded reports whether a newer process works under this node's name.
-func (c *Cluster) Superseded() bool { return c.superseded.Load() }
+func (c *Cluster) Superseded() bool { return c != nil && c.superseded.Load() }
 
-// Dead reports what gossip knows of the instance that holds a claim: that its own process goes on as a
-// later one, or that it is dead or has left. "unknown" is neither.
+// Dead reports what gossip knows of the instance that holds a claim: that its own process goes on
+// as a later one, or that it is dead or has left. "unknown" is neither.
 func (c *Cluster) Dead(instance string) (succeeded, departed bool) {
 	i, err := membership.ParseInstance(instance)
-	if err != nil {
+	if err != nil || c == nil {
 		return false, false
 	}
 	state := c.gossip.State(i)
 	return c.gossip.Succeeded(i), state == membership.Dead || state == membership.Left
 }
 
-// Alone reports whether the last look saw this process's lease and no other, and gossip sees no other
-// process alive.
+// Alone reports whether the last look saw this process's lease and no other, and gossip sees no
+// other process alive.
 func (c *Cluster) Alone() bool {
 	recent := c.cache.recent.Load()
 	if recent == nil || len(recent.live) == 0 { // not even this one: its lease is new
@@ -274,11 +300,8 @@ func (c *Cluster) Alone() bool {
 // Warnings are what people should know of the cluster, in words.
 func (c *Cluster) Warnings() (list []string) {
 	if raft := c.agent.Status(); raft.Unread != "" {
-		list = append(list, fmt.Sprintf("node %s cannot read what the cluster's leader writes, and follows no plan: %s; run the release of the other nodes", c.cfg.Node, raft.Unread))
+		list = append(list, fmt.Sprintf("node %s cannot read what the cluster's leader writes, and follows no plan: %s; "+
+			"run the release of the other nodes", c.cfg.Node, raft.Unread))
 	}
-	if apart := c.cache.apart.Load(); apart != nil {
-		list = append(list, *apart...)
-	}
-	list = append(list, c.disputes.warnings()...)
-	return append(list, c.unreached.warnings()...)
+	return append(list, c.warnings.list()...)
 }

@@ -20,6 +20,7 @@ func TestDisputes(t *testing.T) {
 		return []membership.Member{{Instance: membership.Instance{Node: "n1", Boot: "A", N: 1}, State: state, Meta: membership.Meta{Draining: draining}}}
 	}
 	var d disputes
+	var w warnings
 	for _, tt := range []struct {
 		name     string
 		at       time.Duration
@@ -43,15 +44,16 @@ func TestDisputes(t *testing.T) {
 		{"it has left", 25 * ttl, lease, says(membership.Left, false), false, "n1 is left by gossip", 1},
 		{"all is well", 26 * ttl, lease, says(membership.Alive, false), false, "", 0},
 	} {
-		news := strings.Join(d.observe(tt.at, ttl, []identity.Lease{tt.lease}, tt.members), "; ")
+		found, _ := w.set(disputed, d.observe(tt.at, ttl, []identity.Lease{tt.lease}, tt.members))
+		news := strings.Join(found, "; ")
 		if (news == "") != (tt.news == "") || !strings.Contains(news, tt.news) {
 			t.Errorf("%s: got news %q, want %q", tt.name, news, tt.news)
 		}
-		view := viewOf([]identity.Lease{tt.lease}, d.believed(tt.members))
+		view := viewOf([]identity.Lease{tt.lease}, w.believed(tt.members))
 		if len(view.Peers) != 1 || view.Peers[0].Draining != tt.draining || !view.Peers[0].Leased {
 			t.Errorf("%s: got peers %+v, want one that is leased, draining %v", tt.name, view.Peers, tt.draining)
 		}
-		if got := len(d.warnings()); got != tt.warnings {
+		if got := len(w.list()); got != tt.warnings {
 			t.Errorf("%s: got %d warnings, want %d", tt.name, got, tt.warnings)
 		}
 	}

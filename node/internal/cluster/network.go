@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/hosts"
@@ -15,128 +13,82 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance"
 )
 
-// A wall around the Raft port alone: gossip says that the other process is alive, and no connection to it
-// succeeds. Raft tries again for ever and the process outside is never ready, so people are told: by the leader,
-// which tries to call it, and by the process itself, which nobody calls. That one tries to call the leader, so that
-// it can tell whose address it is.
+// A firewall may block the Raft port alone: gossip says that the other process is alive, and no
+// connection to it succeeds. Raft tries again for ever and the process outside is never ready, so
+// people are told: by the leader, which tries to call it, and by the process itself, which is not
+// called. That one tries to call the leader, so that it can tell whose address it is.
 
-// unreached are living processes whose Raft address cannot be connected to.
-type unreached struct {
-	mu      sync.Mutex
-	lasting map[string]string // by address: what is wrong, in words; guarded by mu
-	own     string            // what is wrong with this process's own address, in words; guarded by mu
-}
-
-// observe takes in which addresses fail and which processes are alive, and returns what is new and which
-// addresses are well again.
-func (u *unreached) observe(now time.Time, ttl time.Duration, failing []rebalance.Failing, alive []rebalance.Peer) (news, over []string) {
+// outOfReach are the living processes whose Raft address has failed for a while, and is still
+// tried, by address.
+func outOfReach(
+	now time.Time, ttl time.Duration, failing []rebalance.Failing, alive []rebalance.Peer,
+) map[string]string {
 	names := make(map[string]string, len(alive)) // by address
 	for _, p := range alive {
 		names[p.Address] = p.Name
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	lasting := map[string]string{}
+	found := map[string]string{}
 	for _, f := range failing {
-		name, living := names[f.Address]
-		if !living || now.Sub(f.Since) < ttl/2 || now.Sub(f.Last) > 2*ttl {
-			continue
-		}
-		text, before := u.lasting[f.Address]
-		if !before {
-			text = fmt.Sprintf("node %s is alive by gossip, and its Raft address %s cannot be connected to: %v; look at firewalls of the port above the gossip port, and at certificates", name, f.Address, f.Err)
-			news = append(news, text)
-		}
-		lasting[f.Address] = text
-	}
-	for _, address := range slices.Sorted(maps.Keys(u.lasting)) {
-		if lasting[address] == "" {
-			over = append(over, address)
+		if name, living := names[f.Address]; living && now.Sub(f.Since) >= ttl/2 && now.Sub(f.Last) <= 2*ttl {
+			found[f.Address] = fmt.Sprintf("node %s is alive by gossip, and its Raft address %s cannot be connected to: %v; "+
+				"look at firewalls of the port above the gossip port, and at certificates", name, f.Address, f.Err)
 		}
 	}
-	u.lasting = lasting
-	return news, over
+	return found
 }
 
-// warnings are what lasts, in words.
-func (u *unreached) warnings() []string {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	list := slices.Sorted(maps.Values(u.lasting))
-	if u.own != "" {
-		list = append(list, u.own)
-	}
-	return list
-}
+// leaderless follows how long a process has had no leader.
+type leaderless struct{ since, tried time.Time }
 
-// uncalled is what a process says of its own address when it follows no leader.
-func uncalled(address, leader string) string {
-	return fmt.Sprintf("this node follows no leader: node %s leads by gossip, and nobody connects to this node's Raft address %s; look at firewalls of the port above the gossip port, at advertise, and at certificates", leader, address)
-}
-
-// tell takes in what a process says of its own address, "" for nothing; true if that is new.
-func (u *unreached) tell(text string) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	was := u.own
-	u.own = text
-	return text != "" && was == ""
-}
-
-// loneliness follows how long a process has had no leader.
-type loneliness struct{ since, tried time.Time }
-
-// observe reports whether it is time to try the leader's address, and whether nobody has called for so long that
-// people are to know.
-func (l *loneliness) observe(now time.Time, ttl time.Duration, status rebalance.Status) (try, tell bool) {
+// observe reports whether it is time to try the leader's address, and whether no call has come for
+// so long that people are to know.
+func (l *leaderless) observe(now time.Time, ttl time.Duration, status rebalance.Status) (try, tell bool) {
 	if status.Server == "" || status.Leader != "" {
-		*l = loneliness{}
+		*l = leaderless{}
 		return false, false
 	}
 	if l.since.IsZero() {
 		l.since = now
 	}
-	lonely := now.Sub(l.since)
-	if try = lonely >= ttl/3 && now.Sub(l.tried) >= ttl/2; try {
+	lasts := now.Sub(l.since)
+	if try = lasts >= ttl/3 && now.Sub(l.tried) >= ttl/2; try {
 		l.tried = now
 	}
-	return try, lonely >= ttl*5/6
+	return try, lasts >= ttl*5/6
 }
 
 // watchRaft looks at Raft's connections until ctx is done.
 func (c *Cluster) watchRaft(ctx context.Context) error {
 	tick := time.NewTicker(c.cfg.TTL / 6)
 	defer tick.Stop()
-	var lonely loneliness
+	var alone leaderless
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			c.lookAtRaft(ctx, now, &lonely)
+			c.lookAtRaft(ctx, now, &alone)
 		}
 	}
 }
 
-func (c *Cluster) lookAtRaft(ctx context.Context, now time.Time, lonely *loneliness) {
+func (c *Cluster) lookAtRaft(ctx context.Context, now time.Time, alone *leaderless) {
 	ttl, failing := c.cfg.TTL, c.listener.Failing()
-	try, tell := lonely.observe(now, ttl, c.agent.Status())
-	if len(failing) == 0 && !try && !tell && len(c.unreached.warnings()) == 0 {
-		return
+	try, tell := alone.observe(now, ttl, c.agent.Status())
+	var alive []rebalance.Peer
+	if len(failing) > 0 || try || tell { // of a thousand processes, once in a ttl/6
+		alive = c.alive()
 	}
-	alive := c.alive()
-	news, over := c.unreached.observe(now, ttl, failing, alive)
 	leader, found := leaderOf(alive, c.agent.Status())
-	text := ""
-	if _, leased := c.cfg.Instance(); tell && found && !c.listener.Called() && leased {
-		text = uncalled(c.listener.Address(), leader.Name)
+	own := map[string]string{}
+	if _, leased := c.cfg.Instance(); tell && found && leased && !c.listener.Called() {
+		own["this node"] = fmt.Sprintf("this node follows no leader: node %s leads by gossip, and nobody connects to this "+
+			"node's Raft address %s; look at firewalls of the port above the gossip port, at advertise, and at certificates",
+			leader.Name, c.listener.Address())
 	}
-	if c.unreached.tell(text) {
-		news = append(news, text)
-	}
-	for _, text := range news {
-		c.cfg.Log.Warn("raft address out of reach", "detail", text)
-	}
+	news, over := c.warnings.set(unreachable, outOfReach(now, ttl, failing, alive))
+	alsoNews, _ := c.warnings.set(uncalled, own)
+	c.tell(unreachable, append(news, alsoNews...))
 	for _, address := range over {
 		c.cfg.Log.Info("raft address not out of reach any more", "address", address)
 	}
@@ -145,8 +97,16 @@ func (c *Cluster) lookAtRaft(ctx context.Context, now time.Time, lonely *lonelin
 	}
 }
 
-// leaderOf finds the living process that leads this process's group by what the others say. Where nobody follows
-// a leader, as after its death, there is none: then Raft's own calls tell enough.
+// tell logs what is new.
+func (c *Cluster) tell(by source, news []string) {
+	for _, text := range news {
+		c.cfg.Log.Warn(string(by), "detail", text)
+	}
+}
+
+// leaderOf finds the living process that leads this process's group by what the others say. Where
+// none of them follows a leader, as after its death, there is none: then Raft's own calls tell
+// enough.
 func leaderOf(alive []rebalance.Peer, status rebalance.Status) (rebalance.Peer, bool) {
 	followed := make(map[string]bool, len(alive)) // by server id
 	for _, p := range alive {
@@ -160,7 +120,8 @@ func leaderOf(alive []rebalance.Peer, status rebalance.Status) (rebalance.Peer, 
 	return rebalance.Peer{}, false
 }
 
-// alive are the processes that are alive by gossip, with the addresses of their leases where those are known.
+// alive are the processes that are alive by gossip, with the addresses of their leases where those
+// are known.
 func (c *Cluster) alive() []rebalance.Peer {
 	members := c.gossip.Members()
 	lives := make(map[string]bool, len(members)) // by boot
@@ -176,11 +137,12 @@ func (c *Cluster) alive() []rebalance.Peer {
 	})
 }
 
-// hostsApart says which nodes cannot reach each other although they want to be one cluster:
-// those of other hosts than this node's, if the gossip of one end is on a loopback
-// address. They share their Redis and nothing else: each host's nodes would elect and
-// plan for themselves.
-func hostsApart(own identity.Lease, live []identity.Lease) (found []string) {
+// outside are the nodes that cannot reach this one, or cannot be reached, although they want to be
+// one cluster: those of other hosts than this node's, if the gossip of one end is on a loopback
+// address. They share their Redis and nothing else: each host's nodes would elect and plan for
+// themselves.
+func outside(own identity.Lease, live []identity.Lease) map[string]string {
+	found := map[string]string{}
 	for _, other := range live {
 		if own.Process.Host == "" || other.Process.Host == "" || other.Process.Host == own.Process.Host {
 			continue
@@ -190,19 +152,20 @@ func hostsApart(own identity.Lease, live []identity.Lease) (found []string) {
 			if mine {
 				address = own.Gossip
 			}
-			found = append(found, fmt.Sprintf("node %s of another host cannot be reached, or cannot reach this one: gossip at %s; set node.bind or node.advertise", other.Node, address))
+			found[other.Boot] = fmt.Sprintf("node %s of another host cannot be reached, or cannot reach this one: "+
+				"gossip at %s; set node.bind or node.advertise", other.Node, address)
 		}
 	}
 	return found
 }
 
-// warnOfHostsApart shows in the status what it finds, and logs it once; again only when all was well
-// meanwhile.
-func (c *Cluster) warnOfHostsApart(live []identity.Lease) {
+// warnOf shows in the status what a look at all leases finds.
+func (c *Cluster) warnOf(live []identity.Lease) {
 	own := identity.Lease{Process: c.cfg.Process, Gossip: cmp.Or(c.gossip.Address(), c.cfg.Bind)}
-	found := hostsApart(own, live)
-	was := c.cache.apart.Swap(&found)
-	if len(found) > 0 && (was == nil || len(*was) == 0) {
-		c.cfg.Log.Warn("nodes of several hosts on loopback addresses", "detail", found[0], "nodes", len(found))
+	apart := outside(own, live)
+	if news, _ := c.warnings.set(hostsApart, apart); len(news) > 0 && len(news) == len(apart) { // once
+		c.cfg.Log.Warn(string(hostsApart), "detail", news[0], "nodes", len(news))
 	}
+	news, _ := c.warnings.set(disputed, c.disputes.observe(c.cfg.Now(), c.cfg.TTL, live, c.gossip.Members()))
+	c.tell(disputed, news)
 }

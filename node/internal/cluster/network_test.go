@@ -20,7 +20,7 @@ func TestUnreached(t *testing.T) {
 	fails := func(since, last time.Duration) []rebalance.Failing {
 		return []rebalance.Failing{{Address: "h2:7947", Since: start.Add(since), Last: start.Add(last), Err: errors.New("timeout")}}
 	}
-	var u unreached
+	var w warnings
 	for _, tt := range []struct {
 		name                 string
 		at                   time.Duration
@@ -36,9 +36,9 @@ func TestUnreached(t *testing.T) {
 		{"well again", 2 * ttl, nil, alive, 0, 1, 0},
 		{"nobody tries any more", 9 * ttl, fails(2*ttl, 6*ttl), alive, 0, 0, 0},
 	} {
-		news, over := u.observe(start.Add(tt.at), ttl, tt.failing, tt.alive)
-		if len(news) != tt.news || len(over) != tt.over || len(u.warnings()) != tt.warnings {
-			t.Errorf("%s: got news %q, over %q, warnings %q; want %d, %d, %d", tt.name, news, over, u.warnings(), tt.news, tt.over, tt.warnings)
+		news, over := w.set(unreachable, outOfReach(start.Add(tt.at), ttl, tt.failing, tt.alive))
+		if len(news) != tt.news || len(over) != tt.over || len(w.list()) != tt.warnings {
+			t.Errorf("%s: got news %q, over %q, warnings %q; want %d, %d, %d", tt.name, news, over, w.list(), tt.news, tt.over, tt.warnings)
 		}
 		for _, text := range news {
 			if !strings.Contains(text, "node n2 ") || !strings.Contains(text, "h2:7947") || !strings.Contains(text, "timeout") {
@@ -48,13 +48,14 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
-// Who has no leader tries the leader's address soon and now and then, and tells of its own before a ttl is over.
-func TestLoneliness(t *testing.T) {
+// Who has no leader tries the leader's address soon and now and then, and tells of its own before a
+// ttl is over.
+func TestLeaderless(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
 	start := time.Now()
 	alone, led := rebalance.Status{Server: "b2#7.1"}, rebalance.Status{Server: "b2#7.1", Leader: "b1#7.1"}
-	var l loneliness
+	var l leaderless
 	for _, tt := range []struct {
 		at        time.Duration
 		status    rebalance.Status
@@ -123,7 +124,8 @@ func TestHostsApart(t *testing.T) {
 		{"the other", lease("n1", "h1", "10.0.0.1:7946"), []identity.Lease{lease("n2", "h2", "[::1]:7946")}, "gossip at [::1]:7946"},
 		{"both", lease("n1", "h1", "127.0.0.1:7946"), []identity.Lease{lease("n1", "h1", "127.0.0.1:7946"), lease("n2", "h2", "127.0.0.1:7946")}, "node n2 of another host"},
 	} {
-		got := hostsApart(c.own, c.live)
+		var w warnings
+		got, _ := w.set(hostsApart, outside(c.own, c.live))
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}

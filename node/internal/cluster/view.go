@@ -13,6 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -34,10 +35,7 @@ func (c *Cluster) View(ctx context.Context) (rebalance.View, error) {
 	if !whole {
 		return c.view(live, entries), nil
 	}
-	c.warnOfHostsApart(live)
-	for _, text := range c.disputes.observe(c.cfg.Now(), c.cfg.TTL, live, c.gossip.Members()) {
-		c.cfg.Log.Warn("gossip and lease differ", "detail", text)
-	}
+	c.warnOf(live)
 	was := c.cache.recent.Swap(&recentView{live, c.cfg.Now()})
 	if was == nil || len(was.live) != len(live) {
 		c.cfg.Changed(false) // it may be alone, or not any more
@@ -50,7 +48,7 @@ func (c *Cluster) Gossiped() []rebalance.Peer { return viewOf(nil, c.gossip.Memb
 
 // Look reads everything anew.
 func (c *Cluster) Look(ctx context.Context) (rebalance.View, error) {
-	instances, err := c.cfg.Redis.Instances(ctx)
+	instances, err := c.cfg.Leases.All(ctx)
 	if err != nil {
 		return rebalance.View{}, err
 	}
@@ -62,7 +60,7 @@ func (c *Cluster) Look(ctx context.Context) (rebalance.View, error) {
 }
 
 func (c *Cluster) view(live []identity.Lease, entries map[string]queue.Entry) rebalance.View {
-	view := viewOf(live, c.disputes.believed(c.gossip.Members()))
+	view := viewOf(live, c.warnings.believed(c.gossip.Members()))
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		view.Queues = append(view.Queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
 	}
@@ -89,7 +87,7 @@ func (c *Cluster) recognise(view *rebalance.View) {
 }
 
 // leased are the processes that have a lease and are not proven dead.
-func (c *Cluster) leased(instances []queue.Instance) []identity.Lease {
+func (c *Cluster) leased(instances []lease.Instance) []identity.Lease {
 	var live []identity.Lease
 	for _, info := range c.cache.leases.read(instances) {
 		if !c.cfg.Process.Gone(info.Process) {
@@ -177,8 +175,9 @@ func gossiped(m membership.Member) (rebalance.Peer, bool) {
 // heals a partition, and a node without --join finds its peers this way.
 func (c *Cluster) addresses(ctx context.Context) ([]string, error) {
 	recent := c.cache.recent.Load()
-	if recent == nil || c.cfg.Now()-recent.at > c.cfg.TTL && !c.cache.away.Load() { // those who look at all find the missing
-		instances, err := c.cfg.Redis.Instances(ctx)
+	old := recent != nil && c.cfg.Now()-recent.at > c.cfg.TTL
+	if recent == nil || old && !c.cache.away.Load() { // away: others look at all leases for this process
+		instances, err := c.cfg.Leases.All(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -193,9 +192,10 @@ func (c *Cluster) addresses(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
-// Claims are read for the first plan of a group, by its leader, and without a plan nobody works: so it must come to an end
-// however many shards there are and however slow Redis is. A turn of the agent may be too short for all of them. What was
-// read stays for the next turn, for keptClaimsTTLs; a shard that has moved meanwhile moves once more at worst.
+// Claims are read for the first plan of a group, by its leader, and without a plan nobody works: so
+// it must come to an end however many shards there are and however slow Redis is. A turn of the
+// agent may be too short for all of them. What was read stays for the next turn, for
+// keptClaimsTTLs; a shard that has moved meanwhile moves once more at worst.
 const (
 	claimsOfSeed   = 2000 // a round trip
 	keptClaimsTTLs = 10
@@ -209,7 +209,7 @@ type readClaims struct {
 
 // Claims implements rebalance.Source.
 func (c *Cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
-	entries, err := c.cfg.Redis.Registry(ctx)
+	entries, err := c.cfg.Redis.Registry().Entries(ctx)
 	if err != nil {
 		return nil, err
 	}

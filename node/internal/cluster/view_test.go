@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -65,8 +66,9 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-// TestGossipOfANodeIsBounded: what a node gossips of itself fits into memberlist's limit, whatever it has to say, holds nothing of
-// other nodes, and is the same after each change of the plan: a plan is no news for gossip.
+// TestGossipOfANodeIsBounded: what a node gossips of itself fits into memberlist's limit, whatever
+// it has to say, holds nothing of other nodes, and is the same after each change of the plan: a
+// plan is no news for gossip.
 func TestGossipOfANodeIsBounded(t *testing.T) {
 	t.Parallel()
 	boot := identity.NewBoot()
@@ -89,13 +91,14 @@ func TestGossipOfANodeIsBounded(t *testing.T) {
 	}
 }
 
-// Those whose lease is gone are asked for again now and then, and forgotten with their entry in the index.
+// Those whose lease is gone are asked for again now and then, and forgotten with their entry in the
+// index.
 func TestTheDeadAreNotAskedFor(t *testing.T) {
 	t.Parallel()
 	const again = time.Minute
-	named := func(names ...string) (list []queue.Instance) {
+	named := func(names ...string) (list []lease.Instance) {
 		for _, name := range names {
-			list = append(list, queue.Instance{Name: name, Identity: []byte("{}")})
+			list = append(list, lease.Instance{Name: name, Identity: []byte("{}")})
 		}
 		return list
 	}
@@ -136,8 +139,8 @@ func TestTheDeadAreNotAskedFor(t *testing.T) {
 	}
 }
 
-// The first plan of a group needs all claims. Turns that are too short for all of them, as with a slow Redis, come to an
-// end together.
+// The first plan of a group needs all claims. Turns that are too short for all of them, as with a
+// slow Redis, come to an end together.
 func TestClaimsOverManyTurns(t *testing.T) {
 	t.Parallel()
 	const shards = 20_000
@@ -184,7 +187,8 @@ func TestClaimsOverManyTurns(t *testing.T) {
 	}
 }
 
-// A process that looks at its own lease alone finds the others where the last look at all leases saw them.
+// A process that looks at its own lease alone finds the others where the last look at all leases
+// saw them.
 func TestAddressesWhileLookingAway(t *testing.T) {
 	t.Parallel()
 	c := &Cluster{cfg: Config{Boot: "B", TTL: time.Second, Now: func() time.Duration { return time.Hour }}}

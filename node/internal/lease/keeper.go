@@ -25,10 +25,11 @@
 // The safe end is final: no later answer of Redis revives the instance. So is an answer that the
 // lease is missing, whenever it comes. The process goes on as its next instance.
 //
-// A process that is frozen past its safe end finds it passed at its first look at the clock, which is
-// before each handler call: it begins none. Calls that were frozen are cancelled then, and have ttl/20
-// to return even if the exit is due. What such a call does between the thaw and its cancel is a limit
-// of I1; see docs/design.md. A machine restored from a snapshot, whose clock stood still, is another.
+// A process that is frozen past its safe end finds it passed at its first look at the clock, which
+// is before each handler call: it begins none. Calls that were frozen are cancelled then, and have
+// ttl/20 to return even if the exit is due. What such a call does between the thaw and its cancel
+// is a limit of I1; see docs/design.md. A machine restored from a snapshot, whose clock stood
+// still, is another.
 package lease
 
 import (
@@ -41,7 +42,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // Lease is what a keeper renews.
@@ -66,8 +67,9 @@ type Keeper struct {
 	why   error         // written before lost is closed
 }
 
-// NewKeeper builds the keeper of one instance. now is SinceBoot, but in tests. outOfReach logs an error that says that Redis is out
-// of reach, and reports whether it does; the keeper logs all others.
+// NewKeeper builds the keeper of one instance. now is SinceBoot, but in tests. outOfReach logs an
+// error that says that Redis is out of reach, and reports whether it does; the keeper logs all
+// others.
 func NewKeeper(ttl time.Duration, now func() time.Duration, value func() []byte, outOfReach func(error) bool, log *slog.Logger) *Keeper {
 	return &Keeper{
 		ttl: ttl, now: now, value: value, log: log, outOfReach: outOfReach,
@@ -123,7 +125,7 @@ func (k *Keeper) End(why error) {
 }
 
 // Missing ends the instance because its lease is not in Redis.
-func (k *Keeper) Missing() { k.End(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, queue.ErrLeaseGone)) }
+func (k *Keeper) Missing() { k.End(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, lease.ErrGone)) }
 
 // Take gets the lease; the safe end counts from before the request.
 func (k *Keeper) Take(ctx context.Context, take func(context.Context) error) error {
@@ -135,7 +137,7 @@ func (k *Keeper) Take(ctx context.Context, take func(context.Context) error) err
 
 // Run renews the lease every ttl/6, and when poked, until ctx ends or the lease is lost. It calls
 // after once each good renewal is done.
-func (k *Keeper) Run(ctx context.Context, lease Lease, after func(context.Context)) {
+func (k *Keeper) Run(ctx context.Context, held Lease, after func(context.Context)) {
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -143,7 +145,7 @@ func (k *Keeper) Run(ctx context.Context, lease Lease, after func(context.Contex
 	watch.Go(func() { k.watch(ctx) })
 	ticker := time.NewTicker(k.ttl / 6)
 	defer ticker.Stop()
-	for k.renew(ctx, lease, after) {
+	for k.renew(ctx, held, after) {
 		select {
 		case <-ctx.Done():
 			return
@@ -164,11 +166,11 @@ func (k *Keeper) Poke() {
 }
 
 // renew reports whether to go on.
-func (k *Keeper) renew(ctx context.Context, lease Lease, after func(context.Context)) bool {
+func (k *Keeper) renew(ctx context.Context, held Lease, after func(context.Context)) bool {
 	round, cancel := context.WithTimeout(ctx, k.ttl/6)
 	defer cancel()
 	sent := k.now()
-	err := lease.Renew(round, k.value(), k.ttl)
+	err := held.Renew(round, k.value(), k.ttl)
 	switch {
 	case err == nil:
 		if !k.Holds() {
@@ -178,7 +180,7 @@ func (k *Keeper) renew(ctx context.Context, lease Lease, after func(context.Cont
 		after(round)
 	case ctx.Err() != nil:
 		return false
-	case errors.Is(err, queue.ErrLeaseGone):
+	case errors.Is(err, lease.ErrGone):
 		k.Missing()
 		return false
 	case !k.outOfReach(err):

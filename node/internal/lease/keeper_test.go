@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // leaseFunc is a lease in a test.
@@ -160,14 +160,14 @@ func TestKeeperMissingLease(t *testing.T) {
 		var asked atomic.Int64
 		k := keep(t, func(context.Context) error {
 			if asked.Add(1) == 5 {
-				return fmt.Errorf("x: %w", queue.ErrLeaseGone)
+				return fmt.Errorf("x: %w", lease.ErrGone)
 			}
 			return nil
 		})
 		if got, want := k.lostAfter(), 4*ttl/6; got != want {
 			t.Errorf("lost after %s, want %s", got, want)
 		}
-		if !errors.Is(k.why, lowkiq.ErrLeaseLost) || !errors.Is(k.why, queue.ErrLeaseGone) {
+		if !errors.Is(k.why, lowkiq.ErrLeaseLost) || !errors.Is(k.why, lease.ErrGone) {
 			t.Errorf("why is %v", k.why)
 		}
 		time.Sleep(time.Minute)

@@ -11,9 +11,9 @@ import (
 // ShutdownGrace is how long handlers may take after the cancel of a shutdown.
 const ShutdownGrace = 2 * time.Second
 
-// Calls are an instance's handler calls. There are three ways in which they may not go on: the lease
-// is lost, a shard's claim is lost, or the node shuts down. Each cancels them first; calls that run on
-// all the same lead to overrun, which ends the process (I1).
+// Calls are an instance's handler calls. There are three ways in which they may not go on: the
+// lease is lost, a shard's claim is lost, or the node shuts down. Each cancels them first; calls
+// that run on all the same lead to overrun, which ends the process (I1).
 type Calls struct {
 	keeper  *Keeper
 	running func() int64 // how many run
@@ -27,9 +27,9 @@ func NewCalls(keeper *Keeper, running func() int64, cancel func(error), overrun 
 	return &Calls{keeper: keeper, running: running, cancel: cancel, overrun: overrun}
 }
 
-// EndWithLease ends the calls when the lease is lost: cancelled at once, overrun at 0.9 ttl. It waits
-// for no answer of Redis, unlike all else that a lost lease leads to: with Redis frozen it must come in
-// time, too. It returns once done is closed, or after the overrun.
+// EndWithLease ends the calls when the lease is lost: cancelled at once, overrun at 0.9 ttl. It
+// waits for no answer of Redis, unlike all else that a lost lease leads to: with Redis frozen it
+// must come in time, too. It returns once done is closed, or after the overrun.
 func (c *Calls) EndWithLease(done <-chan struct{}) {
 	select {
 	case <-c.keeper.Lost():
@@ -49,9 +49,9 @@ func (c *Calls) EndWithClaim(running func() int64) {
 	time.AfterFunc(c.keeper.grace(), func() { c.end(running) })
 }
 
-// AwaitShutdown gives the calls time to return, cancels those that then run, and ShutdownGrace later
-// ends the process if some still do. If the lease is lost meanwhile, EndWithLease ends them. It returns
-// once done is closed.
+// AwaitShutdown gives the calls time to return, cancels those that then run, and ShutdownGrace
+// later ends the process if some still do. If the lease is lost meanwhile, EndWithLease ends them.
+// It returns once done is closed.
 func (c *Calls) AwaitShutdown(done <-chan struct{}, patience time.Duration, log *slog.Logger) {
 	defer func() { <-done }()
 	if within(done, c.keeper.lost, patience) || c.keeper.Ended() {
@@ -65,8 +65,8 @@ func (c *Calls) AwaitShutdown(done <-chan struct{}, patience time.Duration, log 
 	c.end(c.running)
 }
 
-// end leads to the overrun if calls still run. Several lost claims may lead here at once: the overrun
-// of one may have ended the calls of the others.
+// end leads to the overrun if calls still run. Several lost claims may lead here at once: the
+// overrun of one may have ended the calls of the others.
 func (c *Calls) end(running func() int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,53 +1,89 @@
-// Package runner handles the jobs of one claimed shard: it pops them, calls the handler and tells Redis what became of
-// each. A shard costs goroutines only while it has work: a wake-up starts a lane, which pops, calls the handler, and ends
-// when nothing is left. Up to ShardConcurrency lanes work on different ids at once.
+// Package runner handles the jobs of one claimed shard: it pops them, calls the handler and tells
+// Redis what became of each. A shard costs goroutines only while it has work: a wake-up starts a
+// lane, which pops, calls the handler, and ends when nothing is left. Up to ShardConcurrency lanes
+// work on different ids at once.
 //
 // # States
 //
-// A runner is in one phase (state.go), which changes in one function. An empty field: the phase stays.
+// A runner is in one phase, which changes in one function (change in state.go). An empty field: the
+// phase stays.
 //
-//	phase           | woken      | flight ends | pop begins | pop: jobs or none | pop: wait       | pop: quarantine | stop
-//	----------------|------------|-------------|------------|-------------------|-----------------|-----------------|---------
-//	resting         | looks      |             | popping    |                   |                 |                 | stopping
-//	waitsForFlights | looks      | resting, l. | popping    |                   |                 |                 | stopping
-//	popping         | repopping  | repopping   |            | resting           | waitsForFlights | quarantined     | stopping
-//	repopping       |            |             |            | resting, looks    | waitsForFl., l. | quarantined     | stopping
-//	quarantined     |            | resting, when the flight is that of the id in quarantine                     | stopping
+//	phase           | woken     | flight    | pop     | pop:      | pop:             | pop: qua-   | stop
+//	                |           | ends      | begins  | otherwise | wait             | rantine     |
+//	----------------|-----------|-----------|---------|-----------|------------------|-------------|----------
+//	resting         | looks     |           | popping |           |                  |             | stopping
+//	waitsForFlights | looks     | resting*  | popping |           |                  |             | stopping
+//	popping         | repopping | repopping |         | resting   | waitsForFlights  | quarantined | stopping
+//	repopping       |           |           |         | resting*  | waitsForFlights* | quarantined | stopping
+//	quarantined     | resting, when the handler of the id in quarantine has answered               | stopping
 //	stopping        | stopped, when the last lane ends
 //	stopped         |
 //
-// To look is to start a lane that pops, or to pop once more. Lanes handle what was popped in every phase but the last two.
+// * and looks. To look is to start a lane that pops, or to pop once more. Lanes handle what was
+// popped in every phase but the last two.
+//
+// # Parts
+//
+//	part                 does                                                      in file
+//	Runner               goroutines and requests: lanes, pops, settling, release   runner, fetch, complete
+//	state                what it has, where it stands, what it may do; no I/O      state
+//	flights              popped jobs, neither done nor back in Redis               flights
+//	acks                 what is done and Redis may not know yet                   acks
+//	quarantine           the flight of such an id, and the node's slot             quarantine
+//	alarm, polls, pace   when the next job is due, when to poll, how much to pop   timers
+//	patience             when to look whether jobs wait behind slow calls          timers
+//	caller               handler calls: panics, timeouts, calls that run on        watchdog
+//	turn, Slots          what a lane needs for a call, and who is next for it      lane, slots
+//	verdict              what a handler's answer means for each job                verdict
 //
 // # Why no id runs twice at once (I1)
 //
-// Redis gives an id to one flight at a time. A flight's jobs lie in the buffer, from which one lane takes each. A lane asks
-// whether the lease holds right before the call; if it does not the runner stops. The shard is released only when it is
-// stopped: no lane runs, none begins.
+// Redis gives an id to one flight at a time. Of a flight's jobs that wait, one lane takes each. A
+// lane asks whether the lease holds right before the call; if it does not the runner stops. The
+// shard is released only when it is stopped: no lane runs, none begins.
 //
 // # Why nothing is lost (I2)
 //
-// A job leaves Redis by its ack only, and an ack is queued only when the handler has said that the job is done:
+// A job leaves Redis by its ack only, and an ack is queued only when the handler has said that the
+// job is done:
 //
 //	pop 1 ──► jobs a b ──► handler: done ──► acks wait (7 ms at most) ──► pop 2 takes them along, or a flush sends them
 //
-// So a job costs one round trip, that of the next pop. If an answer is lost the same pop is sent again, with its number and
-// its acks: Redis answers with the same flight, and knows what it has acknowledged. What a lane has not begun goes back to
-// the buffer, or, if the queue is paused, to the head of the shard's line; all else goes back with the release. An answer
-// that names a flight which the runner does not know may be older than an ack; two in a row mean that Redis forgot an ack
-// or answered a pop into the void: the shard is released and claimed anew.
+// So a job costs one round trip, that of the next pop. If an answer is lost the same pop is sent
+// again, with its number and its acks: Redis answers with the same flight, and knows what it has
+// acknowledged. What a lane has not begun waits for another, or goes back to the head of the
+// shard's line: at once if the queue is paused, and when all lanes have been in their calls for 50
+// ms; all else goes back with the release. An answer that names a flight which the runner does not
+// know may be older than an ack; two in a row mean that Redis forgot an ack, or that a pop's answer
+// never arrived: the shard is released and claimed anew.
+//
+// # Behind slow calls
+//
+// What waits in the runner is in flight in Redis: no action on a list finds it, and no other node
+// gets it. So it waits 50 ms at most for a lane that begins nothing. In which phase does it go back?
+//
+//	resting, waitsForFlights   if all lanes are in calls
+//	popping, repopping         no: a lane is free, and nothing waited when it began to pop
+//	quarantined                no: only its handler's answer may end the flight of such an id
+//	stopping, stopped          with the release
+//
+// Nor while a lane waits for its turn: the next batch is begun when that has come, and how long that
+// takes says nothing about the shard. The next free lane pops what went back. By then the call that
+// has ended counts in pace, and lanes that are still in long calls are not popped for.
 //
 // # Quarantine
 //
-// A job that was in flight when its worker died may have killed it. Redis hands such an id out alone: when no flight is open
-// (until then: wait), and nothing after it before its handler has answered. One that was alone at a crash needs the node's
-// one quarantine slot as well, so that the next crash is blamed on the right one; whoever waits is woken when it is free.
+// A job that was in flight when its worker died may have killed it. Redis hands such an id out
+// alone: when no flight is open (until then: wait), and nothing after it before its handler has
+// answered. One that was alone at a crash needs the node's one quarantine slot as well, so that the
+// next crash is blamed on the right one; runners that wait for it are woken when it is free. What a
+// pop says of this is in a table at quarantines in state.go.
 package runner
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,7 +93,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Claim is the right to work on a shard, and all that a runner asks of Redis. A *queue.Claim is one.
+// Claim is the right to work on a shard, and all that a runner asks of Redis. A *queue.Claim is
+// one.
 type Claim interface {
 	Pop(context.Context, queue.PopRequest) (queue.Popped, error)
 	Ack(context.Context, ...queue.Acks) (int, error)
@@ -80,15 +117,17 @@ type Process struct {
 	RedisTime    func(time.Duration) time.Time // Redis's clock at a time of Now, estimated
 	SawRedisTime func(time.Time)               // takes in Redis's clock
 	MayWork      func() bool                   // asked right before each handler call: does the lease hold? (I1)
-	Kick         func()                        // has the owner of the runners look at Over
+	Kick         func()                        // has the owner of the runners look at Fenced and OutOfSync
 
-	// Trouble tells of an operation that Redis did not do; stuck says that it will not until a person mends something.
-	Trouble func(op string, s lowkiq.Shard, err error) (stuck bool)
-	Worked  func(op string, s lowkiq.Shard) // Redis has done an operation
-	// Fenced tells that Redis refused an operation because the claim is gone. If calls is not 0 soon, the process must end:
-	// another node may have the shard.
+	// OpFailed tells of an operation that Redis did not do; stuck says that it will not until a
+	// person mends something.
+	OpFailed func(op string, s lowkiq.Shard, err error) (stuck bool)
+	OpDone   func(op string, s lowkiq.Shard) // Redis has done an operation
+	// Fenced tells that Redis refused an operation because the claim is gone. If calls is not 0
+	// soon, the process must end: another node may have the shard.
 	Fenced func(op string, calls func() int64)
-	// MayLog says whether a line of this kind may be logged now, and how many were left out since the last one.
+	// MayLog says whether a line of this kind may be logged now, and how many were left out since
+	// the last one.
 	MayLog func(queueName, kind string) (leftOut int, ok bool)
 }
 
@@ -122,146 +161,17 @@ type Queue struct {
 	all   share  // of calls
 }
 
-// Runner works on one claimed shard; see the package.
-type Runner struct {
-	Shard lowkiq.Shard
-	Fence int64
-
-	claim   Claim
-	queue   *Queue
-	process *Process
-	// work is the context of handler calls; cancelled when the claim or lease is lost,
-	// or the shutdown's patience ends.
-	work   context.Context
-	cancel context.CancelCauseFunc
-
-	calls   atomic.Int64 // handler calls that run
-	watches sync.Pool    // of *callWatch: a timer for each call would be half of what a call costs
-
-	mu    sync.Mutex // guards all that follows
-	phase phase
-	hold  hold
-	idle  chan struct{} // closed when stopped
-	lanes int           // running lanes
-	turns []*turn       // of these
-
-	buffer     []flight      // popped, not started
-	open       map[int64]int // by flight: jobs that are neither done nor back in Redis
-	quarantine int64         // the flight of the id in quarantine, while the phase is quarantined
-	slot       bool          // this runner holds the node's quarantine slot
-	strange    int64         // a flight in the last pop's answer that this runner does not know; 0 = none
-	more       bool          // the last pop left ids in the ready list
-	perJob     time.Duration // running mean of handler time per job; 0 = unknown
-
-	acks     []queue.Acks  // done, not acknowledged
-	flush    *time.Timer   // sends acks that no pop has taken along
-	flushing chan struct{} // closed when the running flush ends; nil if none runs
-
-	timer   *time.Timer        // next scheduled job
-	timerAt time.Duration      // Now() at which timer fires; 0 = not set
-	wait    context.Context    // of waiting for a turn; nil: no lane has waited yet
-	endWait context.CancelFunc // ends wait
-
-	subscribed bool          // Redis has confirmed the shard's subscription
-	lastWork   time.Duration // Now() of the last job
-	nextPoll   time.Duration // Now() of the next safety poll
-	pollWait   time.Duration // between safety polls
-}
-
-// flight is a part of one pop.
-type flight struct {
-	number int64
-	jobs   []lowkiq.Job
-}
-
-// Acks wait for the next pop at most this long, so that they are in Redis within 10 ms.
-const ackDelay = 7 * time.Millisecond
-
-// New makes a runner for a shard that was claimed with this fence. It does nothing until Wake.
-func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner {
-	r := &Runner{process: p, queue: q, Shard: s, Fence: fence, claim: claim, idle: make(chan struct{}), open: map[int64]int{}, lastWork: p.Now()}
-	r.work, r.cancel = context.WithCancelCause(p.Work)
-	r.timer = time.AfterFunc(time.Hour, r.alarm)
-	r.timer.Stop()
-	r.flush = time.AfterFunc(time.Hour, r.flushAcks)
-	r.flush.Stop()
-	return r
-}
-
-// Wake makes the runner look for work.
-func (r *Runner) Wake() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.change(woken) {
-		r.look()
+// NewQueue completes what the runners of a queue share.
+func NewQueue(q Queue) *Queue {
+	if q.Concurrency > 0 {
+		q.calls = NewSlots(q.Concurrency)
 	}
-}
-
-// look starts a lane that pops, if there may be one more. mu is held.
-func (r *Runner) look() {
-	if r.lanes < r.queue.ShardConcurrency && r.mayPop() {
-		r.startLane()
-	}
-}
-
-// schedule wakes the runner after d, unless it is woken earlier anyway. mu is held.
-func (r *Runner) schedule(d time.Duration) {
-	if r.stops() {
-		return
-	}
-	// A little later than due, so that rounding cannot make the pop come too early.
-	d = delay(d) + time.Millisecond
-	if at := r.process.Now() + d; r.timerAt == 0 || at < r.timerAt {
-		r.timerAt = at
-		r.timer.Reset(d)
-	}
-}
-
-// alarm is the timer's end.
-func (r *Runner) alarm() {
-	r.mu.Lock()
-	r.timerAt = 0
-	r.mu.Unlock()
-	r.Wake()
-}
-
-// startLane must be called with mu held.
-func (r *Runner) startLane() {
-	r.lanes++
-	t := &turn{r: r}
-	r.turns = append(r.turns, t)
-	r.process.Lanes.Go(func() { r.lane(t) })
-}
-
-// lane handles batches until there are none.
-func (r *Runner) lane(t *turn) {
-	for {
-		batch, ok := r.next(t)
-		if !ok {
-			break
-		}
-		if !t.ready() {
-			ok, answer := t.take(batch)
-			switch {
-			case answer != nil:
-				t.give()
-				r.settle(batch, answer)
-				continue
-			case !ok:
-				t.give()
-				r.unstart(batch)
-				continue
-			}
-		}
-		r.handle(batch, t)
-		t.pass()
-	}
-	t.give()
+	return &q
 }
 
 // urgency is when the oldest job of a batch was due, zero if its queue is served in turn.
-func (r *Runner) urgency(batch *lowkiq.Batch) time.Time {
-	if r.queue.InTurn {
+func (q *Queue) urgency(batch *lowkiq.Batch) time.Time {
+	if q.InTurn {
 		return time.Time{}
 	}
 	oldest := batch.Jobs[0].PerformAt
@@ -273,107 +183,225 @@ func (r *Runner) urgency(batch *lowkiq.Batch) time.Time {
 	return oldest
 }
 
-// next takes a batch from the buffer, popping if it is empty. ok is false when this
-// lane is done.
-func (r *Runner) next(t *turn) (batch *lowkiq.Batch, ok bool) {
+// Runner works on one claimed shard; see the package.
+type Runner struct {
+	Shard lowkiq.Shard
+	Fence int64
+
+	claim   Claim
+	queue   *Queue
+	process *Process
+	// work is the context of handler calls; cancelled when the claim or lease is lost,
+	// or the time that a shutdown gives them is over.
+	work   context.Context
+	cancel context.CancelCauseFunc
+
+	caller caller
+	acks   acks
+	mu     sync.Mutex
+	state  state // guarded by mu
+}
+
+// New makes a runner for a shard that was claimed with this fence. It does nothing until Wake.
+func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner {
+	r := &Runner{process: p, queue: q, Shard: s, Fence: fence, claim: claim}
+	r.work, r.cancel = context.WithCancelCause(p.Work)
+	r.caller = caller{shard: s, queue: q, process: p, exited: r.exited}
+	r.acks.flush = stoppedTimer(r.flushAcks)
+	r.state = state{
+		queue: q, idle: make(chan struct{}), flights: flights{open: map[int64]int{}},
+		quarantine: quarantine{slot: p.Quarantine, wake: r.Wake},
+		patience:   patience{timer: stoppedTimer(r.relieve)},
+		alarm:      alarm{now: p.Now, timer: stoppedTimer(r.ring)}, polls: polls{lastWork: p.Now()},
+	}
+	return r
+}
+
+func stoppedTimer(f func()) *time.Timer {
+	timer := time.AfterFunc(time.Hour, f)
+	timer.Stop()
+	return timer
+}
+
+// Wake makes the runner look for work.
+func (r *Runner) Wake() { r.look(woken) }
+
+// Parked notes that something was pushed to an id in flight.
+func (r *Runner) Parked() {
+	r.mu.Lock()
+	look := r.state.park()
+	r.mu.Unlock()
+	if look {
+		r.Wake()
+	}
+}
+
+// ring is the alarm's: a job is due.
+func (r *Runner) ring() {
+	r.mu.Lock()
+	r.state.alarm.at = 0
+	r.mu.Unlock()
+	r.look(woken)
+}
+
+// look looks for work if an event asks for it: it begins a lane that pops, if there may be one
+// more.
+func (r *Runner) look(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t.ids = t.ids[:0]
-	for {
-		if r.stops() || r.work.Err() != nil {
-			return nil, r.endLane(t)
-		}
-		if len(r.buffer) > 0 && r.halted() {
-			r.giveBack()
-			return nil, r.endLane(t)
-		}
-		if len(r.buffer) > 0 {
-			return r.takeBatch(t), true
-		}
-		if !r.mayPop() {
-			return nil, r.endLane(t)
-		}
-		r.change(popBegins)
-		r.mu.Unlock()
-		t.give()
-		popped, answered := r.pop()
-		r.mu.Lock()
-		var again bool
-		if answered {
-			again = r.takeIn(popped)
+	if r.state.change(e) && r.state.spare() {
+		r.start(r.lane)
+	}
+}
+
+// start begins a lane, or what works like one: the shard's release waits for it. mu is held.
+func (r *Runner) start(work func(*turn)) {
+	t := &turn{queue: r.queue, slots: r.process.Slots}
+	r.state.turns = append(r.state.turns, t)
+	r.process.Lanes.Go(func() { work(t) })
+}
+
+// lane handles batches until there are none.
+func (r *Runner) lane(t *turn) {
+	for batch := r.next(t); batch != nil; batch = r.next(t) {
+		if ok, answer := r.prepare(t, batch); ok {
+			r.handle(batch, t)
+			t.pass()
 		} else {
-			again = r.change(popEnds)
+			t.give()
+			if answer != nil {
+				r.settle(batch, answer)
+			} else {
+				r.unstart(batch)
+			}
 		}
-		if !again && len(r.buffer) == 0 {
-			return nil, r.endLane(t)
-		}
-		r.widen(again)
 	}
+	t.give()
 }
 
-// endLane must be called with mu held, with the turn of the lane if it has one. It returns false.
-func (r *Runner) endLane(t *turn) bool {
-	r.lanes--
-	if i := slices.Index(r.turns, t); i >= 0 {
-		r.turns = slices.Delete(r.turns, i, i+1)
+// prepare waits until a lane has all that a call needs; see turn.take.
+func (r *Runner) prepare(t *turn, batch *lowkiq.Batch) (ok bool, answer error) {
+	if t.ready() {
+		return true, nil
 	}
-	if r.lanes > 0 {
-		return false
+	r.mu.Lock()
+	ctx, ok := r.state.waiting(r.work)
+	t.waits = ok
+	r.mu.Unlock()
+	if !ok {
+		return false, nil
 	}
-	r.giveSlot() // also a paused or stopping runner must not keep others waiting
-	r.change(lanesEnd)
-	return false
+	ok, answer = t.take(ctx, r.queue.urgency(batch))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t.waits = false
+	if len(r.state.flights.waiting) > 0 {
+		r.state.patience.start(longWait)
+	}
+	return ok, answer
 }
 
-// giveSlot gives the node's probation slot to other runners. mu is held.
-func (r *Runner) giveSlot() {
-	if r.slot {
-		r.slot = false
-		r.process.Quarantine.give()
-	}
-}
-
-// widen starts more lanes if there is work for them: the other lanes are busy, perhaps
-// for long. mu is held, by a lane that goes on itself.
-func (r *Runner) widen(again bool) {
-	most := r.queue.ShardConcurrency
-	if r.lanes >= most || r.phase == quarantined {
-		return
-	}
-	wanted := r.lanes - 1
-	for _, f := range r.buffer {
-		wanted += (len(f.jobs) + r.queue.Rules.BatchSize - 1) / r.queue.Rules.BatchSize
-	}
-	if r.more || again {
-		wanted++ // one should pop on
-	}
-	for r.lanes < min(most, wanted) {
-		r.startLane()
-	}
-}
-
-// takeBatch must be called with mu held and a buffer that is not empty.
-func (r *Runner) takeBatch(t *turn) *lowkiq.Batch {
-	f := &r.buffer[0]
-	n := min(r.queue.Rules.BatchSize, len(f.jobs))
-	batch := &lowkiq.Batch{Shard: r.Shard, Fence: r.Fence, Flight: f.number, Jobs: f.jobs[:n:n]}
+// next takes a batch of what waits, popping if nothing does; nil: the lane is done.
+func (r *Runner) next(t *turn) *lowkiq.Batch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.state
+	t.ids = t.ids[:0]
 	t.began.Store(0)
-	t.stage.Store(&stageBehind)
-	for i := range batch.Jobs {
-		t.ids = append(t.ids, batch.Jobs[i].ID)
+	for !s.stops() && r.work.Err() == nil {
+		if len(s.flights.waiting) > 0 {
+			if s.halted() {
+				r.giveBack()
+				continue // the queue may have been resumed meanwhile
+			}
+			batch := s.batch(t)
+			batch.Shard, batch.Fence = r.Shard, r.Fence
+			return batch
+		}
+		if !s.wantsPop() {
+			break
+		}
+		again := r.fetch(t)
+		if !again && len(s.flights.waiting) == 0 {
+			break
+		}
+		more := s.wanted(again)
+		for range more {
+			r.start(r.lane)
+		}
+		if s.flights.batches(r.queue.BatchSize) > 1+more {
+			s.patience.start(longWait)
+		}
 	}
-	f.jobs = f.jobs[n:]
-	if len(f.jobs) == 0 {
-		r.buffer = r.buffer[1:]
+	s.endLane(t)
+	return nil
+}
+
+// giveBack puts what waits back to the head of the shard's line, no retry spent. mu is held, and
+// let go meanwhile.
+func (r *Runner) giveBack() {
+	if r.state.phase == quarantined || len(r.state.flights.waiting) == 0 {
+		return // a lane came first
 	}
-	return batch
+	nacks := r.state.flights.returned()
+	r.mu.Unlock()
+	sent := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) })
+	r.mu.Lock()
+	if sent {
+		for _, n := range nacks {
+			r.state.close(n.Flight, 1)
+		}
+		r.state.change(woken) // a pop that is on its way may not have seen them
+	}
+}
+
+// returner gives back what waits, as a lane of its own. mu is held.
+func (r *Runner) returner() {
+	r.start(func(t *turn) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.giveBack()
+		r.state.endLane(t)
+		if r.state.spare() { // a lane became free meanwhile, or the queue was resumed
+			r.start(r.lane)
+		}
+	})
+}
+
+// relieve is patience's: it gives back what waits behind calls that all take long. So people can act
+// on it, and another node can have it. The next free lane pops it again.
+func (r *Runner) relieve() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.state
+	s.patience.set = false
+	switch in, ok := s.stuck(); {
+	case !ok:
+	case in > 0:
+		s.patience.start(in)
+	default:
+		r.returner()
+	}
 }
 
 // unstart puts a batch back that no handler has seen.
 func (r *Runner) unstart(batch *lowkiq.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.buffer = append([]flight{{batch.Flight, batch.Jobs}}, r.buffer...)
+	r.state.flights.putBack(batch)
+}
+
+// Pause gives back what is popped and with no handler, after the queue was paused.
+func (r *Runner) Pause() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state.stops() || !r.state.halted() {
+		return
+	}
+	r.state.interrupt()
+	if len(r.state.flights.waiting) > 0 {
+		r.returner()
+	}
 }
 
 // lose ends the work on a shard whose claim is gone. Another node may own it already, so its
@@ -384,44 +412,30 @@ func (r *Runner) lose(op string, err error) {
 		why = taken
 	}
 	r.mu.Lock()
-	news := r.giveUp(why)
+	news := r.state.giveUp(why)
 	r.mu.Unlock()
 	if !news {
 		return
 	}
 	r.cancel(lowkiq.ErrLeaseLost)
-	r.process.Fenced(op, r.calls.Load)
+	r.process.Fenced(op, r.caller.running.Load)
 	r.process.Kick()
 }
 
-// resync gives a shard back to claim it anew: Redis forgot some of what it did (a
-// failover), and only a release puts flights that no runner knows back into the queue (I2). mu is held.
+// resync gives a shard back to claim it anew: Redis forgot some of what it did (a failover), and
+// only a release puts flights that no runner knows back into the queue (I2). mu is held.
 func (r *Runner) resync(why string, err error) {
-	if !r.giveUp(outOfSync) {
-		return
+	if r.state.giveUp(outOfSync) {
+		r.process.Log.Warn("redis and node disagree about a shard: claiming it anew", "shard", r.Shard, "why", why, "err", err)
+		r.process.Kick()
 	}
-	r.process.Log.Warn("redis and node disagree about a shard: claiming it anew", "shard", r.Shard, "why", why, "err", err)
-	r.process.Kick()
 }
-
-// giveUp notes that the claim is of no more use. false: that, or worse, was known. mu is held.
-func (r *Runner) giveUp(why hold) (news bool) {
-	if r.hold >= lost || r.hold == why {
-		return false
-	}
-	r.hold = why
-	r.end()
-	return true
-}
-
-// Over reports whether the claim is of no more use: it is gone, or is to be given back.
-func (r *Runner) Over() bool { return r.held() != held }
 
 // OutOfSync reports whether Redis and this runner disagree: the shard is to be claimed anew.
 func (r *Runner) OutOfSync() bool { return r.held() == outOfSync }
 
-// Fenced reports whether Redis refused an operation because the claim is gone; byAnother says that another instance has
-// it, else Redis has lost it.
+// Fenced reports whether Redis refused an operation because the claim is gone; byAnother says that
+// another instance has it, else Redis has lost it.
 func (r *Runner) Fenced() (fenced, byAnother bool) {
 	h := r.held()
 	return h >= lost, h == taken
@@ -430,40 +444,32 @@ func (r *Runner) Fenced() (fenced, byAnother bool) {
 func (r *Runner) held() hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.hold
+	return r.state.hold
 }
 
 // Calls is how many handler calls run.
-func (r *Runner) Calls() int64 { return r.calls.Load() }
+func (r *Runner) Calls() int64 { return r.caller.running.Load() }
 
 // Stop ends the pops; the returned channel closes when no handler of the shard runs.
 func (r *Runner) Stop() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.end()
-	return r.idle
+	r.state.end()
+	return r.state.idle
 }
 
-// end stops the runner. mu is held.
-func (r *Runner) end() {
-	r.change(stop)
-	if r.lanes == 0 {
-		r.change(lanesEnd)
-	}
-}
-
-// Release waits for the handlers of a stopped runner, acknowledges what they did, and gives the shard back. A lost
-// lease does not forbid it: Redis knows whether another instance has claimed the shard meanwhile. It repeats while
-// Redis is out of reach, until ctx ends.
+// Release waits for the handlers of a stopped runner, acknowledges what they did, and gives the
+// shard back. A lost lease does not forbid it: Redis knows whether another instance has claimed the
+// shard meanwhile. It repeats while Redis is out of reach, until ctx ends.
 func (r *Runner) Release(ctx context.Context) error {
-	<-r.idle
-	if acks := r.lastAcks(); len(acks) > 0 {
+	<-r.state.idle
+	if acks := r.acks.last(); len(acks) > 0 {
 		err := r.persist(ctx, "ack", func() error { return second(r.claim.Ack(ctx, acks...)) })
 		switch {
 		case err == nil:
 			r.acknowledged(acks)
 		case !errors.Is(err, lowkiq.ErrFenced): // else the release says so
-			r.process.Trouble("ack", r.Shard, err)
+			r.process.OpFailed("ack", r.Shard, err)
 		}
 	}
 	return r.persist(ctx, "release", func() error { return second(r.claim.Release(ctx)) })
@@ -471,92 +477,42 @@ func (r *Runner) Release(ctx context.Context) error {
 
 // Close ends the timers and contexts of a runner that does nothing any more.
 func (r *Runner) Close() {
-	r.flush.Stop()
+	r.acks.flush.Stop()
 	r.cancel(lowkiq.ErrShutdown)
-}
-
-// persist repeats an operation while Redis is out of reach and ctx lasts.
-func (r *Runner) persist(ctx context.Context, op string, do func() error) error {
-	for wait := NewBackoff(); ; {
-		err := do()
-		if err == nil || !queue.Transient(err) {
-			return err
-		}
-		r.process.Trouble(op, r.Shard, err)
-		if wait.Sleep(ctx) != nil {
-			return err
-		}
-	}
 }
 
 // Whereabouts says where the runner has an id.
 func (r *Runner) Whereabouts(id string) queue.Whereabouts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range r.buffer {
-		if slices.ContainsFunc(f.jobs, func(job lowkiq.Job) bool { return job.ID == id }) {
-			return queue.Whereabouts{Stage: queue.Behind}
-		}
-	}
-	for _, t := range r.turns {
-		if !slices.Contains(t.ids, id) {
-			continue
-		}
-		if began := t.began.Load(); began != 0 {
-			return queue.Whereabouts{Stage: queue.Handled, For: r.process.Now() - time.Duration(began)}
-		}
-		return queue.Whereabouts{Stage: *t.stage.Load()}
-	}
-	return queue.Whereabouts{}
+	return r.state.whereabouts(id)
 }
-
-// A shard without work for this long is polled less and less, down to once per
-// idlePoll.
-const (
-	quietAfter = 10 * time.Second
-	idlePoll   = time.Minute
-)
 
 // Subscribed notes that the wake-ups of the shard arrive from now on.
 func (r *Runner) Subscribed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.subscribed = true
+	r.state.polls.subscribed = true
 }
 
 // Unsubscribed notes that wake-ups may be missed: the runner is polled until they arrive again.
 func (r *Runner) Unsubscribed(interval time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.subscribed = false
-	r.pollWait = interval
-	r.nextPoll = r.process.Now() + interval
+	r.state.polls.unsubscribed(r.process.Now(), interval)
 }
 
-// PollDue says whether the runner, which has a lane to spare, should be looked at now, and plans the next look.
+// PollDue says whether the runner, which has a lane to spare, should be looked at now, and plans
+// the next look.
 func (r *Runner) PollDue(now, interval time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lanes >= r.queue.ShardConcurrency || !r.mayPop() || now < r.nextPoll {
-		return false
-	}
-	if now-r.lastWork < quietAfter || !r.subscribed {
-		r.pollWait = interval
-	} else {
-		r.pollWait = min(max(2*r.pollWait, interval), idlePoll)
-	}
-	r.nextPoll = now + r.pollWait
-	return true
+	return r.state.spare() && r.state.polls.due(now, interval)
 }
 
 // WakeAt wakes the runner at a time by Redis's clock.
 func (r *Runner) WakeAt(due time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.schedule(due.Sub(r.process.RedisTime(r.process.Now())))
-}
-
-// Refused reports whether Redis will answer the same until a person mends something.
-func Refused(err error) bool {
-	return err != nil && !queue.Transient(err) && !errors.Is(err, lowkiq.ErrFenced) && !errors.Is(err, context.Canceled)
+	r.state.alarm.set(due.Sub(r.process.RedisTime(r.process.Now())))
 }

@@ -5,18 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// shard is a shard of Redis in memory, by the rules of lua/: pop.lua, finish.lua, nack.lua, bury.lua, recover.lua,
-// release.lua and claim.lua. Every call to it may be lost, late, doubled or slow. What a runner tells it is judged at once.
+// shard is a shard of Redis in memory, by the rules of lua/: pop.lua, finish.lua, nack.lua,
+// bury.lua, recover.lua, release.lua and claim.lua. Every call to it may be lost, late, doubled or
+// slow. What a runner tells it is judged at once.
 type shard struct {
 	lowkiq.Shard
 	h *history
@@ -32,7 +34,7 @@ type shard struct {
 	crashes  map[string]int // of ids in quarantine
 	frozen   time.Time      // until then it answers nothing
 	refuses  bool           // it answers that a right is missing
-	calls    int
+	calls    atomic.Int64
 }
 
 // record is one id: what waits, or is in flight, and what was pushed meanwhile.
@@ -48,10 +50,12 @@ type fake struct {
 	*shard
 	fence  int64
 	number int64 // of the last answered pop
+	// refused: a request was; acks among them may be given up
+	refused bool
 }
 
 func (s *shard) fault(format string, args ...any) {
-	s.h.fault(s.String()+": "+format, args...)
+	s.h.Fault(s.String()+": "+format, args...)
 }
 
 // claim makes a new claim. A seizure puts what is in flight into quarantine.
@@ -61,7 +65,7 @@ func (s *shard) claim(seize bool) *fake {
 	s.recover(seize)
 	s.held, s.popped = true, 0
 	s.fence++
-	s.h.trace("%s is claimed, fence %d, seized %v", s, s.fence, seize)
+	s.h.Trace("%s is claimed, fence %d, seized %v", s.Shard, s.fence, seize)
 	return &fake{shard: s, fence: s.fence}
 }
 
@@ -69,9 +73,9 @@ func (s *shard) claim(seize bool) *fake {
 func (s *shard) lose() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.recover(s.h.rnd.IntN(2) == 0)
+	s.recover(s.h.IntN(2) == 0)
 	s.held = false
-	s.h.trace("%s loses its claim", s)
+	s.h.Trace("%s loses its claim", s.Shard)
 }
 
 func (s *shard) recover(seize bool) {
@@ -79,23 +83,14 @@ func (s *shard) recover(seize bool) {
 	for _, ids := range s.flights {
 		flown += len(ids)
 	}
-	numbers := []int64{}
-	for n := range s.flights {
-		numbers = append(numbers, n)
-	}
-	slices.Sort(numbers)
-	slices.Reverse(numbers)
-	for _, n := range numbers {
-		ids := s.flights[n]
-		for i := len(ids) - 1; i >= 0; i-- {
-			if _, suspect := s.crashes[ids[i]]; seize && (!suspect || flown == 1) {
-				if suspect {
-					s.crashes[ids[i]]++
-				} else {
-					s.crashes[ids[i]] = 0
-				}
+	for _, number := range slices.Backward(slices.Sorted(maps.Keys(s.flights))) {
+		for _, id := range slices.Backward(s.flights[number]) {
+			if crashes, suspect := s.crashes[id]; seize && !suspect {
+				s.crashes[id] = 0
+			} else if seize && flown == 1 {
+				s.crashes[id] = crashes + 1
 			}
-			s.toHead(ids[i])
+			s.toHead(id)
 		}
 	}
 	clear(s.flights)
@@ -112,19 +107,44 @@ func (s *shard) toHead(id string) {
 	}
 }
 
+// news is what a push publishes.
+type news int
+
+const (
+	nothing  news = iota
+	isDue         // something is due, and nothing was
+	isParked      // something was pushed to an id in flight, for the first time
+)
+
 // push adds a payload to an id.
-func (s *shard) push(id string, n int) {
+func (s *shard) push(id string, n int) (published news) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.ids[id]
 	switch {
 	case r == nil:
 		s.ids[id] = &record{payloads: []int{n}, retry: -1}
-		s.ready = append(s.ready, id)
+		if s.ready = append(s.ready, id); len(s.ready) == 1 {
+			published = isDue
+		}
 	case r.flight != 0:
-		r.parked = append(r.parked, n)
+		if r.parked = append(r.parked, n); len(r.parked) == 1 {
+			published = isParked
+		}
 	default:
 		r.payloads = append(r.payloads, n)
+	}
+	return published
+}
+
+// suspect puts an id that waits into quarantine, as if it had crashed a worker, beside others or
+// alone.
+func (s *shard) suspect(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.ready, id); i >= 0 {
+		s.ready = slices.Delete(s.ready, i, i+1)
+		s.suspects, s.crashes[id] = append(s.suspects, id), s.h.IntN(2)
 	}
 }
 
@@ -163,7 +183,7 @@ func (s *shard) finish(fence int64, acks []queue.Acks) {
 			if !s.out(a.Flight, id) {
 				continue
 			}
-			if !s.h.judge.done(call{s.Shard, fence, a.Flight, id}, s.ids[id].payloads) {
+			if fate := s.h.judge.fate(call{s.Shard, fence, a.Flight, id}); !fate.succeeded || !slices.Equal(fate.payloads, s.ids[id].payloads) {
 				s.fault("flight %d: %s is acknowledged and not done (I2)", a.Flight, id)
 			}
 			delete(s.crashes, id)
@@ -181,20 +201,13 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 	now := time.Now()
 	p = queue.Popped{Now: now, Flight: number}
 	defer func() {
-		for n := range s.flights {
-			p.Open = append(p.Open, n)
-		}
-		p.Ready = len(s.ready)
-		for _, r := range s.ids {
-			if !r.due.IsZero() && (p.Next.IsZero() || r.due.Before(p.Next)) {
-				p.Next = r.due
-			}
-		}
+		p.Open = slices.Collect(maps.Keys(s.flights))
+		p.Ready, p.Next = len(s.ready), s.next()
 	}()
 	if number <= s.popped {
 		if number == s.popped {
 			if len(s.crashes) > len(s.suspects) {
-				p.Probation = queue.ProbationTaken
+				p.Quarantine = queue.QuarantineTaken
 			}
 			for _, id := range s.flights[number] {
 				p.Jobs = append(p.Jobs, s.job(id))
@@ -205,7 +218,7 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 	s.popped = number
 	s.promote(now)
 	if len(s.crashes) > len(s.suspects) {
-		p.Probation = queue.ProbationWait
+		p.Quarantine = queue.QuarantineWait
 		return p, nil
 	}
 	var take []string
@@ -213,12 +226,12 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 		id := s.suspects[0]
 		switch {
 		case s.crashes[id] > 0 && !req.Slot:
-			p.Probation = queue.ProbationSlot
+			p.Quarantine = queue.QuarantineSlot
 		case len(s.flights) > 0:
-			p.Probation = queue.ProbationWait
+			p.Quarantine = queue.QuarantineWait
 			return p, nil
 		default:
-			p.Probation = queue.ProbationTaken
+			p.Quarantine = queue.QuarantineTaken
 			take, s.suspects = []string{id}, s.suspects[1:]
 		}
 	}
@@ -261,15 +274,21 @@ func (s *shard) work() int {
 	return len(s.ids)
 }
 
-// peek is what a poll asks.
-func (s *shard) peek() (ready bool, next time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// next is when the next job is due, zero for none.
+func (s *shard) next() (next time.Time) {
 	for _, r := range s.ids {
 		if !r.due.IsZero() && (next.IsZero() || r.due.Before(next)) {
 			next = r.due
 		}
 	}
+	return next
+}
+
+// peek is what a poll asks.
+func (s *shard) peek() (ready bool, next time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next = s.next()
 	return len(s.ready)+len(s.suspects) > 0 || !next.IsZero() && !next.After(time.Now()), next
 }
 
@@ -279,11 +298,12 @@ const mostCalls = 5000
 var errLost = fmt.Errorf("read tcp: %w", io.EOF)
 
 // send carries one request to the shard, and its answer back, or not.
-func (f *fake) send(ctx context.Context, op string, execute func() error) error {
+func (f *fake) send(ctx context.Context, op string, what any, execute func() error) error {
 	once := func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.refuses {
+			f.refused = true
 			return errors.New("NOPERM this user has no permissions")
 		}
 		if !f.held || f.shard.fence != f.fence {
@@ -296,14 +316,14 @@ func (f *fake) send(ctx context.Context, op string, execute func() error) error 
 		return execute()
 	}
 	f.mu.Lock()
-	if f.calls++; f.calls == mostCalls {
-		f.fault("%d requests and no end", f.calls)
-		panic(fmt.Sprintf("history %d: %s", f.h.seed, f.h.faults[0]))
+	if f.calls.Add(1) == mostCalls {
+		f.fault("%d requests and no end", mostCalls)
+		panic(fmt.Sprintf("history %d: %s", f.h.Seed, "see its trace"))
 	}
 	way := f.h.fate()
 	wait := way.before + max(0, time.Until(f.frozen))
 	f.mu.Unlock()
-	f.h.trace("%s: fence %d sends %s, %s", f.shard, f.fence, op, way.name)
+	f.h.Trace("%s: fence %d sends %s %v, %s", f.Shard, f.fence, op, what, way.name)
 	time.Sleep(wait)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -325,13 +345,11 @@ func (f *fake) send(ctx context.Context, op string, execute func() error) error 
 	return err
 }
 
-// confirmed notes what Redis has said that it did: to be told once more is a fault.
+// confirmed notes what Redis has said that it did.
 func (f *fake) confirmed(err error, acks []queue.Acks) error {
 	for _, a := range acks {
 		for _, id := range a.IDs {
-			if !f.h.judge.confirmed(call{f.Shard, f.fence, a.Flight, id}, err == nil) {
-				f.fault("flight %d: %s is acknowledged again after Redis has confirmed it", a.Flight, id)
-			}
+			f.h.judge.acknowledged(call{f.Shard, f.fence, a.Flight, id}, err == nil)
 		}
 	}
 	return err
@@ -340,7 +358,7 @@ func (f *fake) confirmed(err error, acks []queue.Acks) error {
 func (f *fake) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, error) {
 	number := f.number + 1
 	var p queue.Popped // of a request that comes late nobody reads it
-	err := f.send(ctx, fmt.Sprintf("pop %d, acks %v", number, req.Acks), func() (err error) {
+	err := f.send(ctx, "a pop with acks", req.Acks, func() (err error) {
 		p, err = f.pop(f.fence, number, req)
 		return err
 	})
@@ -349,13 +367,13 @@ func (f *fake) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, err
 	}
 	f.number = number
 	if len(p.Jobs) > 0 {
-		f.h.trace("%s: pop %d brings %d jobs, %q", f.shard, number, len(p.Jobs), p.Probation)
+		f.h.Trace("%s: pop %d brings %d jobs, %q", f.Shard, number, len(p.Jobs), p.Quarantine)
 	}
 	return p, nil
 }
 
 func (f *fake) Ack(ctx context.Context, acks ...queue.Acks) (int, error) {
-	err := f.send(ctx, fmt.Sprint("ack ", acks), func() error {
+	err := f.send(ctx, "acks", acks, func() error {
 		ready := len(f.ready)
 		f.finish(f.fence, acks)
 		if p := f.h.judge.process.Load(); len(f.ready) > ready { // what was pushed meanwhile: ack.lua publishes
@@ -367,21 +385,21 @@ func (f *fake) Ack(ctx context.Context, acks ...queue.Acks) (int, error) {
 }
 
 func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
-	return 0, f.send(ctx, fmt.Sprint("nack ", nacks), func() error {
+	return 0, f.send(ctx, "nacks", nacks, func() error {
 		for _, n := range nacks {
 			if !f.out(n.Flight, n.ID) {
 				continue
 			}
-			called, failed := f.h.judge.failed(call{f.Shard, f.fence, n.Flight, n.ID})
+			fate := f.h.judge.fate(call{f.Shard, f.fence, n.Flight, n.ID})
 			r := f.ids[n.ID]
 			if n.Kind == queue.Return {
-				if called {
+				if fate.payloads != nil {
 					f.fault("flight %d: %s is returned as new, and a handler had it", n.Flight, n.ID)
 				}
 				f.toHead(n.ID)
 				continue
 			}
-			if called && !failed {
+			if fate.payloads != nil && !fate.failed && f.h.rules.HandlerTimeout == 0 {
 				f.fault("flight %d: %s is done, and put back", n.Flight, n.ID)
 			}
 			delete(f.crashes, n.ID)
@@ -396,12 +414,12 @@ func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 }
 
 func (f *fake) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
-	return 0, f.send(ctx, fmt.Sprint("bury ", burials), func() error {
+	return 0, f.send(ctx, "burials", burials, func() error {
 		for _, b := range burials {
 			if !f.out(b.Flight, b.ID) {
 				continue
 			}
-			f.h.judge.buried(b.ID, f.ids[b.ID].payloads)
+			f.h.judge.advance(b.ID, f.ids[b.ID].payloads)
 			delete(f.crashes, b.ID)
 			f.rest(b.ID)
 		}
@@ -410,9 +428,17 @@ func (f *fake) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
 }
 
 func (f *fake) Release(ctx context.Context) (int, error) {
-	return 0, f.send(ctx, "release", func() error {
+	return 0, f.send(ctx, "a release", "", func() error {
 		if n := f.h.judge.running(f.Shard, f.fence); n > 0 {
 			f.fault("released while %d handlers run (I1)", n)
+		}
+		for number, ids := range f.flights {
+			for _, id := range ids {
+				fate := f.h.judge.fate(call{f.Shard, f.fence, number, id})
+				if fate.succeeded && !f.refused && f.h.rules.HandlerTimeout == 0 {
+					f.fault("flight %d: %s is done, and released before its ack", number, id)
+				}
+			}
 		}
 		f.recover(false)
 		f.held = false
@@ -428,26 +454,15 @@ type way struct {
 
 // fate draws what happens to the next request.
 func (h *history) fate() way {
-	short := func(most int) time.Duration { return time.Duration(h.rnd.IntN(most)) * time.Microsecond }
-	w := way{"in time", short(500), short(500)}
-	if h.calm.Load() || h.rnd.IntN(100) >= h.faulty {
-		return w
-	}
-	w.name = []string{"request lost", "reply lost", "twice", "late", "slow"}[h.rnd.IntN(5)]
-	if w.name == "slow" || w.name == "late" {
-		w.after = short(200_000)
+	w := way{"in time", h.Below(500 * time.Microsecond), h.Below(500 * time.Microsecond)}
+	switch {
+	case h.calm.Load() && h.lazy && h.IntN(3) == 0:
+		w.name, w.after = "slow", h.Below(30*time.Millisecond)
+	case !h.calm.Load() && h.IntN(100) < h.faulty:
+		w.name = []string{"request lost", "reply lost", "twice", "late", "slow"}[h.IntN(5)]
+		if w.name == "slow" || w.name == "late" {
+			w.after = h.Below(200 * time.Millisecond)
+		}
 	}
 	return w
-}
-
-// random is a source of random numbers for several goroutines.
-type random struct {
-	mu  sync.Mutex
-	rnd *rand.Rand
-}
-
-func (r *random) IntN(n int) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.rnd.IntN(n)
 }

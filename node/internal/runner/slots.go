@@ -114,8 +114,7 @@ func (s *Slots) withdraw(w *waiter) {
 	s.change(w.of, 0, -1)
 }
 
-// contended reports whether somebody waits; a lane keeps its slot for the next batch
-// if nobody does.
+// contended reports whether lanes wait; if none does, a lane keeps its slot for its next batch.
 func (s *Slots) contended() bool { return s.waiters.Load() > 0 }
 
 // Use says how many slots there are, and how many are taken.

@@ -47,8 +47,8 @@ func decide(rules *Rules, batch *lowkiq.Batch, answer error) []verdict {
 var errUnexplained = errors.New("handler named it as failed, without an error")
 
 // perJob is what an answer says of each job, nil for done. The jobs that a [lowkiq.Failed] does not
-// name are done, unless it is joined with other errors: then nobody can tell what these are about.
-// Likewise all fail if it names an id that is not among them.
+// name are done, unless it is joined with other errors: then it is unknown which jobs these are
+// about. Likewise all fail if it names an id that is not among them.
 func perJob(jobs []lowkiq.Job, answer error) []error {
 	errs := make([]error, len(jobs))
 	failed, rest := named(answer)
@@ -136,6 +136,16 @@ type outcome struct {
 	nacks     []queue.Nack
 	burials   []queue.Burial
 	exhausted []exhausted
+}
+
+// retries are the nacks of jobs that failed.
+func (o *outcome) retries() (failed []queue.Nack) {
+	for _, n := range o.nacks {
+		if n.Kind == queue.Retry {
+			failed = append(failed, n)
+		}
+	}
+	return failed
 }
 
 type exhausted struct {

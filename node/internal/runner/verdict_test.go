@@ -7,7 +7,6 @@ import (
 	"math"
 	"reflect"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -173,22 +172,4 @@ func TestDecodedFailsItsJobOnly(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestScheduleForEver: a job that is due in ages does not keep the shard's timer from the others.
-func TestScheduleForEver(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		woken := make(chan struct{}, 1)
-		r := &Runner{process: testProcess(t), timer: time.AfterFunc(time.Hour, func() { woken <- struct{}{} })}
-		r.timer.Stop()
-		defer r.timer.Stop()
-		r.schedule(math.MaxInt64)
-		r.schedule(time.Second)
-		select {
-		case <-woken:
-		case <-time.After(2 * time.Second):
-			t.Error("the timer did not ring for the second job")
-		}
-	})
 }

@@ -11,10 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lowkiq/lowkiq/internal/certs"
-	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/web"
 )
 
 // check looks at what types and ranges cannot say.
@@ -61,14 +58,11 @@ func (cfg *Config) check() error {
 func (cfg *Config) checkTLS(add func(key string, err error)) {
 	cfg.place("node.tls")
 	cfg.place("redis_tls")
-	own := cfg.Node.TLS
-	add("node.tls", cmp.Or(
-		node.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, PeerName: own.PeerName}.Validate(),
-		web.TLS{CertFile: own.CertFile, KeyFile: own.KeyFile, CAFile: own.CAFile, ClientAuth: own.ClientAuth == "require"}.Validate()))
+	add("node.tls", cmp.Or(cfg.Node.TLS.Node().Validate(), cfg.Node.TLS.Web().Validate()))
 	if cfg.RedisTLS == (RedisTLS{}) {
 		return
 	}
-	add("redis_tls", certs.Files{Cert: cfg.RedisTLS.CertFile, Key: cfg.RedisTLS.KeyFile, CA: cfg.RedisTLS.CAFile}.Validate())
+	add("redis_tls", cfg.RedisTLS.Files().Validate())
 	if !strings.HasPrefix(cfg.Redis, "rediss") {
 		add("redis_tls", errors.New("it is for a redis URL with TLS: rediss://, rediss+sentinel:// or rediss+cluster://"))
 	}

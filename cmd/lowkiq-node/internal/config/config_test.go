@@ -242,17 +242,11 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-func TestEnvName(t *testing.T) {
-	t.Parallel()
-	if got, want := EnvName("queues.a-b.retry_in"), "LOWKIQ_QUEUES_A_B_RETRY_IN"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-// FuzzLoad: whatever the file, a variable and a flag say, the answer comes soon. An error names what it is about; what is
-// taken is within its bounds, and is the same again.
+// FuzzLoad: whatever the file, a variable and a flag say, the answer comes soon. An error names
+// what it is about; what is taken is within its bounds, and is the same again.
 //
-// Every new path through the YAML parser would be minimised for a minute: make fuzz gives that a bound.
+// Every new path through the YAML parser would be minimised for a minute: make fuzz gives that a
+// bound.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(full), "LOWKIQ_QUEUES_ORDERS_RETRY_IN", "[1s, 2s]")
 	f.Add([]byte("a: &a *a\n"), "LOWKIQ_NODE_TTL", "6s")

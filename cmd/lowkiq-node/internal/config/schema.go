@@ -1,6 +1,12 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/certs"
+	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/web"
+)
 
 // Config is the file. A nil pointer, an empty string or list was not configured.
 //
@@ -49,11 +55,26 @@ type TLS struct {
 	PeerName   string `yaml:"peer_name"`
 }
 
+// Node are the files as Raft takes them.
+func (t TLS) Node() node.TLS {
+	return node.TLS{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, PeerName: t.PeerName}
+}
+
+// Web are the files as the API takes them.
+func (t TLS) Web() web.TLS {
+	return web.TLS{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, ClientAuth: t.ClientAuth == "require"}
+}
+
 // RedisTLS are PEM files for rediss:// URLs.
 type RedisTLS struct {
 	CAFile   string `yaml:"ca_file"`
 	CertFile string `yaml:"cert_file"`
 	KeyFile  string `yaml:"key_file"`
+}
+
+// Files are those of a client.
+func (t RedisTLS) Files() certs.Files {
+	return certs.Files{Cert: t.CertFile, Key: t.KeyFile, CA: t.CAFile}
 }
 
 // Queue are the rules for the jobs of one queue.

@@ -18,7 +18,8 @@ type Backoff struct {
 	wait  time.Duration
 }
 
-// Wait waits after a trouble, longer each time. Its error is ctx's, or says that the limit is reached.
+// Wait waits after a trouble, longer each time. Its error is ctx's, or says that the limit is
+// reached.
 func (b *Backoff) Wait(ctx context.Context, trouble error) error {
 	if b.since.IsZero() {
 		b.since, b.wait = time.Now(), 100*time.Millisecond

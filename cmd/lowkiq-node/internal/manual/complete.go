@@ -2,11 +2,8 @@ package manual
 
 import "strings"
 
-// Shells are the shells that [Completion] and [Complete] know.
-func Shells() []string { return []string{"bash", "zsh", "fish"} }
-
-// Asked is the word after the program's name with which a completion script asks what may follow: the shell
-// and the words that were typed come after it.
+// Asked is the word after the program's name with which a completion script asks what may follow:
+// the shell and the words that were typed come after it.
 const Asked = "__complete"
 
 // Scripts for shells to source. They ask the program, and leave what it has no offer for to the
@@ -42,13 +39,13 @@ complete -c %p -n 'test -n "$(__%f_offers)"' -f -a '(__%f_offers)'
 `,
 }
 
-// Completion is a script for a shell to source, "" if the shell is not known.
+// Completion is a script for a shell to source: bash, zsh or fish; "" for another one.
 func Completion(program, shell string) string {
 	return strings.NewReplacer("%p", program, "%f", strings.ReplaceAll(program, "-", "_")).Replace(scripts[shell])
 }
 
-// Complete answers a script: a line for each word that may stand in place of the last one of typed, which
-// may be "", with its help in the shell's form.
+// Complete answers a script: a line for each word that may stand in place of the last one of typed,
+// which may be "", with its help in the shell's form.
 func Complete(root *Command, shell string, typed ...string) string {
 	var answer strings.Builder
 	now := ""
@@ -74,7 +71,8 @@ func Complete(root *Command, shell string, typed ...string) string {
 
 type offer struct{ word, help string }
 
-// offers are the words that may follow those typed; none where only the user or the file system knows them.
+// offers are the words that may follow those typed; none where only the user or the file system
+// knows them.
 func offers(root *Command, typed []string) (list []offer) {
 	at, last := root, ""
 	for _, last = range typed {

@@ -83,7 +83,7 @@ func TestComplete(t *testing.T) {
 	if got, want := Complete(root(t), "fish", "th"), "things\tThings.\n"; got != want {
 		t.Errorf("fish: got %q, want %q", got, want)
 	}
-	for _, shell := range Shells() {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
 		if script := Completion("demo-prog", shell); !strings.Contains(script, "demo-prog "+Asked+" "+shell) || strings.Contains(script, "%") {
 			t.Errorf("%s: got %s", shell, script)
 		}

@@ -3,8 +3,8 @@ package near
 
 import "strings"
 
-// Name is the nearest of the names that fewer than so many letters tell from word, "" if there is none. A
-// name that goes on after word and a _ is near, too: token_file for token.
+// Name is the nearest of the names that fewer than so many letters tell from word, "" if there is
+// none. A name that goes on after word and a _ is near, too: token_file for token.
 func Name(word string, names []string, fewer int) (nearest string) {
 	for _, name := range names {
 		d := distance(word, name)

@@ -1,0 +1,126 @@
+package judge
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Kind names the rule that a fault breaks.
+type Kind string
+
+// The kinds of faults.
+const (
+	Overlap    Kind = "overlap"     // I1: two calls of one id at once
+	Crowd      Kind = "crowd"       // I1: more batches of a shard at once than allowed
+	StaleFence Kind = "stale fence" // I1: a batch began with a lower fence than one before it, or another process's
+	Lost       Kind = "lost"        // I2: pushed and never handled
+	Unknown    Kind = "unknown"     // I2: handled and never pushed
+	Unsorted   Kind = "unsorted"    // I3: scores of a call do not ascend, or equal ones are not in push order
+	Overtaken  Kind = "overtaken"   // I3: a payload was handled before one, not higher, that was pushed first
+	WentBack   Kind = "went back"   // I3: a repeat of what was not the latest
+	Repeated   Kind = "repeated"    // more duplicates than allowed, or a payload twice in a call
+	Unfinished Kind = "unfinished"  // a call without an end, of a process without a death
+	Unreadable Kind = "unreadable"  // a line that makes no sense
+)
+
+// kinds in the order of the verdict.
+var kinds = [...]Kind{Overlap, Crowd, StaleFence, Lost, Unknown, Unsorted, Overtaken, WentBack, Repeated, Unfinished, Unreadable}
+
+// MaxFaults is how many faults a verdict quotes; it counts all.
+const MaxFaults = 20
+
+// Fault is one broken rule with the lines of the history that show it.
+type Fault struct {
+	Kind  Kind
+	Text  string
+	Lines []string
+}
+
+// String is the fault in several lines.
+func (f Fault) String() string {
+	return fmt.Sprintf("%s: %s", f.Kind, strings.Join(append([]string{f.Text}, f.Lines...), "\n    "))
+}
+
+// Verdict is what the judge found. Payloads are counted, unless said otherwise.
+type Verdict struct {
+	Pushed      int
+	Handled     int // in calls that succeeded, repeats included
+	Distinct    int // handled at least once
+	Duplicates  int // handled again without having been pushed again
+	Uncaused    int // duplicates without a death of the process that handled them before
+	Lost        int
+	Overlaps    int // pairs of calls of one id at once
+	Misordered  int // unsorted, overtaken and went back
+	Calls       int // one per id of a batch
+	Failed      int // calls whose handler failed
+	Interrupted int // calls whose process died
+	Deaths      int
+	Wall        time.Duration // from the first push (or call, if unknown) to the last end
+	PerSecond   float64       // Distinct / Wall
+
+	Counts map[Kind]int // faults found
+	Faults []Fault      // the first MaxFaults of them
+
+	checked bool
+}
+
+// OK tells whether every rule was kept. A Verdict that [Check] did not make is not.
+func (v *Verdict) OK() bool { return v.checked && len(v.Counts) == 0 }
+
+// fault notes a fault; text and lines are only made for those that are kept.
+func (v *Verdict) fault(kind Kind, describe func() (text string, lines []string)) {
+	if v.Counts == nil {
+		v.Counts = map[Kind]int{}
+	}
+	v.Counts[kind]++
+	if len(v.Faults) < MaxFaults {
+		text, lines := describe()
+		v.Faults = append(v.Faults, Fault{kind, text, lines})
+	}
+}
+
+// Words is the verdict for a person, one fact a line.
+func (v *Verdict) Words() string {
+	var b strings.Builder
+	fact := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	switch {
+	case v.OK():
+		fact("verdict: good, every promise was kept")
+	case !v.checked:
+		fact("verdict: none, nothing was checked")
+	default:
+		fact("verdict: BAD, promises were broken")
+	}
+	fact("every payload handled (I2): %s, %d of %d pushed, %d lost", yes(v.Lost == 0), v.Distinct, v.Pushed, v.Lost)
+	fact("order kept per id (I3): %s, %d out of order", yes(v.Misordered == 0), v.Misordered)
+	fact("no id handled twice at once (I1): %s, %d overlaps", yes(v.Overlaps == 0), v.Overlaps)
+	fact("handled twice: %d payloads, %d of them with no death to explain it", v.Duplicates, v.Uncaused)
+	fact("handler calls: %d, %d failed, %d cut off by %d deaths", v.Calls, v.Failed, v.Interrupted, v.Deaths)
+	fact("speed: %.0f payloads/s over %.1f s", v.PerSecond, v.Wall.Seconds())
+	v.faultWords(fact)
+	return b.String()
+}
+
+func (v *Verdict) faultWords(fact func(string, ...any)) {
+	total := 0
+	for _, kind := range kinds {
+		if n := v.Counts[kind]; n > 0 {
+			total += n
+			fact("faults, %s: %d", kind, n)
+		}
+	}
+	for _, f := range v.Faults {
+		fact("  %s", f)
+	}
+	if total > len(v.Faults) {
+		fact("  … and %d more faults", total-len(v.Faults))
+	}
+}
+
+func yes(ok bool) string {
+	if ok {
+		return "yes"
+	}
+	return "NO"
+}

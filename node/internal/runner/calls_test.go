@@ -1,0 +1,560 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/historytest"
+	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// calmly runs a test with a process of one history in which no request is lost, nothing polls, and
+// the handlers are the test's. The judge of the histories looks on; in the end no slot is taken and
+// nothing is in flight.
+func calmly(t *testing.T, slots int, test func(t *testing.T, p *process)) {
+	t.Helper()
+	historytest.One(t, 1, func(t *testing.T, run *historytest.History) {
+		h := newHistory(run)
+		h.calm.Store(true)
+		h.shards = nil
+		p := h.newProcess(slots)
+		defer p.cancel(lowkiq.ErrShutdown)
+		p.OpFailed = func(op string, _ lowkiq.Shard, err error) bool { t.Errorf("%s: %v", op, err); return false }
+		test(t, p)
+		p.handBack()
+		h.group.Wait()
+		if use := p.Slots.Use(); use.Busy != 0 {
+			t.Errorf("%d slots are taken at the end", use.Busy)
+		}
+	})
+}
+
+// add gives the process a queue of one shard. What of the rules is zero is a node's default, and a
+// retry waits for an hour.
+func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
+	if q.RetryIn == nil {
+		q.RetryIn = func(int) time.Duration { return time.Hour }
+	}
+	if q.FormatError == nil {
+		q.FormatError = error.Error
+	}
+	q.BatchSize, q.ShardConcurrency, q.Prefetch = max(q.BatchSize, 1), max(q.ShardConcurrency, 1), 100
+	q.MaxRetryCount = max(q.MaxRetryCount, 1)
+	p.h.rules = q.Rules
+	q.Paused = new(atomic.Bool)
+	q.Metrics = testMetrics
+	q.Handler = lowkiq.HandlerFunc(func(ctx context.Context, b *lowkiq.Batch) (answer error) {
+		jobs, broken := slices.Clone(b.Jobs), true
+		p.h.judge.enter(p, b)
+		defer func() { p.h.judge.leave(b, jobs, answer, broken) }()
+		answer = handle(ctx, b)
+		broken = false
+		return answer
+	})
+	s := &shard{
+		Shard: lowkiq.Shard{Queue: fmt.Sprint("q", len(p.h.shards))}, h: p.h, ids: map[string]*record{}, flights: map[int64][]string{}, crashes: map[string]int{},
+	}
+	p.h.shards = append(p.h.shards, s)
+	claim := &noting{fake: s.claim(false)}
+	r := New(p.Process, NewQueue(q), s.Shard, claim.fence, claim)
+	p.runners[s.Shard] = r
+	r.Subscribed()
+	r.Wake()
+	return s
+}
+
+// noting is a claim that keeps what it is told of failures.
+type noting struct {
+	*fake
+	texts sync.Map // by id
+}
+
+func (n *noting) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
+	for _, nack := range nacks {
+		n.texts.Store(nack.ID, nack.Error)
+	}
+	return n.fake.Nack(ctx, nacks...)
+}
+
+func (n *noting) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
+	for _, burial := range burials {
+		n.texts.Store(burial.ID, burial.Error)
+	}
+	return n.fake.Bury(ctx, burials...)
+}
+
+// text is what was told of an id last.
+func (p *process) text(s *shard, id string) string {
+	text, _ := p.runners[s.Shard].claim.(*noting).texts.Load(id)
+	return fmt.Sprint(text)
+}
+
+// give pushes jobs of one payload each, and wakes the shard.
+func (p *process) give(s *shard, ids ...string) {
+	for _, id := range ids {
+		s.push(id, 0)
+	}
+	p.wake(s)
+}
+
+// soon gives all that can happen by itself within a tenth of a second the time to.
+func soon() {
+	time.Sleep(100 * time.Millisecond)
+	synctest.Wait()
+}
+
+// has looks at how many ids of a shard are not done.
+func (s *shard) has(t *testing.T, want int, when string) {
+	t.Helper()
+	if got := s.work(); got != want {
+		t.Errorf("%s: %d ids are not done, want %d", when, got, want)
+	}
+}
+
+// TestLanes: what one pop brings is spread over all free lanes, and slow ids hold up no others of
+// their shard.
+func TestLanes(t *testing.T) {
+	t.Parallel()
+	calmly(t, 10, func(t *testing.T, p *process) {
+		release := make(chan struct{})
+		var calls atomic.Int64
+		s := p.add(Queue{Rules: Rules{ShardConcurrency: 8}}, func(_ context.Context, b *lowkiq.Batch) error {
+			calls.Add(1)
+			if strings.HasPrefix(b.Jobs[0].ID, "slow") {
+				<-release
+			}
+			return nil
+		})
+		p.give(s, "slow0", "slow1", "slow2")
+		soon()
+		if calls.Load() != 3 {
+			t.Errorf("%d handlers at work, want one for each of 3", calls.Load())
+		}
+		p.give(s, "slow3", "slow4", "slow5", "slow6")
+		p.give(s, "fast0", "fast1", "fast2")
+		soon()
+		if calls.Load() != 10 {
+			t.Errorf("%d calls, want one for each of 10", calls.Load())
+		}
+		s.has(t, 7, "beside the slow ones")
+		close(release)
+		soon()
+		s.has(t, 0, "in the end")
+	})
+}
+
+// TestTimers: a failed job runs again after its delay, a postponed one after its pause, and a
+// scheduled one at its time, also when the timer is set for later: nothing polls.
+func TestTimers(t *testing.T) {
+	t.Parallel()
+	calmly(t, 4, func(t *testing.T, p *process) {
+		var got []string
+		begun := time.Now()
+		s := p.add(Queue{Rules: Rules{MaxRetryCount: 5, RetryIn: func(int) time.Duration { return 10 * time.Minute }}}, func(_ context.Context, b *lowkiq.Batch) error {
+			job := b.Jobs[0]
+			got = append(got, fmt.Sprint(job.ID, job.RetryCount, " ", time.Since(begun).Round(time.Minute)))
+			switch {
+			case job.ID == "failing" && job.RetryCount < 1:
+				return errBoom
+			case job.ID == "busy" && len(got) < 3:
+				return lowkiq.Postpone{After: 5 * time.Minute}
+			}
+			return nil
+		})
+		p.give(s, "failing", "busy")
+		soon()
+		for id, after := range map[string]time.Duration{"later": time.Hour, "soon": 15 * time.Minute} {
+			s.mu.Lock()
+			s.ids[id] = &record{payloads: []int{0}, due: time.Now().Add(after), retry: -1}
+			s.mu.Unlock()
+			p.runners[s.Shard].WakeAt(time.Now().Add(after))
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		want := []string{"failing-1 0s", "busy-1 0s", "busy-1 5m0s", "failing0 10m0s", "soon-1 15m0s", "failing1 20m0s", "later-1 1h0m0s"}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// TestParked: what is pushed to an id in flight runs when the flight ends, and does not wait for
+// acks that are sent late. A pop that left nothing is not followed by another one in vain.
+func TestParked(t *testing.T) {
+	t.Parallel()
+	calmly(t, 4, func(t *testing.T, p *process) {
+		begun := time.Now()
+		var got []time.Duration
+		s := p.add(Queue{Rules: Rules{ShardConcurrency: 2}}, func(context.Context, *lowkiq.Batch) error {
+			got = append(got, time.Since(begun))
+			time.Sleep(20 * time.Millisecond)
+			return nil
+		})
+		p.give(s, "a")
+		for n := 1; n < 4; n++ {
+			time.Sleep(10 * time.Millisecond)
+			s.push("a", n)
+			p.runners[s.Shard].Parked()
+			time.Sleep(11 * time.Millisecond)
+		}
+		soon()
+		s.has(t, 0, "at the end")
+		for i, at := range got {
+			if want := time.Duration(i) * 20 * time.Millisecond; at < want || at > want+time.Duration(i+1)*time.Millisecond+time.Millisecond {
+				t.Errorf("call %d: got it %s after the first push, want it %s after, and a round trip each", i, at, want)
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(got) != 4 || s.popped > 5 {
+			t.Errorf("got %d calls and %d pops, want 4, and a pop for each and one more at most", len(got), s.popped)
+		}
+	})
+}
+
+// gated is a claim whose requests wait for a test: pops once Redis has answered, nacks before.
+type gated struct {
+	*noting
+	pop, nack chan struct{}
+}
+
+func (g *gated) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, error) {
+	p, err := g.noting.Pop(ctx, req)
+	<-g.pop
+	return p, err
+}
+
+func (g *gated) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
+	<-g.nack
+	return g.noting.Nack(ctx, nacks...)
+}
+
+// TestReturnedDuringAPop: a queue is resumed while a lane gives its jobs back. A pop that was
+// answered before they were there is followed by one that finds them: no push wakes the shard, as
+// its line is not empty.
+func TestReturnedDuringAPop(t *testing.T) {
+	t.Parallel()
+	calmly(t, 2, func(t *testing.T, p *process) {
+		busy, slow := make(chan struct{}), make(chan struct{})
+		var calls atomic.Int64
+		p.give(p.add(Queue{}, func(context.Context, *lowkiq.Batch) error { <-busy; return nil }), "busy")
+		s := p.add(Queue{Rules: Rules{ShardConcurrency: 3}}, func(context.Context, *lowkiq.Batch) error {
+			if calls.Add(1) == 1 {
+				<-slow
+			}
+			return nil
+		})
+		soon()
+		r := p.runners[s.Shard]
+		gates := &gated{r.claim.(*noting), make(chan struct{}), make(chan struct{})}
+		r.claim = gates
+		s.push("a", 0)
+		p.give(s, "b") // in one flight: one of them has a slot, the other waits
+		gates.pop <- struct{}{}
+		soon()
+		r.queue.Paused.Store(true)
+		r.Pause()
+		soon()
+		r.queue.Paused.Store(false)
+		r.Wake()
+		soon() // the pop has found nothing
+		gates.nack <- struct{}{}
+		soon() // what was given back is there
+		close(busy)
+		close(gates.pop)
+		soon()
+		s.has(t, 1, "while one is with its handler")
+		close(slow)
+		soon()
+		s.has(t, 0, "at the end")
+	})
+}
+
+// sleepy is a handler that takes 200 ms for ids that begin with slow, and a millisecond for others.
+func sleepy(_ context.Context, b *lowkiq.Batch) error {
+	takes := time.Millisecond
+	if strings.HasPrefix(b.Jobs[0].ID, "slow") {
+		takes = 200 * time.Millisecond
+	}
+	time.Sleep(takes)
+	return nil
+}
+
+// waits looks at which ids of a shard wait in Redis, in order, and that no retry is spent.
+func (s *shard) waits(t *testing.T, want, when string) {
+	t.Helper()
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if got := strings.Join(s.ready, " "); got != want {
+		t.Errorf("%s: %q wait in redis, want %q", when, got, want)
+	}
+	for id, r := range s.ids {
+		if r.retry != -1 {
+			t.Errorf("%s: a retry of %s is spent", when, id)
+		}
+	}
+}
+
+// TestBehindSlow: what waits behind calls that all take long is back in Redis within 50 ms, in its
+// order, and nothing is while a lane takes it or waits for its turn. That costs one request, and the
+// next lane that is free pops it again.
+func TestBehindSlow(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lanes  int
+		ids    string // popped together
+		begins int    // ms: the last lane's slow call
+		back   string
+		pops   int64 // most, in all
+	}{
+		"first":     {1, "slow a b c d", 0, "a b c d", 5},
+		"later":     {1, "a b slow c d", 2, "c d", 5},
+		"two lanes": {2, "slow0 a b slow1 c d e", 2, "c d e", 6},
+		"free lane": {2, "slow0 a b c d e", 2, "", 4},
+		"nothing":   {1, "a b c d slow", 4, "", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			calmly(t, 4, func(t *testing.T, p *process) {
+				var got []string
+				var mu sync.Mutex
+				s := p.add(Queue{Rules: Rules{ShardConcurrency: c.lanes}}, func(ctx context.Context, b *lowkiq.Batch) error {
+					mu.Lock()
+					got = append(got, b.Jobs[0].ID)
+					mu.Unlock()
+					return sleepy(ctx, b)
+				})
+				p.give(s, "known") // how fast they are
+				soon()
+				s.mu.Lock()
+				before := s.popped
+				s.mu.Unlock()
+				ids := strings.Fields(c.ids)
+				p.give(s, ids...)
+				time.Sleep(time.Duration(c.begins)*time.Millisecond + 49*time.Millisecond)
+				s.waits(t, "", "before 50 ms")
+				time.Sleep(8 * time.Millisecond)
+				s.waits(t, c.back, "after 50 ms")
+				calls := s.calls.Load()
+				time.Sleep(100 * time.Millisecond)
+				if n := s.calls.Load() - calls; n > 1 {
+					t.Errorf("%d requests beside slow calls", n)
+				}
+				soon()
+				s.has(t, 0, "in the end")
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if n := s.popped - before; n > c.pops {
+					t.Errorf("%d pops, want %d at most", n, c.pops)
+				}
+				if want := append([]string{"known"}, ids...); c.lanes == 1 && !slices.Equal(got, want) {
+					t.Errorf("handled %q, want %q", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestBehindTurn: while a lane waits for its turn, what was popped with its batch stays, as it may be
+// next. When the call that follows takes long, it goes back.
+func TestBehindTurn(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		s, other := p.add(Queue{}, sleepy), p.add(Queue{}, sleepy)
+		p.give(s, "known")
+		soon()
+		p.give(other, "slow")
+		time.Sleep(10 * time.Millisecond)
+		p.give(s, "slow", "a", "b")
+		time.Sleep(180 * time.Millisecond)
+		s.waits(t, "", "while another shard has the slot")
+		for id, want := range map[string]queue.Stage{"slow": queue.ForSlot, "a": queue.Behind, "b": queue.Behind} {
+			if got := p.runners[s.Shard].Whereabouts(id).Stage; got != want {
+				t.Errorf("%s: got stage %q, want %q", id, got, want)
+			}
+		}
+		time.Sleep(75 * time.Millisecond)
+		s.waits(t, "a b", "behind a slow call")
+		time.Sleep(200 * time.Millisecond)
+		s.has(t, 0, "in the end")
+	})
+}
+
+// typedNil is an error whose Error panics on the nil pointer that careless code returns.
+type typedNil struct{ text string }
+
+func (e *typedNil) Error() string { return e.text }
+
+// TestBrokenHandlers: whatever a handler does to its goroutine is a failure of its batch, not the
+// end of the process, and the shard goes on.
+func TestBrokenHandlers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		do   func() error
+		want []string // in the text that is kept
+	}{
+		{"panic", func() error { panic("poison") }, []string{"panic: poison\ngoroutine ", "TestBrokenHandlers"}},
+		{"goexit", func() error { runtime.Goexit(); return nil }, []string{"handler called runtime.Goexit"}},
+		{"typed nil", func() error { var e *typedNil; return e }, []string{"panic: runtime error: invalid memory address"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			calmly(t, 1, func(t *testing.T, p *process) {
+				handled := false
+				s := p.add(Queue{}, func(_ context.Context, b *lowkiq.Batch) error {
+					if b.Jobs[0].ID == "bad" {
+						return c.do()
+					}
+					handled = true
+					return nil
+				})
+				p.give(s, "bad", "good")
+				soon()
+				s.has(t, 1, "after both were handled")
+				text := p.text(s, "bad")
+				for _, want := range c.want {
+					if !strings.Contains(text, want) {
+						t.Errorf("the text is %q, want %q in it", text, want)
+					}
+				}
+				if !handled {
+					t.Error("the shard does not go on")
+				}
+			})
+		})
+	}
+}
+
+// TestTimeout: the context ends with ErrTimeout. That is a failure once the call returns, even with
+// nil, and not before.
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		var cause error
+		s := p.add(Queue{Rules: Rules{HandlerTimeout: 20 * time.Millisecond}}, func(ctx context.Context, _ *lowkiq.Batch) error {
+			<-ctx.Done()
+			cause = context.Cause(ctx)
+			time.Sleep(time.Second)
+			return nil
+		})
+		p.give(s, "a")
+		soon()
+		if got := p.text(s, "a"); got != "<nil>" {
+			t.Errorf("before it returns it failed with %q", got)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := p.text(s, "a"); got != "handler timeout: 20ms" || !errors.Is(cause, lowkiq.ErrTimeout) {
+			t.Errorf("failed with %q, the context with %v", got, cause)
+		}
+	})
+}
+
+// TestExhausted: retries end in the morgue, and RetriesExhausted is called then only. What it does
+// is no harm.
+func TestExhausted(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		var told []string
+		calls := 0
+		s := p.add(Queue{Rules: Rules{
+			MaxRetryCount: 2, Exhausted: queue.Bury, RetryIn: func(int) time.Duration { return 0 },
+			FormatError: func(err error) string { return "<" + err.Error() + ">" },
+			RetriesExhausted: func(job lowkiq.Job, err error) {
+				told = append(told, fmt.Sprint(job.ID, job.RetryCount, " ", err))
+				panic("a hook's")
+			},
+		}}, func(context.Context, *lowkiq.Batch) error { calls++; return errBoom })
+		p.give(s, "a")
+		soon()
+		if calls != 3 || !slices.Equal(told, []string{"a1 boom"}) || p.text(s, "a") != "<boom>" {
+			t.Errorf("%d attempts, told %q, text %q; want 3, one, <boom>", calls, told, p.text(s, "a"))
+		}
+		s.has(t, 0, "in the end")
+	})
+}
+
+// processes are what a handler needs for its calls.
+func processes(n int) Reserve {
+	free := NewSlots(n)
+	share := &share{}
+	return func(ctx context.Context) (func(context.Context) context.Context, func(), error) {
+		if err := free.take(ctx, share, time.Time{}); err != nil {
+			return nil, nil, err
+		}
+		return func(ctx context.Context) context.Context { return ctx }, func() { free.give(share) }, nil
+	}
+}
+
+// TestWaitForAProcess: the timeout counts from when the handler has its batch, not while that waits
+// for a process, and the wait is counted apart.
+func TestWaitForAProcess(t *testing.T) {
+	t.Parallel()
+	calmly(t, 16, func(t *testing.T, p *process) {
+		const takes, jobs = 10 * time.Millisecond, 5
+		waits := metrics.New(prometheus.NewRegistry()).Queue("orders").ProcessWait()
+		s := p.add(Queue{Rules: Rules{ShardConcurrency: jobs, HandlerTimeout: takes + 1}, Reserve: processes(1), ProcessWait: waits},
+			func(context.Context, *lowkiq.Batch) error { time.Sleep(takes); return nil })
+		p.give(s, "a", "b", "c", "d", "e")
+		soon()
+		s.has(t, 0, "in time")
+		var m dto.Metric
+		if err := waits.Write(&m); err != nil {
+			t.Fatal(err)
+		}
+		// The second waits for one call, the third for two …
+		if got, want := m.GetHistogram().GetSampleSum(), (jobs * (jobs - 1) / 2 * takes).Seconds(); m.GetHistogram().GetSampleCount() != jobs || math.Abs(got-want) > .001 {
+			t.Errorf("%d waits of %v s in all, want %d of %v", m.GetHistogram().GetSampleCount(), got, jobs, want)
+		}
+	})
+}
+
+// TestBusyQueueTakesNoSlot: a queue whose processes are all busy, or which is at its own
+// concurrency, leaves the rest of the node's slots to others.
+func TestBusyQueueTakesNoSlot(t *testing.T) {
+	t.Parallel()
+	for name, q := range map[string]Queue{"processes": {Reserve: processes(2), ProcessWait: testMetrics.Wait}, "concurrency": {Concurrency: 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			calmly(t, 3, func(t *testing.T, p *process) {
+				release := make(chan struct{})
+				var running atomic.Int64
+				q.ShardConcurrency = 8
+				stuck := p.add(q, func(context.Context, *lowkiq.Batch) error {
+					running.Add(1)
+					<-release
+					return nil
+				})
+				other := p.add(Queue{}, func(context.Context, *lowkiq.Batch) error { return nil })
+				p.give(stuck, "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7")
+				soon()
+				p.give(other, "a", "b", "c")
+				soon()
+				other.has(t, 0, "beside the one that is stuck")
+				if running.Load() != 2 {
+					t.Errorf("%d calls of the queue that is stuck, want 2", running.Load())
+				}
+				close(release)
+				soon()
+				stuck.has(t, 0, "in the end")
+			})
+		})
+	}
+}

@@ -1,0 +1,104 @@
+package runner
+
+import (
+	"slices"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// flights are the jobs that pops have brought and that are neither done nor back in Redis.
+//
+//	                                 .--> done -----> its ack is queued: closed
+//	pop --> waiting --> batch of a --+--> failed ---> nack or burial, in Redis: closed
+//	           ^        lane         '--> not begun
+//	           |                              |
+//	           +---------- put back ----------'
+//	           '--> the queue is paused, or all lanes are in slow calls: returned to Redis: closed
+type flights struct {
+	waiting []flight      // no lane has them
+	open    map[int64]int // by flight: jobs that are not closed, those that no handler gets included
+	strange int64         // a flight in the last pop's answer that is unknown here; 0 = none
+}
+
+// flight is a part of one pop.
+type flight struct {
+	number int64
+	jobs   []lowkiq.Job
+}
+
+// add takes in what a pop has brought. What is not ours to read keeps the flight open.
+func (f *flights) add(p queue.Popped) {
+	if n := len(p.Jobs) + len(p.Later); n > 0 {
+		f.open[p.Flight] = n
+	}
+	if len(p.Jobs) > 0 {
+		f.waiting = append(f.waiting, flight{p.Flight, p.Jobs})
+	}
+}
+
+// take takes up to most jobs of the first flight that waits.
+func (f *flights) take(most int) (number int64, jobs []lowkiq.Job) {
+	first := &f.waiting[0]
+	number, n := first.number, min(most, len(first.jobs))
+	jobs = first.jobs[:n:n]
+	first.jobs = first.jobs[n:]
+	if len(first.jobs) == 0 {
+		f.waiting = f.waiting[1:]
+	}
+	return number, jobs
+}
+
+// putBack puts a batch back that no handler has seen.
+func (f *flights) putBack(batch *lowkiq.Batch) {
+	f.waiting = append([]flight{{batch.Flight, batch.Jobs}}, f.waiting...)
+}
+
+// returned takes out all that waits, to be put back to the head of the shard's line, no retry
+// spent.
+func (f *flights) returned() (nacks []queue.Nack) {
+	for _, one := range slices.Backward(f.waiting) { // the last one back is the first in line
+		for _, job := range slices.Backward(one.jobs) {
+			nacks = append(nacks, queue.Nack{Flight: one.number, ID: job.ID, Kind: queue.Return})
+		}
+	}
+	f.waiting = nil
+	return nacks
+}
+
+// close closes n jobs of a flight. It says whether those were the rest.
+func (f *flights) close(number int64, n int) (ended bool) {
+	if f.open[number] -= n; f.open[number] > 0 {
+		return false
+	}
+	delete(f.open, number)
+	return true
+}
+
+// batches is how many batches of this size wait.
+func (f *flights) batches(size int) (n int) {
+	for _, one := range f.waiting {
+		n += (len(one.jobs) + size - 1) / size
+	}
+	return n
+}
+
+// waits reports whether an id waits for a lane.
+func (f *flights) waits(id string) bool {
+	return slices.ContainsFunc(f.waiting, func(one flight) bool {
+		return slices.ContainsFunc(one.jobs, func(job lowkiq.Job) bool { return job.ID == id })
+	})
+}
+
+// compare looks for a flight that Redis has open, by a pop's answer, and that is unknown here. One
+// answer proves nothing, because an ack may overtake it; two in a row are a mismatch.
+func (f *flights) compare(open []int64, acks *acks) (strange, mismatch bool) {
+	before := f.strange
+	f.strange = 0
+	for _, number := range open {
+		if _, known := f.open[number]; !known && !acks.of(number) && (f.strange == 0 || number < f.strange) {
+			f.strange = number
+		}
+	}
+	return f.strange != 0, f.strange != 0 && f.strange == before
+}

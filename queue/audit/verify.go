@@ -1,0 +1,271 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+const (
+	verifyIDs = 50 // ids of one script: their records are copied
+	// verifyEntries is how many entries of ready lists one script looks through: about a
+	// millisecond. A longer list is looked through for one id at a time.
+	verifyEntries = 100_000
+)
+
+// verify looks again, atomically, at each id that a sweep points at.
+func (a *auditor) verify(ctx context.Context, s *queue.Shard, v *snapshot) (found []Fault, err error) {
+	suspected := map[string][]FaultKind{}
+	var ids []string
+	for id, t := range v.ids {
+		kinds := t.kinds()
+		if len(kinds)+len(t.broken) > 0 || t.record.form == 's' || t.parked.form == 's' || t.dead.form == 's' {
+			suspected[id] = kinds
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	var open []string
+	for few := range slices.Chunk(ids, verifyIDs) {
+		facts, err := facts(ctx, s, few, false)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range facts {
+			sure, maybe := t.weigh()
+			if slices.ContainsFunc(suspected[t.id], func(k FaultKind) bool { return slices.Contains(maybe, k) && !slices.Contains(sure, k) }) {
+				open = append(open, t.id)
+				continue
+			}
+			t.ready = 0
+			found = a.judged(ctx, found, s, t, v.ids[t.id], sure)
+		}
+	}
+	return a.verifyOpen(ctx, found, s, v, open)
+}
+
+// verifyOpen looks for ids in the ready list, which takes as long as it is.
+func (a *auditor) verifyOpen(ctx context.Context, found []Fault, s *queue.Shard, v *snapshot, ids []string) ([]Fault, error) {
+	reply, err := s.DB().Do(ctx, "count "+s.String(), "LLEN", s.Keys().Ready)
+	if err != nil {
+		return nil, err
+	}
+	size := redisdb.Int(reply)
+	several := max(1, min(verifyIDs, verifyEntries/int(size+1)))
+	for few := range slices.Chunk(ids, several) {
+		if len(found) >= a.cfg.Most {
+			a.out.More += len(few) // not looked at, and more likely faults than not
+			continue
+		}
+		began := time.Now()
+		facts, err := facts(ctx, s, few, true)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range facts {
+			found = a.judged(ctx, found, s, t, v.ids[t.id], t.kinds())
+		}
+		if err := throttle(ctx, time.Since(began)); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// throttle leaves Redis to others for a while after a script that took long.
+func throttle(ctx context.Context, took time.Duration) error {
+	if took < 2*time.Millisecond {
+		return nil
+	}
+	timer := time.NewTimer(min(3*took, time.Second))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// judged adds the faults of an id that are sure. A record that could not be decoded is read again,
+// whole.
+func (a *auditor) judged(ctx context.Context, found []Fault, s *queue.Shard, t, swept *idFacts, sure []FaultKind) []Fault {
+	for _, v := range t.judge() {
+		if slices.Contains(sure, v.kind) {
+			found = append(found, Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, ID: t.id, What: v.what})
+		}
+	}
+	for _, b := range swept.broken {
+		key := map[string]string{"jobs": s.Keys().Jobs, "parked": s.Keys().Parked, "morgue": s.Keys().Morgue}[b.within]
+		reply, err := s.DB().Do(ctx, "read a record", "HGET", key, t.id)
+		record := redisdb.Text(reply)
+		if reply == nil || err != nil || !unreadable(t.id, record) || b.within == "jobs" && record == "x" {
+			continue
+		}
+		if packed.IsLater(record) {
+			found = append(found, Fault{Kind: LaterRecord, Queue: s.Queue, Shard: s.Index, ID: t.id,
+				What: fmt.Sprintf("its record in %s is of form %q, of a later release: look with the command of that release", b.within, record[0])})
+			continue
+		}
+		found = append(found, Fault{Kind: DamagedRecord, Queue: s.Queue, Shard: s.Index, ID: t.id,
+			What: fmt.Sprintf("its record in %s cannot be read: %.40q", b.within, record), record: []byte(record), within: b.within})
+	}
+	return found
+}
+
+// factsValues is how many values lua/audit.lua answers per id.
+const factsValues = 15
+
+// facts asks where ids are, all at one instant.
+func facts(ctx context.Context, s *queue.Shard, ids []string, ready bool) ([]*idFacts, error) {
+	args := []any{0}
+	if ready {
+		args[0] = 1
+	}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	reply, err := s.Run(ctx, s.DB().Scripts.Audit, args...)
+	if err != nil {
+		return nil, err
+	}
+	flat, ok := reply.([]any)
+	if !ok || len(flat) != factsValues*len(ids) {
+		return nil, fmt.Errorf("audit answered %d values for %d ids", len(flat), len(ids))
+	}
+	facts := make([]*idFacts, len(ids))
+	for i, id := range ids {
+		facts[i] = factsOf(id, flat[factsValues*i:factsValues*(i+1)])
+	}
+	return facts, nil
+}
+
+// factsOf reads what lua/audit.lua says of one id.
+func factsOf(id string, r []any) *idFacts {
+	text := func(i int) string { v, _ := r[i].(string); return v }
+	count := func(i int) int { v, _ := r[i].(int64); return int(v) }
+	return &idFacts{
+		id: id, record: headerOf(text(0)), parked: headerOf(text(1)), dead: headerOf(text(2)),
+		due: placeOf(text(3)), retry: placeOf(text(4)), blocked: placeOf(text(5)), deadPlace: placeOf(text(6)),
+		flight: count(7), suspects: count(8), crashes: text(9) != "", ready: count(10),
+		spilled: count(11), spilledDead: count(12), stale: count(13) > 0, late: count(14) > 0,
+	}
+}
+
+// placeOf reads a score; "" is no place.
+func placeOf(text string) place {
+	if text == "" {
+		return place{}
+	}
+	at, _ := strconv.ParseFloat(text, 64)
+	return place{in: true, at: int64(at)}
+}
+
+// Sums of a shard: counters, flights, payloads of crowded ids.
+
+// sum is a counter and what it counts, all in one hash, so that watching the hash is
+// enough: a script that changes the counter changes the hash.
+type sum struct {
+	kind        FaultKind
+	field, hash string
+	what        string
+	each        func(record string) int
+}
+
+func sumsOf(s *queue.Shard) []sum {
+	return []sum{
+		{TombCount, "tombs", s.Keys().Jobs, "marks of deleted jobs", func(record string) int {
+			if record == "x" {
+				return 1
+			}
+			return 0
+		}},
+		{MorgueCount, "morgue", s.Keys().Morgue, "payloads in the morgue", func(record string) int { return headerOf(record).n }},
+	}
+}
+
+// sums checks the counters. Where the sweep gives the same sum, that is enough; else it is
+// counted again while nothing changes.
+func (a *auditor) sums(ctx context.Context, s *queue.Shard, v *snapshot) error {
+	for i, seen := range []int{v.tombs, v.dead} {
+		one := sumsOf(s)[i]
+		if one.kind == MorgueCount && v.deadBroken {
+			continue // what a damaged record holds cannot be counted
+		}
+		reply, err := s.DB().Do(ctx, "read counters of "+s.String(), "HGET", s.Keys().Count, one.field)
+		if err != nil {
+			return err
+		}
+		text := redisdb.Text(reply)
+		if n, err := strconv.Atoi(text); err == nil && n == seen || text == "" && seen == 0 {
+			continue
+		}
+		counted, said, settled, err := recount(ctx, s, one, false)
+		if err != nil {
+			return err
+		}
+		switch {
+		case !settled:
+			a.out.Unsettled = append(a.out.Unsettled, fmt.Sprintf("shard %s: %s", s, one.what))
+		case said != strconv.Itoa(counted) && (said != "" || counted != 0):
+			a.add(Fault{Kind: one.kind, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("the counter %s says %q, there are %d %s", one.field, said, counted, one.what)})
+		}
+	}
+	return nil
+}
+
+// recountTries is how often a sum is counted that changes meanwhile.
+const recountTries = 10
+
+// recount counts a sum while its hash does not change, and puts the counter right if asked.
+func recount(ctx context.Context, s *queue.Shard, one sum, mend bool) (counted int, said string, settled bool, err error) {
+	for range recountTries {
+		replies, unchanged, err := s.DB().IfUnchanged(ctx, "count "+s.String(), one.hash, func(do func(args ...any) (any, error)) ([]redisdb.Cmd, error) {
+			counted = 0
+			seen := map[string]bool{} // a scan may show a field twice
+			err := scan(do, "HSCAN", one.hash, func(flat []string) error {
+				for i := 0; i+1 < len(flat); i += 2 {
+					if n := one.each(flat[i+1]); n != 0 && flat[i] != "" && !seen[flat[i]] {
+						seen[flat[i]] = true
+						counted += n
+					}
+				}
+				return nil
+			})
+			cmds := []redisdb.Cmd{{"HGET", s.Keys().Count, one.field}}
+			if mend {
+				cmds = append(cmds, redisdb.Cmd{"HSET", s.Keys().Count, one.field, counted})
+			}
+			return cmds, err
+		})
+		if err != nil {
+			return counted, "", false, err
+		}
+		if unchanged {
+			return counted, redisdb.Text(replies[0]), true, nil
+		}
+	}
+	return 0, "", false, nil
+}
+
+// claim checks the fields of the claim against the flight list, read at one instant.
+func (a *auditor) claim(ctx context.Context, s *queue.Shard) error {
+	replies, err := s.DB().Atomic(ctx, "read the claim of "+s.String(), redisdb.Cmd{"HGETALL", s.Keys().Claim}, redisdb.Cmd{"LLEN", s.Keys().Flight})
+	if err != nil {
+		return err
+	}
+	fields := redisdb.Map(replies[0])
+	if holder := fields["instance"]; holder != "" {
+		a.holders[holder] = append(a.holders[holder], s)
+	}
+	for _, v := range judgeClaim(fields, int(redisdb.Int(replies[1]))) {
+		a.add(Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, What: v.what})
+	}
+	return nil
+}

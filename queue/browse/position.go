@@ -1,0 +1,53 @@
+package browse
+
+import (
+	"context"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Position says what stands between a waiting id and a handler.
+type Position struct {
+	Now         time.Time   // by Redis's clock
+	Owner       queue.Owner // of the id's shard
+	Ahead       int         // ids that the shard takes before it; -1 if it is in no list of ready ids
+	InFlight    int         // ids of the shard that handlers have
+	Quarantined bool        // it waits in quarantine: it was in flight when its shard was seized
+	Crashes     int         // seizures that found it alone in flight
+}
+
+// positionDepth bounds the search for an id in the list of ready ids.
+const positionDepth = 100_000
+
+// Position looks where an id stands. It reads without a lock: on a moving queue the parts
+// may be of different moments.
+func (j *Jobs) Position(ctx context.Context, id string) (Position, error) {
+	now, err := j.db.Time(ctx)
+	if err != nil {
+		return Position{}, err
+	}
+	s := j.q.Of(id)
+	r, err := j.db.Pipeline(ctx, "find the position of an id of "+s.String(),
+		redisdb.Cmd{"HMGET", s.Keys().Claim, "instance", "fence"},
+		redisdb.Cmd{"LPOS", s.Keys().Ready, id, "MAXLEN", positionDepth},
+		redisdb.Cmd{"LPOS", s.Keys().Suspects, id},
+		redisdb.Cmd{"HGET", s.Keys().Stale, id},
+		redisdb.Cmd{"HGET", s.Keys().Crashes, id},
+		redisdb.Cmd{"LLEN", s.Keys().Flight},
+		redisdb.Cmd{"LLEN", s.Keys().Suspects})
+	if err != nil {
+		return Position{}, err
+	}
+	claim := redisdb.List(r[0])
+	ready, suspect, stale := r[1], r[2], r[3]
+	p := Position{Now: now, Owner: queue.Owner{Instance: redisdb.Text(claim[0]), Fence: redisdb.Int(claim[1])}, Ahead: -1, Crashes: int(redisdb.Int(r[4])), InFlight: int(redisdb.Int(r[5]))}
+	switch {
+	case suspect != nil:
+		p.Quarantined, p.Ahead = true, int(redisdb.Int(suspect))
+	case ready != nil && stale == nil:
+		p.Ahead = int(redisdb.Int(r[6]) + redisdb.Int(ready))
+	}
+	return p, nil
+}

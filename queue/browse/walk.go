@@ -1,0 +1,506 @@
+package browse
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// candidate is an id found in a list, with what the list tells of it.
+type candidate struct {
+	shard int
+	id    string
+	state State // whose list it was in
+	at    int64 // us; due time, or time of the burial
+	timed bool  // at is known
+	gone  bool  // an entry without a job
+	head  *Listed
+}
+
+func (c candidate) sortKey() sortKey {
+	k := sortKey{At: c.at, ID: []byte(c.id)}
+	if c.head != nil {
+		k.Retries, k.At = c.head.RetryCount, c.head.PerformAt.UnixMicro()
+	}
+	return k
+}
+
+// walker goes through a list in the order in which it is stored, from a place on.
+type walker interface {
+	// next finds about n candidates beyond those found before; none at the end.
+	next(ctx context.Context, n int) ([]candidate, error)
+	// advance moves the place beyond a candidate. They come in the order of next.
+	advance(candidate)
+	// ended reports whether there is nothing beyond what next has found.
+	ended() bool
+}
+
+// walk is the way through the jobs of a query's state.
+func (j *Jobs) walk(query Query, p *position) walker {
+	line := func() walker { return &lineWalk{jobs: j, reverse: query.Reverse, place: p} }
+	timed := func(states ...State) walker { return j.timedWalk(query.Range, p, states...) }
+	switch query.State {
+	case StateReady:
+		return line()
+	case StateScheduled, StateRetry, StateBlocked, StateMorgue:
+		return timed(query.State)
+	}
+	if query.By == ByID && query.State == "" {
+		return &hashWalk{jobs: j, place: p, count: 16}
+	}
+	later := slices.DeleteFunc(statesOf(query.State), func(s State) bool { return s == StateReady })
+	phases := []func() walker{line, func() walker { return timed(later...) }}
+	if query.Reverse {
+		phases[0], phases[1] = phases[1], phases[0]
+	}
+	return &phaseWalk{phases: phases, place: p}
+}
+
+// phaseWalk goes through lists one after the other.
+type phaseWalk struct {
+	phases []func() walker
+	place  *position
+	now    walker
+}
+
+func (w *phaseWalk) next(ctx context.Context, n int) ([]candidate, error) {
+	for ; w.place.Phase < len(w.phases); w.place.Phase++ {
+		if w.now == nil {
+			w.now = w.phases[w.place.Phase]()
+		}
+		found, err := w.now.next(ctx, n)
+		if err != nil || len(found) > 0 {
+			return found, err
+		}
+		w.now = nil
+	}
+	return nil, nil
+}
+
+func (w *phaseWalk) advance(c candidate) { w.now.advance(c) }
+
+func (w *phaseWalk) ended() bool {
+	last := len(w.phases) - 1
+	return w.place.Phase > last || w.place.Phase == last && w.now != nil && w.now.ended()
+}
+
+// timedWalk goes through sorted sets of all shards, in order of time, then id.
+type timedWalk struct {
+	*merge
+	place *position
+}
+
+func (j *Jobs) timedWalk(r Range, p *position, states ...State) walker {
+	var streams []*stream
+	for _, s := range j.shards {
+		for _, state := range states {
+			streams = append(streams, &stream{s: s, state: state, last: p.Timed})
+		}
+	}
+	ask := func(st *stream, n int) *redisdb.Call {
+		score, id := "", []byte(nil)
+		if st.last != nil {
+			score, id = strconv.FormatInt(st.last.At, 10), st.last.ID
+		}
+		return &redisdb.Call{Script: j.db.Scripts.Slice, Keys: []string{timedKey(st.s.Keys(), st.state)},
+			Args: []any{n, flag(r.Reverse), bound(r.MinTime, "-inf"), bound(r.MaxTime, "+inf"), score, id}}
+	}
+	return &timedWalk{&merge{db: j.db, streams: streams, reverse: r.Reverse, ask: ask}, p}
+}
+
+func (w *timedWalk) advance(c candidate) { w.place.Timed = &entry{At: c.at, ID: []byte(c.id)} }
+
+// timed is the sorted set of a state.
+func timedKey(k *redisdb.ShardKeys, state State) string {
+	return map[State]string{StateScheduled: k.Due, StateRetry: k.Retry, StateBlocked: k.Blocked, StateMorgue: k.Dead}[state]
+}
+
+func flag(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
+}
+
+func bound(t time.Time, none string) string {
+	if t.IsZero() {
+		return none
+	}
+	return strconv.FormatInt(t.UnixMicro(), 10)
+}
+
+// merge joins lists of several shards into one. Each list keeps its own order; the one whose
+// first job is due first goes first.
+type merge struct {
+	db      *redisdb.DB
+	streams []*stream
+	reverse bool
+	ask     func(st *stream, n int) *redisdb.Call // the script that reads on in one list
+}
+
+// stream is one list of one shard.
+type stream struct {
+	s     *queue.Shard
+	state State
+	last  *entry // the last entry read; nil: none
+	seen  recent // of a line: the last entries read
+	buf   []candidate
+	chunk int
+	dry   bool // nothing is left in Redis
+}
+
+func (m *merge) next(ctx context.Context, n int) (found []candidate, err error) {
+	for len(found) < n {
+		if err := m.refill(ctx, n); err != nil {
+			return nil, err
+		}
+		first := m.first()
+		if first == nil {
+			break
+		}
+		found = append(found, first.buf[0])
+		first.buf = first.buf[1:]
+	}
+	return found, nil
+}
+
+// first is the stream whose next candidate is the next of all.
+func (m *merge) first() (best *stream) {
+	for _, st := range m.streams {
+		if len(st.buf) > 0 && (best == nil || m.before(st.buf[0], best.buf[0])) {
+			best = st
+		}
+	}
+	return best
+}
+
+func (m *merge) before(x, y candidate) bool {
+	n := cmp.Or(cmp.Compare(x.at, y.at), x.tie(y))
+	return direction(Range{Reverse: m.reverse}, n) < 0
+}
+
+// tie orders candidates of one instant: ids, but in lines, which have an order of their own.
+func (c candidate) tie(other candidate) int {
+	if c.state == StateReady {
+		return c.shard - other.shard
+	}
+	return strings.Compare(c.id, other.id)
+}
+
+func (m *merge) ended() bool {
+	for _, st := range m.streams {
+		if len(st.buf) > 0 || !st.dry {
+			return false
+		}
+	}
+	return true
+}
+
+// refill reads on where a stream has run out, few jobs at first: most shards of many have
+// only a few of the next hundred.
+func (m *merge) refill(ctx context.Context, n int) error {
+	var empty []*stream
+	var calls []*redisdb.Call
+	for _, st := range m.streams {
+		if len(st.buf) > 0 || st.dry {
+			continue
+		}
+		st.chunk = min(maxPage, max(2*st.chunk, 10, 2*n/len(m.streams)))
+		empty = append(empty, st)
+		calls = append(calls, m.ask(st, st.chunk))
+	}
+	runParts(ctx, m.db, calls)
+	for i, st := range empty {
+		if calls[i].Err != nil {
+			return calls[i].Err
+		}
+		if err := st.take(calls[i].Reply); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take reads {entries there are, id, time, …}.
+func (st *stream) take(reply any) error {
+	r, ok := reply.([]any)
+	if !ok || len(r)%2 != 1 {
+		return fmt.Errorf("list %s: got %v", st.s, reply)
+	}
+	there, _ := r[0].(int64)
+	st.dry = int(there) <= (len(r)-1)/2
+	before := int64(0)
+	if st.last != nil {
+		before = max(0, st.last.At)
+	}
+	for i := 1; i < len(r); i += 2 {
+		c := candidate{shard: st.s.Index, state: st.state, at: before}
+		c.id, _ = r[i].(string)
+		text, _ := r[i+1].(string)
+		at, err := strconv.ParseFloat(text, 64)
+		c.gone, c.timed = err != nil, err == nil
+		if c.timed {
+			c.at = int64(at)
+		}
+		before = c.at
+		st.buf = append(st.buf, c)
+	}
+	if n := len(st.buf); n > 0 {
+		last := st.buf[n-1].entry()
+		st.last = &last
+		for _, c := range st.buf[max(0, n-recentLength):] {
+			st.seen = st.seen.and(c.entry())
+		}
+	}
+	return nil
+}
+
+// runParts runs calls in pipelines short enough not to keep Redis from others for long.
+func runParts(ctx context.Context, db *redisdb.DB, calls []*redisdb.Call) {
+	for len(calls) > 0 {
+		part := calls[:min(100, len(calls))]
+		calls = calls[len(part):]
+		db.RunAll(ctx, part)
+	}
+}
+
+// lineGroup is how many shards' lines are merged. A queue of more goes through them group by
+// group, or a cursor would need a place for each of its shards.
+const lineGroup = 64
+
+// lineWalk goes through the ids that are due, in the order in which their shards take them.
+type lineWalk struct {
+	jobs    *Jobs
+	reverse bool
+	place   *position
+	now     *merge
+}
+
+func (w *lineWalk) groups() int { return lineGroups(w.jobs) }
+
+func (w *lineWalk) next(ctx context.Context, n int) ([]candidate, error) {
+	for ; w.place.Group < w.groups(); w.place.Group++ {
+		if w.now == nil {
+			w.now = w.group()
+		}
+		found, err := w.now.next(ctx, n)
+		if err != nil || len(found) > 0 {
+			return found, err
+		}
+		w.now, w.place.Line = nil, nil
+	}
+	return nil, nil
+}
+
+// group merges the lines of the group at the place.
+func (w *lineWalk) group() *merge {
+	g := w.place.Group
+	if w.reverse {
+		g = w.groups() - 1 - g
+	}
+	var streams []*stream
+	for _, s := range w.jobs.shards[g*lineGroup : min((g+1)*lineGroup, len(w.jobs.shards))] {
+		st := &stream{s: s, state: StateReady}
+		if seen := w.place.Line[s.Index]; len(seen) > 0 {
+			st.last, st.seen = &seen[0], seen
+		}
+		streams = append(streams, st)
+	}
+	return &merge{db: w.jobs.db, streams: streams, reverse: w.reverse, ask: w.ask}
+}
+
+func (w *lineWalk) ask(st *stream, n int) *redisdb.Call {
+	args := []any{n, flag(w.reverse), scriptBytes}
+	for _, m := range st.seen {
+		at := ""
+		if m.At >= 0 {
+			at = strconv.FormatInt(m.At, 10)
+		}
+		args = append(args, m.ID, at)
+	}
+	line := w.jobs.db.Scripts.Line
+	return &redisdb.Call{Script: line, Keys: st.s.Keys().For(line), Args: args}
+}
+
+func (w *lineWalk) advance(c candidate) {
+	if w.place.Line == nil {
+		w.place.Line = map[int]recent{}
+	}
+	w.place.Line[c.shard] = w.place.Line[c.shard].and(c.entry())
+}
+
+func (c candidate) entry() entry {
+	if c.gone {
+		return entry{At: -1, ID: []byte(c.id)}
+	}
+	return entry{At: c.at, ID: []byte(c.id)}
+}
+
+func (w *lineWalk) ended() bool {
+	last := w.groups() - 1
+	return w.place.Group > last || w.place.Group == last && w.now != nil && w.now.ended()
+}
+
+// hashWalk goes through all ids that have a record, in the order in which Redis stores them.
+type hashWalk struct {
+	jobs  *Jobs
+	place *position
+	count int // how many to ask for: few if records are large
+	seen  map[string]bool
+}
+
+// hashStep is how many bytes of records one step of a scan should touch.
+const hashStep = 256 << 10
+
+func (w *hashWalk) next(ctx context.Context, n int) ([]candidate, error) {
+	for len(w.place.Rest) == 0 && w.place.Shard < len(w.jobs.shards) {
+		if err := w.step(ctx, n); err != nil {
+			return nil, err
+		}
+	}
+	found := make([]candidate, min(len(w.place.Rest), max(n, 1))) // a cursor may bring more
+	for i, id := range w.place.Rest[:len(found)] {
+		found[i] = candidate{shard: lowkiq.ShardOf(string(id), w.jobs.q.Shards), id: string(id)}
+	}
+	return found, nil
+}
+
+func (w *hashWalk) step(ctx context.Context, n int) error {
+	s, from := w.jobs.shards[w.place.Shard], w.place.Hash
+	if from == "" {
+		from = "0"
+	}
+	reply, err := s.Run(ctx, w.jobs.db.Scripts.Scan, from, min(w.count, max(n, 16)))
+	if err != nil {
+		return err
+	}
+	next, bytes, ids := decodeScan(reply)
+	if len(ids) > 0 {
+		w.count = min(maxPage, max(16, hashStep*len(ids)/max(1, bytes)))
+	}
+	if w.seen == nil {
+		w.seen = map[string]bool{}
+	}
+	for _, id := range ids {
+		if !w.seen[id] {
+			w.seen[id] = true
+			w.place.Rest = append(w.place.Rest, []byte(id))
+		}
+	}
+	w.place.Hash = next
+	if next == "0" {
+		w.place.Hash = ""
+		w.place.Shard++
+	}
+	return nil
+}
+
+func decodeScan(reply any) (next string, bytes int, ids []string) {
+	r, _ := reply.([]any)
+	if len(r) < 2 {
+		return "0", 0, nil
+	}
+	next, _ = r[0].(string)
+	size, _ := r[1].(int64)
+	for _, v := range r[2:] {
+		id, _ := v.(string)
+		ids = append(ids, id)
+	}
+	return next, int(size), ids
+}
+
+func (w *hashWalk) advance(candidate) { w.place.Rest = w.place.Rest[1:] }
+
+func (w *hashWalk) ended() bool { return len(w.place.Rest) == 0 && w.place.Shard >= len(w.jobs.shards) }
+
+// gather reads the ids of a whole list if it is short enough to be sorted.
+func (j *Jobs) gather(ctx context.Context, query Query) (all []candidate, small bool, err error) {
+	if query.State == StateInFlight {
+		all, err = j.flying(ctx)
+		return all, true, err
+	}
+	n, err := j.size(ctx, query)
+	if err != nil || n > query.most() {
+		return nil, false, err
+	}
+	walk := query
+	walk.Reverse = false
+	w := j.walk(walk, &position{})
+	for {
+		batch, err := w.next(ctx, maxPage)
+		if err != nil || len(batch) == 0 || len(all) > 2*MaxExamined {
+			return all, len(all) <= 2*MaxExamined, err
+		}
+		for _, c := range batch {
+			w.advance(c)
+		}
+		all = append(all, batch...)
+	}
+}
+
+// flying lists what handlers have: never more than the nodes take at once.
+func (j *Jobs) flying(ctx context.Context) (all []candidate, err error) {
+	var cmds []redisdb.Cmd
+	for _, s := range j.shards {
+		cmds = append(cmds, redisdb.Cmd{"LRANGE", s.Keys().Flight, 0, -1})
+	}
+	replies, err := j.db.Pipeline(ctx, "list flights of "+j.q.Name, cmds...)
+	if err != nil {
+		return nil, err
+	}
+	for i, reply := range replies {
+		for _, id := range redisdb.Texts(reply) {
+			all = append(all, candidate{shard: i, id: id, state: StateInFlight})
+		}
+	}
+	return all, nil
+}
+
+// size is about how many entries the lists of a query's state have.
+func (j *Jobs) size(ctx context.Context, query Query) (n int, err error) {
+	return j.sizeIn(ctx, j.shards, query)
+}
+
+func (j *Jobs) sizeIn(ctx context.Context, shards []*queue.Shard, query Query) (n int, err error) {
+	var cmds []redisdb.Cmd
+	for _, s := range shards {
+		if query.State == "" && query.By == ByID {
+			cmds = append(cmds, redisdb.Cmd{"HLEN", s.Keys().Jobs})
+			continue
+		}
+		for _, state := range statesOf(query.State) {
+			if state != StateReady {
+				cmds = append(cmds, redisdb.Cmd{"ZCARD", timedKey(s.Keys(), state)})
+				continue
+			}
+			cmds = append(cmds, redisdb.Cmd{"LLEN", s.Keys().Ready}, redisdb.Cmd{"LLEN", s.Keys().Suspects})
+		}
+	}
+	replies, err := j.db.Pipeline(ctx, "count jobs of "+j.q.Name, cmds...)
+	if err != nil {
+		return 0, err
+	}
+	for _, reply := range replies {
+		n += int(redisdb.Int(reply))
+	}
+	return n, nil
+}
+
+// statesOf are the states that a query's state stands for.
+func statesOf(state State) []State {
+	switch state {
+	case "":
+		return []State{StateReady, StateScheduled, StateRetry}
+	case StateFailed:
+		return []State{StateReady, StateRetry}
+	}
+	return []State{state}
+}
