@@ -64,10 +64,10 @@ local function finish_only(jobs_key, flight_key, count_key, number, size)
   return size
 end
 
--- take pops due ids of a shard and adds them, with their records, to the answer. Tombstones,
--- crowded ids and what is too much are for pop.lua: they stay. It returns the ids, or nil if there
--- is nothing that can be served here, and how many are left.
-local function take(jobs_key, ready_key, most, answer)
+-- take pops due ids of a shard and adds them, with their records, to the answer; deleted jobs it
+-- forgets. Crowded ids and what is too much are for pop.lua: they stay. It returns the ids, or nil if
+-- there is nothing that can be served here, and how many are left.
+local function take(jobs_key, ready_key, count_key, most, answer)
   local ids = {redis.call('LPOP', ready_key)}
   if not ids[1] then return {}, 0 end
   local left = redis.call('LLEN', ready_key)
@@ -79,18 +79,17 @@ local function take(jobs_key, ready_key, most, answer)
     records = redis.call('HMGET', jobs_key, unpack(ids))
     left = math.max(0, left + 1 - #ids)
   end
-  local flown = {}
+  local flown, deleted, back = {}, {}, nil
   for i = 1, #ids do
     local record = records[i]
-    if record then
+    if record == 'x' then
+      deleted[#deleted + 1] = ids[i]
+    elseif record then
       local form = string.byte(record, 1)
       bytes_left = bytes_left - #record
       payloads_left = payloads_left - (form == 106 and 32 or 1)
       if form ~= 97 and form ~= 101 and form ~= 106 or bytes_left < 0 or payloads_left < 0 then
-        local back = {}
-        for j = #ids, i, -1 do back[#back + 1] = ids[j] end
-        left = redis.call('LPUSH', ready_key, unpack(back))
-        if #flown == 0 then return nil end
+        back = #flown > 0 and i or 1
         break
       end
       answer[#answer + 1] = ids[i]
@@ -98,7 +97,17 @@ local function take(jobs_key, ready_key, most, answer)
       flown[#flown + 1] = ids[i]
     end
   end
-  if #flown == 0 and left > 0 then return nil end -- entries without a record alone: what is behind them is due
+  if #flown == 0 and left > 0 then back = 1 end -- deleted jobs alone: what is behind them is due
+  if back then
+    local rest = {}
+    for j = #ids, back, -1 do rest[#rest + 1] = ids[j] end
+    left = redis.call('LPUSH', ready_key, unpack(rest))
+    if back == 1 then return nil end
+  end
+  if #deleted > 0 then
+    redis.call('HDEL', jobs_key, unpack(deleted))
+    redis.call('HINCRBY', count_key, 'tombs', -#deleted)
+  end
   ids_left = ids_left - #flown
   return flown, left
 end
@@ -151,7 +160,7 @@ local function serve(tag, p, stop)
 
   local answer = {open, first and string.format('%.0f', first) or '', 0}
   -- Records may have 16 KiB, and all that one command reads is copied.
-  local flown, left = take(jobs_key, ready_key, math.min(tonumber(ARGV[p + 3]), ids_left, 128), answer)
+  local flown, left = take(jobs_key, ready_key, tag .. 'count', math.min(tonumber(ARGV[p + 3]), ids_left, 128), answer)
   if not flown then return 'x' end
   answer[3] = left
   local crashes = is[5] ~= ARGV[p + 4] and {'max_crashes', ARGV[p + 4]} or {}
