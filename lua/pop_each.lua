@@ -68,16 +68,14 @@ end
 -- forgets. Crowded ids and what is too much are for pop.lua: they stay. It returns the ids, or nil if
 -- there is nothing that can be served here, and how many are left.
 local function take(jobs_key, ready_key, count_key, most, answer)
-  local ids = {redis.call('LPOP', ready_key)}
-  if not ids[1] then return {}, 0 end
-  local left = redis.call('LLEN', ready_key)
+  local ids = redis.call('LPOP', ready_key, most)
+  if not ids then return {}, 0 end
+  local left = #ids == most and redis.call('LLEN', ready_key) or 0
   local records
-  if left == 0 or most == 1 then
-    records = {redis.call('HGET', jobs_key, ids[1])}
-  else
-    for i, id in ipairs(redis.call('LPOP', ready_key, most - 1)) do ids[i + 1] = id end
+  if ids[2] then
     records = redis.call('HMGET', jobs_key, unpack(ids))
-    left = math.max(0, left + 1 - #ids)
+  else
+    records = {redis.call('HGET', jobs_key, ids[1])}
   end
   local flown, deleted, back = {}, {}, nil
   for i = 1, #ids do
