@@ -44,6 +44,8 @@ type Push struct {
 	// zero time.Time means now. It counts for an id that is not waiting yet; an id that waits keeps
 	// its due time.
 	PerformAt time.Time
+	// Header is what the payload says beside its data; see [Header] and [NewHeader].
+	Header map[string]string
 }
 
 // Job is an id with the payloads that wait for it.
@@ -57,8 +59,9 @@ type Job struct {
 
 // Payload is one pushed value of a job.
 type Payload struct {
-	Score float64
-	Data  []byte
+	Score  float64
+	Data   []byte
+	Header Header
 }
 
 // Limits of what a push may carry. A job beyond a limit is refused by itself; the other jobs of

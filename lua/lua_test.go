@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io/fs"
 	"regexp"
@@ -156,4 +157,40 @@ func TestUnknownScriptPanics(t *testing.T) {
 		}
 	}()
 	Source("nonsense")
+}
+
+// TestCommonPath pins the text of what every push and pop runs: what a feature adds to it, those pay
+// who do not use the feature. Who changes it on purpose measures (make bench) and writes the new sum.
+func TestCommonPath(t *testing.T) {
+	t.Parallel()
+	push, pop := text(t, "push"), text(t, "pop")
+	before, _, ok := strings.Cut(push, "--#include record")
+	if !ok {
+		t.Fatal("push.lua: got no include of record, want it after the common half")
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"push.lua, what fresh ids run":        {before, "71c378bc631cb7d3"},
+		"push_each.lua":                       {text(t, "push_each"), "9a23e2da62388d46"},
+		"pop.lua, what a quiet shard runs":    {block(t, pop, "local quiet =", "-- alone says") + block(t, pop, "local function reply()", "local first\n"), "a58ab1a4546e398f"},
+		"pop.lua, take":                       {block(t, pop, "local function take(few)", "local ends, id"), "7e9be8fad9833933"},
+		"pop_each.lua":                        {text(t, "pop_each"), "26826ce1bef541b0"},
+		"acks: lib/finish and lib/take_out":   {text(t, "lib/finish") + text(t, "lib/take_out"), "7b0f5f8692d71424"},
+		"what each script of a worker begins": {text(t, "lib/claimed"), "a5ad23e74ce02922"},
+	} {
+		code := regexp.MustCompile(`(?m)^\s*--[^#\n].*\n|\s*-- .*$`).ReplaceAllString(c.text, "") // comments cost nothing
+		if got := fmt.Sprintf("%x", sha256.Sum256([]byte(code)))[:16]; got != c.want {
+			t.Errorf("%s: got the sum %s, want %s: it was changed", name, got, c.want)
+		}
+	}
+}
+
+// block is the text from one mark up to another.
+func block(t *testing.T, text, from, to string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(text, from)
+	inside, _, ok2 := strings.Cut(rest, to)
+	if !ok || !ok2 {
+		t.Fatalf("got no text from %q to %q", from, to)
+	}
+	return from + inside
 }

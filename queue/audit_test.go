@@ -42,11 +42,15 @@ func linesOf(a audit.Report) string {
 	return strings.Join(lines, "\n")
 }
 
-// crowd pushes more payloads than a record holds.
+// crowd pushes more payloads than a record holds, every other one with a header.
 func (r *rig) crowd(id string, n int) {
 	r.t.Helper()
 	for i := range n {
-		r.push(job(id, fmt.Sprint("p", i)))
+		p := job(id, fmt.Sprint("p", i))
+		if i%2 == 1 {
+			header("h", "1")(&p)
+		}
+		r.push(p)
 	}
 }
 

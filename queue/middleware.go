@@ -28,6 +28,7 @@ type PushRules struct {
 
 // Codec turns payloads into what Redis stores, to compress or encrypt them, and back. Equal
 // payloads must become equal bytes, or they do not merge. Without one they are stored as they are.
+// Headers are stored as they are, with every codec: they are no place for secrets.
 // The registry keeps the name: who pushes without the codec of that name is refused (ErrCodec).
 type Codec struct {
 	Name   string // of the form in which payloads are stored, as in "aes-gcm"
@@ -39,7 +40,8 @@ type Codec struct {
 type Pusher func(ctx context.Context, jobs []lowkiq.Push) ([]Result, error)
 
 // Middleware wraps the pushes of a queue: it may look at jobs, change them, refuse them,
-// or note what became of them. It must answer with one Result per job it was given.
+// or note what became of them. It must answer with one Result per job it was given. Jobs may share
+// one map of headers: give a job another one rather than change it.
 type Middleware func(queue string, next Pusher) Pusher
 
 // SetRules sets the rules of a queue for this client's pushes from now on. Every client

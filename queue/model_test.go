@@ -2,6 +2,9 @@ package queue_test
 
 import (
 	"slices"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 )
 
 // model is section 4 of the design for one shard, in plain Go. It is a specification:
@@ -38,9 +41,22 @@ type model struct {
 
 // modelPayload is soft while its score is known only to be the time of the step.
 type modelPayload struct {
-	data  string
+	data  string // as stored, in its envelope
 	score float64
 	soft  bool
+}
+
+func (p modelPayload) equals(other modelPayload) bool {
+	return bareOf(p.data) == bareOf(other.data)
+}
+
+// storedOf is a payload as it is stored.
+func storedOf(p lowkiq.Payload) string { return string(envelope.Wrap(p.Header, p.Data)) }
+
+// bareOf is what of a stored payload others are compared with.
+func bareOf(stored string) string {
+	_, data, _ := envelope.Open(stored)
+	return data
 }
 
 // modelJob has its payloads in push order. Its due time is soft like a score.
@@ -68,11 +84,12 @@ func (j *modelJob) size() (n int) {
 	return n
 }
 
-// put adds a payload. Of equal ones that with the smaller score stays, or the older one.
+// put adds a payload. Of equal ones the smaller score stays, and the headers of the older one.
 func (j *modelJob) put(p modelPayload) (added bool) {
 	for i := range j.payloads {
-		if old := j.payloads[i]; old.data == p.data {
+		if old := j.payloads[i]; old.equals(p) {
 			if p.score < old.score {
+				p.data = old.data
 				j.payloads = append(slices.Delete(j.payloads, i, i+1), p)
 			}
 			return false
@@ -207,7 +224,7 @@ func (m *model) push(id string, p modelPayload, at int64, full bool) verdict {
 		}
 		return stored
 	}
-	equal := slices.ContainsFunc(job.payloads, func(x modelPayload) bool { return x.data == p.data })
+	equal := slices.ContainsFunc(job.payloads, p.equals)
 	switch {
 	case equal:
 		job.put(p)

@@ -239,7 +239,13 @@ var (
 		if rapid.IntRange(0, 9).Draw(t, "size") == 0 {
 			return strings.Repeat(rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "big"), 2500)
 		}
-		return rapid.SampledFrom([]string{"", "p", "q", "r"}).Draw(t, "payload")
+		return rapid.SampledFrom([]string{"", "p", "q", "r", "\x00L", "\x00L\x00\x00\x00p"}).Draw(t, "payload")
+	})
+	drawHeader = rapid.Map(rapid.SampledFrom([]string{"", "", "", "1", "22"}), func(value string) map[string]string {
+		if value == "" {
+			return nil
+		}
+		return map[string]string{"h": value}
 	})
 	drawHours = rapid.SampledFrom([]int{-2, -1, 1, 2, 3})
 )
@@ -248,13 +254,13 @@ func (m *machine) push(t *rapid.T) {
 	var jobs []lowkiq.Push
 	switch rapid.IntRange(0, 9).Draw(t, "form") {
 	case 0: // a crowd for one id
-		id, n := drawID.Draw(t, "id"), rapid.IntRange(20, 100).Draw(t, "n")
+		id, n, header := drawID.Draw(t, "id"), rapid.IntRange(20, 100).Draw(t, "n"), drawHeader.Draw(t, "header")
 		for i := range n {
-			jobs = append(jobs, lowkiq.Push{ID: id, Payload: fmt.Append(nil, i)})
+			jobs = append(jobs, lowkiq.Push{ID: id, Payload: fmt.Append(nil, i%70), Header: header})
 		}
 	case 1, 2, 3: // no scores
 		for _, id := range rapid.SliceOfN(drawID, 1, 5).Draw(t, "ids") {
-			jobs = append(jobs, lowkiq.Push{ID: id, Payload: []byte(drawPayload.Draw(t, "p"))})
+			jobs = append(jobs, lowkiq.Push{ID: id, Payload: []byte(drawPayload.Draw(t, "p")), Header: drawHeader.Draw(t, "header")})
 		}
 	case 4, 5: // all with scores
 		for _, id := range rapid.SliceOfN(drawID, 1, 5).Draw(t, "ids") {
@@ -272,13 +278,13 @@ func (m *machine) push(t *rapid.T) {
 		want := m.modelPush(job, int64(i), full[job.ID])
 		full[job.ID] = full[job.ID] || want == tooMany || want == tooManyByte
 		if got := verdictOf(results[i]); got != want {
-			t.Fatalf("push %d of %+v: got %s, want %s", i, job, got, want)
+			t.Fatalf("push %d of %.300s: got %s, want %s", i, fmt.Sprintf("%q", job.Payload), got, want)
 		}
 	}
 }
 
 func drawPush(t *rapid.T) lowkiq.Push {
-	job := lowkiq.Push{ID: drawID.Draw(t, "id"), Payload: []byte(drawPayload.Draw(t, "p"))}
+	job := lowkiq.Push{ID: drawID.Draw(t, "id"), Payload: []byte(drawPayload.Draw(t, "p")), Header: drawHeader.Draw(t, "header")}
 	if rapid.Bool().Draw(t, "scored") {
 		job.Score = new(drawScore.Draw(t, "score"))
 	}
@@ -290,7 +296,8 @@ func drawPush(t *rapid.T) lowkiq.Push {
 
 func (m *machine) modelPush(job lowkiq.Push, place int64, full bool) verdict {
 	model := m.of(job.ID)
-	p := modelPayload{data: string(job.Payload), score: float64(model.now+place) / 1e6, soft: true}
+	header, _ := lowkiq.NewHeader(job.Header)
+	p := modelPayload{data: storedOf(lowkiq.Payload{Header: header, Data: job.Payload}), score: float64(model.now+place) / 1e6, soft: true}
 	if job.Score != nil {
 		p.score, p.soft = *job.Score, false
 	}
@@ -356,7 +363,7 @@ func (m *model) samePop(t *rapid.T, got Popped, ids []string, state Quarantine) 
 		for _, p := range m.flying[job.ID].inOrder() {
 			payloads = append(payloads, p.data)
 		}
-		same(t, "payloads of "+job.ID, fmt.Sprintf("%.20q", dataOf(job.Payloads)), fmt.Sprintf("%.20q", payloads))
+		same(t, "payloads of "+job.ID, fmt.Sprintf("%.30q", dataOf(job.Payloads)), fmt.Sprintf("%.30q", payloads))
 	}
 	same(t, "popped", popped, ids)
 	same(t, "quarantine", got.Quarantine, state)
@@ -389,7 +396,7 @@ func (m *model) anySoft() bool {
 
 func dataOf(payloads []lowkiq.Payload) (data []string) {
 	for _, p := range payloads {
-		data = append(data, string(p.Data))
+		data = append(data, storedOf(p))
 	}
 	return data
 }

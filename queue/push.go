@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
@@ -77,8 +78,29 @@ func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error)
 	return (*q.push.Load())(ctx, jobs)
 }
 
+// enveloped gives jobs with headers, or with data that begins as an envelope does, the payloads that
+// are stored. A job whose headers cannot be keeps them, and check refuses it.
+func enveloped(jobs []lowkiq.Push) []lowkiq.Push {
+	copied := false
+	for i := range jobs {
+		if jobs[i].Header == nil && !envelope.Needed(jobs[i].Payload) {
+			continue
+		}
+		header, err := lowkiq.NewHeader(jobs[i].Header)
+		if err != nil {
+			continue
+		}
+		if !copied {
+			jobs, copied = slices.Clone(jobs), true
+		}
+		jobs[i].Payload, jobs[i].Header = envelope.Wrap(header, jobs[i].Payload), nil
+	}
+	return jobs
+}
+
 // store is the end of a push's way.
 func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+	jobs = enveloped(jobs)
 	if len(jobs) <= fewJobs {
 		return q.commit.push(ctx, jobs)
 	}
@@ -130,6 +152,9 @@ func (r *PushRules) check(job *lowkiq.Push) error {
 		return fmt.Errorf("%w: it is empty", ErrID)
 	case len(job.ID) > lowkiq.MaxIDBytes:
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(job.ID), lowkiq.MaxIDBytes)
+	case job.Header != nil:
+		_, err := lowkiq.NewHeader(job.Header)
+		return fmt.Errorf("job %q: %w", job.ID, err)
 	case len(job.Payload) > r.PayloadBytes:
 		return fmt.Errorf("job %q: %w: %d bytes, at most %d are allowed", job.ID, ErrPayloadSize, len(job.Payload), r.PayloadBytes)
 	case len(job.Payload) > r.IDPayload:

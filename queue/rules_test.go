@@ -36,6 +36,9 @@ var ruleTests = []testCase{
 	{"Rule_ScoresKeepTheirBits", ruleScoreBits},
 	{"Rule_IDsAndPayloadsAreAnyBytes", ruleAnyBytes},
 	{"Rule_DueJobsComeByDueTime", ruleDueOrder},
+	{"Rule_HeadersAreNoPartOfEquality", ruleHeaders},
+	{"Rule_HeadersComeBack", ruleHeadersComeBack},
+	{"Rule_BadHeadersRefuseTheirJob", ruleBadHeaders},
 }
 
 func ruleSet(t *testing.T, b *backend) {
@@ -388,4 +391,77 @@ func ruleDueOrder(t *testing.T, b *backend) {
 	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (70 * time.Minute).Microseconds()))
 	eq(t, "popped", show(r.drain()...), "long ago[1] b[1] c[1]")
 	near(t, "late", r.find("late", browse.StateScheduled).PerformAt, 20*time.Minute)
+}
+
+// header sets a header of a push.
+func header(name, value string) func(*lowkiq.Push) {
+	return func(p *lowkiq.Push) { p.Header = map[string]string{name: value} }
+}
+
+// Of equal payloads the one that waited first keeps its headers, also in the spill.
+func ruleHeaders(t *testing.T, b *backend) {
+	for _, crowd := range []int{1, 100} {
+		r := newRig(t, b)
+		var first, again []lowkiq.Push
+		for i := range crowd {
+			first = append(first, job("a", fmt.Sprint(i), score(5), header("h", "first")))
+			again = append(again, job("a", fmt.Sprint(i), score(float64(4+i%3)), header("another", "second")), job("a", fmt.Sprint(i)))
+		}
+		r.push(first...)
+		for i, result := range r.push(again...) {
+			eq(t, fmt.Sprint("merged ", i), result.Merged, true)
+		}
+		eq(t, "faults of the spill", strings.Contains(linesOf(r.audit()), "spill"), false)
+		a, _ := r.popOne("a")
+		eq(t, "payloads", len(a.Payloads), crowd)
+		for _, p := range a.Payloads {
+			eq(t, "header", p.Header, `{"h":"first"}`)
+			eq(t, "value", p.Header.Get("h")+p.Header.Get("another"), "first")
+			if i, err := strconv.Atoi(string(p.Data)); err != nil || p.Score != float64(min(5, 4+i%3)) {
+				t.Errorf("got %q with score %v", p.Data, p.Score)
+			}
+		}
+	}
+}
+
+// Headers go where the payload goes, and data that begins as an envelope comes out as it went in.
+func ruleHeadersComeBack(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	for id, data := range map[string]string{"plain": "x", "alike": "\x00L\x00\x00\x00x", "empty": ""} {
+		r.push(job(id, data, header("tag", "vip")), job(id, "none"))
+		_, flight := r.popOne(id)
+		r.nack(flight, id, Retry, 0, time.Hour)
+		_, err := browse.Of(r.q).Bury(r.ctx, browse.StateRetry, id)
+		r.no(err)
+		dead := r.find(id, browse.StateMorgue)
+		_, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, id)
+		r.no(err)
+		back, _ := r.popOne(id)
+		for _, j := range []lowkiq.Job{dead.Job, back} {
+			got := []string{}
+			for _, p := range j.Payloads {
+				got = append(got, fmt.Sprintf("%q %s", p.Data, p.Header))
+			}
+			eq(t, id, got, []string{fmt.Sprintf("%q %s", data, `{"tag":"vip"}`), `"none" `})
+		}
+	}
+}
+
+func ruleBadHeaders(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	long := strings.Repeat("v", lowkiq.MaxHeaderBytes-len(`{"h":""}`))
+	for name, bad := range map[string]func(*lowkiq.Push){
+		"too many bytes": header("h", long+"v"), "no name": header("", "v"), "a name with a space": header("a b", "v"),
+		"a long name": header(strings.Repeat("n", 129), "v"), "no text": header("h", "\xff"),
+	} {
+		results, err := r.q.Push(r.ctx, job("x", "1", bad), job("y", "1"), job("x", "2", header("h", long)))
+		if !errors.Is(err, lowkiq.ErrHeader) || !errors.Is(results[0].Err, lowkiq.ErrHeader) || results[1].Err != nil || results[2].Err != nil {
+			t.Errorf("%s: got %v and %+v, want that job refused, and no other", name, err, results)
+		}
+	}
+	var stored []string
+	for _, j := range r.drain() {
+		stored = append(stored, fmt.Sprintf("%s %s", j.ID, j.Payloads[0].Data))
+	}
+	eq(t, "stored", stored, []string{"y 1", "x 2"})
 }

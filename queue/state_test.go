@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
@@ -203,10 +204,11 @@ func (s *spill) take(prefix string, job *modelJob) {
 			return false
 		}
 		key, data := rest[:packed.KeyBytes], rest[packed.KeyBytes:]
-		if s.fields[prefix+data] != key {
+		field := prefix + string(envelope.Wrap("", []byte(bareOf(data))))
+		if s.fields[field] != key {
 			return false
 		}
-		delete(s.fields, prefix+data)
+		delete(s.fields, field)
 		job.payloads = append(job.payloads, modelPayload{data: data, score: packed.KeyScore(key)})
 		return true
 	})
@@ -216,19 +218,19 @@ func (s *spill) take(prefix string, job *modelJob) {
 func inPushOrder(record string, sorted []lowkiq.Payload) (list []modelPayload) {
 	if record[0] == 'p' {
 		for _, p := range sorted {
-			list = append(list, modelPayload{data: string(p.Data), score: p.Score})
+			list = append(list, modelPayload{data: storedOf(p), score: p.Score})
 		}
 		return list
 	}
 	if record[0] != 'j' {
-		return []modelPayload{{data: string(sorted[0].Data), score: sorted[0].Score}}
+		return []modelPayload{{data: storedOf(sorted[0]), score: sorted[0].Score}}
 	}
 	var job lowkiq.Job
 	rest, n, _ := packed.DecodeHead(record, &job)
 	for range n {
 		var p lowkiq.Payload
 		p, rest, _ = packed.DecodePayload(rest)
-		list = append(list, modelPayload{data: string(p.Data), score: p.Score})
+		list = append(list, modelPayload{data: storedOf(p), score: p.Score})
 	}
 	return list
 }
@@ -414,7 +416,7 @@ func (j *modelJob) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "retry %d, %q, at %d:", j.retry, j.err, j.at)
 	for _, p := range j.inOrder() {
-		fmt.Fprintf(&b, " %.20q %v", p.data, p.score)
+		fmt.Fprintf(&b, " %.30q %v", p.data, p.score)
 	}
 	return b.String()
 }

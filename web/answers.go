@@ -81,8 +81,9 @@ type Job struct {
 
 // JobPayload is a payload of a job.
 type JobPayload struct {
-	Score   float64         `json:"score"`
-	Payload json.RawMessage `json:"payload"`
+	Score   float64           `json:"score"`
+	Payload json.RawMessage   `json:"payload"`
+	Header  map[string]string `json:"header,omitempty"`
 }
 
 // JobPage is a part of a list; J is [Job], or json.RawMessage for those who hand it on as it is.

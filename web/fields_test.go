@@ -35,6 +35,9 @@ func (s schemas) fields(node any, written reflect.Type, where string) (faults []
 	if written.Kind() == reflect.Slice {
 		return s.fields(schema["items"], written.Elem(), where+"[]")
 	}
+	if written.Kind() == reflect.Map {
+		return s.fields(schema["additionalProperties"], written.Elem(), where+"{}")
+	}
 	properties, _ := schema["properties"].(map[string]any)
 	left, always := maps.Clone(properties), []string{}
 	for _, field := range jsonFields(written) {

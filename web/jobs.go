@@ -2,9 +2,13 @@ package web
 
 import (
 	"errors"
+	"maps"
 	"net/http"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
@@ -156,6 +160,7 @@ func (a *api) push(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	if err != nil {
 		return nil, err
 	}
+	traced(jobs, r.Header)
 	results, err := q.Push(r.Context(), jobs...)
 	if err != nil && len(results) == 0 {
 		return nil, err
@@ -165,6 +170,36 @@ func (a *api) push(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	}
 	return Pushed{pushResults(jobs, results)}, nil
 }
+
+// traceParent is W3C Trace Context's: version, trace, span, flags; of a later version there may be more.
+var traceParent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?$`)
+
+// traced gives jobs without headers of their own the trace of the request, if that is one.
+func traced(jobs []lowkiq.Push, request http.Header) {
+	parent := request.Get("Traceparent")
+	if !traceParent.MatchString(parent) {
+		return
+	}
+	trace := map[string]string{"traceparent": parent}
+	if state := strings.Join(request.Values("Tracestate"), ","); state != "" && len(state) <= maxTraceState && utf8.ValidString(state) {
+		trace["tracestate"] = state
+	}
+	for i := range jobs {
+		switch own := jobs[i].Header; {
+		case own == nil:
+			jobs[i].Header = trace
+		case own["traceparent"] == "":
+			both := maps.Clone(trace)
+			maps.Copy(both, own)
+			if _, err := lowkiq.NewHeader(both); err == nil { // else there is no room for the trace
+				jobs[i].Header = both
+			}
+		}
+	}
+}
+
+// maxTraceState is what a tracestate has at most to be handed on, bytes (W3C Trace Context, 3.3.1.5).
+const maxTraceState = 512
 
 // outage returns why nothing was stored, if that was Redis's fault, or the queue was deleted.
 func outage(results []queue.Result) (fault error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,6 +49,26 @@ func TestPushAnswersPerJob(t *testing.T) {
 		t.Errorf("a refused job need not be tried again: %s", answer.Body)
 	}
 	expect(t, w.do("POST", ordersPath+"jobs", `[]`), 200, `{"results":[]}`)
+}
+
+// Jobs get the trace of the request that pushes them, where they have none.
+func TestPushWithHeaders(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for name, c := range map[string]struct{ job, parent, want string }{
+		"own":             {`{"id":"own","header":{"tag":"vip"}}`, "", `"header":{"tag":"vip"}`},
+		"traced":          {`{"id":"traced"}`, trace, `"header":{"traceparent":"` + trace + `","tracestate":"a=1,b=2"}`},
+		"own and traced":  {`{"id":"own and traced","header":{"tag":"vip"}}`, trace, `"header":{"tag":"vip","traceparent":"` + trace + `","tracestate":"a=1,b=2"}`},
+		"own trace":       {`{"id":"own trace","header":{"traceparent":"mine"}}`, trace, `"header":{"traceparent":"mine"}`},
+		"no trace at all": {`{"id":"no trace at all"}`, "00-nonsense", `"payload":""}]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			expect(t, w.do("POST", ordersPath+"jobs", c.job, "Traceparent", c.parent, "Tracestate", "a=1,b=2"), 200, `"ok":true`)
+			expect(t, w.do("GET", ordersPath+"jobs?id="+url.QueryEscape(name), ""), 200, c.want)
+			expect(t, w.do("GET", ordersPath+"jobs?state=ready", ""), 200, c.want)
+		})
+	}
+	expect(t, w.do("POST", ordersPath+"jobs", `{"id":"x","header":{"a b":""}}`), 400, `"field":"header"`, "a b")
 }
 
 func TestPushInBulk(t *testing.T) {

@@ -78,6 +78,9 @@ func appendPayloads(dst []byte, payloads []lowkiq.Payload) []byte {
 		dst = appendFloat(dst, payloads[i].Score)
 		dst = append(dst, `,"payload":`...)
 		dst = AppendPayload(dst, payloads[i].Data)
+		if payloads[i].Header != "" {
+			dst = append(append(dst, `,"header":`...), payloads[i].Header...)
+		}
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')
@@ -165,6 +168,7 @@ type batchText struct {
 		Payloads   []struct {
 			Score   float64
 			Payload json.RawMessage
+			Header  map[string]string
 		}
 	}
 }
@@ -191,7 +195,11 @@ func ParseBatch(text []byte) (*lowkiq.Batch, error) {
 			if fault != nil {
 				return nil, fmt.Errorf("batch: job %q: payload: %s", job.ID, fault.reason)
 			}
-			job.Payloads = append(job.Payloads, lowkiq.Payload{Score: p.Score, Data: data})
+			header, err := lowkiq.NewHeader(p.Header)
+			if err != nil {
+				return nil, fmt.Errorf("batch: job %q: %w", job.ID, err)
+			}
+			job.Payloads = append(job.Payloads, lowkiq.Payload{Score: p.Score, Data: data, Header: header})
 		}
 		batch.Jobs = append(batch.Jobs, job)
 	}

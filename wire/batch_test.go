@@ -24,8 +24,9 @@ func TestAppendBatch(t *testing.T) {
 	}
 	b := one("x")
 	b.Jobs = append(b.Jobs, lowkiq.Job{ID: "\xff", RetryCount: 2, Payloads: []lowkiq.Payload{{Score: 0.5}, {Score: 1763600000.123456, Data: []byte("1")}}})
+	b.Jobs[1].Payloads[1].Header = `{"h":"1","tag":"vip"}`
 	want = `"jobs":[{"id":"a","retry_count":-1,"payloads":[{"score":1,"payload":{"$base64":"eA=="}}]},` +
-		`{"id_base64":"/w==","retry_count":2,"payloads":[{"score":0.5,"payload":""},{"score":1763600000.123456,"payload":1}]}]}`
+		`{"id_base64":"/w==","retry_count":2,"payloads":[{"score":0.5,"payload":""},{"score":1763600000.123456,"payload":1,"header":{"h":"1","tag":"vip"}}]}]}`
 	if got := string(AppendBatch(nil, b)); !strings.HasSuffix(got, want) {
 		t.Errorf("got  %s\nwant …%s", got, want)
 	}
@@ -237,13 +238,14 @@ func TestParseBatch(t *testing.T) {
 	t.Parallel()
 	want := one(`{"b":1}`)
 	want.Jobs = append(want.Jobs, lowkiq.Job{ID: "\xff", RetryCount: 2, Payloads: []lowkiq.Payload{
-		{Score: 0.5}, {Score: 1763600000.123456, Data: []byte("no JSON")}, {Score: 2, Data: []byte(`{"$base64":"eA=="}`)}}})
+		{Score: 0.5}, {Score: 1763600000.123456, Data: []byte("no JSON"), Header: `{"tag":"vip"}`}, {Score: 2, Data: []byte(`{"$base64":"eA=="}`)}}})
 	got, err := ParseBatch(AppendBatch(nil, want))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	for _, text := range []string{"", "nonsense", "{}", `{"queue":"a","jobs":[]}`, `{"jobs":[{"id":"a"}]}`,
-		`{"queue":"a","jobs":[{"id":"a","payloads":[{"score":1,"payload":{"$base64":"?"}}]}]}`, `{"queue":"a","jobs":[{"id":"a","payloads":[{"score":1}]}]}`} {
+		`{"queue":"a","jobs":[{"id":"a","payloads":[{"score":1,"payload":{"$base64":"?"}}]}]}`, `{"queue":"a","jobs":[{"id":"a","payloads":[{"score":1}]}]}`,
+		`{"queue":"a","jobs":[{"id":"a","payloads":[{"score":1,"payload":1,"header":{"a b":"1"}}]}]}`} {
 		if got, err := ParseBatch([]byte(text)); err == nil {
 			t.Errorf("%s: got %+v, want an error", text, got)
 		}
@@ -274,6 +276,13 @@ func TestGolden(t *testing.T) {
 		}
 		if again := string(AppendBatch(nil, got)); again != stored {
 			t.Errorf("read and written again: %s, want %s", again, stored)
+		}
+	})
+	batch.Jobs[0].Payloads[0].Header = `{"tag":"vip"}`
+	golden.Check(t, "batch-header", string(AppendBatch(nil, batch)), func(t *testing.T, stored string) {
+		got, err := ParseBatch([]byte(stored))
+		if err != nil || got.Jobs[0].Payloads[0].Header.Get("tag") != "vip" || string(AppendBatch(nil, got)) != stored {
+			t.Errorf("got %+v %v of %s", got, err, stored)
 		}
 	})
 	const failed = `{"failed":{"a":"no stock"},"failed_base64":{"/w==":"boom"}}`

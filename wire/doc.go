@@ -4,12 +4,14 @@
 //
 // A push, all but the id optional:
 //
-//	{"id":"a","payload":{"any":"JSON"},"score":1,"perform_in":1763600000.5}
+//	{"id":"a","payload":{"any":"JSON"},"score":1,"perform_in":1763600000.5,"header":{"tag":"vip"}}
 //
 // A batch, on one line:
 //
 //	{"queue":"history","shard":3,"fence":1763600000123,"flight":17,
 //	 "jobs":[{"id":"a","retry_count":-1,"payloads":[{"score":1,"payload":{"any":"JSON"}}]}]}
+//
+// A payload that was pushed with headers has them beside it: "header":{"tag":"vip"}.
 //
 // An answer is one of
 //

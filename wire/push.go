@@ -148,6 +148,7 @@ const (
 	bitPayload
 	bitScore
 	bitPerformIn
+	bitHeader
 )
 
 // known returns the bit of a field that may come now.
@@ -164,8 +165,10 @@ func (d *decoder) known(key []byte, seen uint8) (uint8, *fault) {
 		bit, conflict = bitScore, bitScore
 	case `"perform_in"`:
 		bit, conflict = bitPerformIn, bitPerformIn
+	case `"header"`:
+		bit, conflict = bitHeader, bitHeader
 	default:
-		return 0, &fault{d.keyPos, fmt.Sprintf("unknown field %s (known: id, id_base64, payload, score, perform_in)", key)}
+		return 0, &fault{d.keyPos, fmt.Sprintf("unknown field %s (known: id, id_base64, payload, score, perform_in, header)", key)}
 	}
 	if seen&conflict != 0 {
 		return 0, &fault{d.keyPos, fmt.Sprintf("field %s given twice", key)}
@@ -192,11 +195,44 @@ func (d *decoder) member(bit uint8, p *lowkiq.Push) (err *fault) {
 	case bitPerformIn:
 		p.PerformAt, err = d.unixTime()
 		return err
+	case bitHeader:
+		p.Header, err = d.header()
+		return err
 	}
 	if err == nil && (p.ID == "" || len(p.ID) > lowkiq.MaxIDBytes) {
 		err = &fault{reason: fmt.Sprintf("is %d bytes long, want 1 to %d", len(p.ID), lowkiq.MaxIDBytes)}
 	}
 	return err
+}
+
+// header reads an object of strings.
+func (d *decoder) header() (map[string]string, *fault) {
+	if d.peek() != '{' {
+		return nil, d.wrongKind(`must be an object of strings such as {"tag":"vip"}`)
+	}
+	start := d.pos
+	all := map[string]string{}
+	err := d.object(1, func(key []byte) *fault {
+		at := d.keyPos
+		name, ok := decode(key)
+		if _, twice := all[name]; twice || !ok {
+			return &fault{at, fmt.Sprintf("name %s is given twice, or is no text", key)}
+		}
+		from := d.pos
+		value, err := d.text()
+		if err != nil {
+			return &fault{max(from, err.pos), fmt.Sprintf("value of %s: %s", key, err.reason)}
+		}
+		all[name] = value
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, bad := lowkiq.NewHeader(all); bad != nil {
+		return nil, &fault{start, bad.Error()}
+	}
+	return all, nil
 }
 
 // text reads a string.

@@ -133,10 +133,17 @@ func (p *printer) Handle(_ context.Context, batch *lowkiq.Batch) error {
 				continue
 			}
 			p.printed++
-			say(p.out, "%s: id %q, score %.6f, payload %s\n", batch.Shard, job.ID, payload.Score, string(payload.Data))
+			say(p.out, "%s: id %q, score %.6f, payload %s%s\n", batch.Shard, job.ID, payload.Score, string(payload.Data), headerText(payload.Header))
 		}
 	}
 	return nil
+}
+
+func headerText(h lowkiq.Header) string {
+	if h == "" {
+		return ""
+	}
+	return ", header " + string(h)
 }
 
 // Run begins a new second, every second.

@@ -40,6 +40,8 @@ type pushCommand struct {
 	Payload   string   `group:"A single job:" placeholder:"JSON" help:"Its payload."`
 	Score     *float64 `group:"A single job:" placeholder:"X" help:"Its score: the payloads of an id are handled lowest score first."`
 	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time it may run: from now, as in 10s or 2h, RFC 3339, or unix seconds. An id that waits already keeps its due time."`
+
+	Header map[string]string `group:"A single job:" mapsep:"none" placeholder:"NAME=VALUE" help:"A header of it, as in --header tag=vip; may come again. Handlers get it beside the payload."`
 }
 
 // Run pushes to Redis directly, which needs no node (I7), or through the node that is named.
@@ -114,8 +116,8 @@ func (c *pushCommand) away(s *streams, err error) {
 
 func (c *pushCommand) check() error {
 	switch {
-	case c.ID == "" && (c.Payload != "" || c.Score != nil || c.PerformIn != ""):
-		return fail(exitUsage, "--payload, --score and --perform-in belong to --id")
+	case c.ID == "" && (c.Payload != "" || c.Score != nil || c.PerformIn != "" || len(c.Header) > 0):
+		return fail(exitUsage, "--payload, --score, --perform-in and --header belong to --id")
 	case c.ID != "" && (len(c.Files) > 0 || c.Skip != 0):
 		return fail(exitUsage, "--id pushes one job: neither files nor --skip go with it")
 	case c.Node != "" && (c.Redis != "" || c.Cluster != "" || c.Shards != nil):
@@ -266,11 +268,12 @@ func dueTime(text string, now time.Time) (float64, error) {
 // line is the single job as the stream would have it.
 func (c *pushCommand) line() (feed.Input, error) {
 	job := struct {
-		ID        string          `json:"id"`
-		Payload   json.RawMessage `json:"payload,omitempty"`
-		Score     *float64        `json:"score,omitempty"`
-		PerformIn *float64        `json:"perform_in,omitempty"`
-	}{ID: c.ID, Score: c.Score}
+		ID        string            `json:"id"`
+		Payload   json.RawMessage   `json:"payload,omitempty"`
+		Score     *float64          `json:"score,omitempty"`
+		PerformIn *float64          `json:"perform_in,omitempty"`
+		Header    map[string]string `json:"header,omitempty"`
+	}{ID: c.ID, Score: c.Score, Header: c.Header}
 	if c.PerformIn != "" {
 		at, err := dueTime(c.PerformIn, time.Now())
 		if err != nil {

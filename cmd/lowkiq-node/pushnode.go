@@ -89,9 +89,10 @@ func pushBody(jobs []lowkiq.Push) ([]byte, error) {
 	for i := range jobs {
 		line := struct {
 			web.JobID
-			Score     *float64 `json:"score,omitempty"`
-			PerformIn *float64 `json:"perform_in,omitempty"`
-		}{JobID: web.JobIDOf(jobs[i].ID), Score: jobs[i].Score}
+			Score     *float64          `json:"score,omitempty"`
+			PerformIn *float64          `json:"perform_in,omitempty"`
+			Header    map[string]string `json:"header,omitempty"`
+		}{JobID: web.JobIDOf(jobs[i].ID), Score: jobs[i].Score, Header: jobs[i].Header}
 		if at := jobs[i].PerformAt; !at.IsZero() {
 			seconds := float64(at.UnixMicro()) / 1e6
 			line.PerformIn = &seconds

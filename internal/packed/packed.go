@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 )
 
 // ErrDamaged is a record that cannot be read.
@@ -49,11 +50,17 @@ func Decode(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.Payl
 		us := Micros(record[1:])
 		score := us + int64(record[8])<<8 + int64(record[9])
 		job.PerformAt = time.UnixMicro(us)
-		slab = append(slab, lowkiq.Payload{Score: float64(score) / 1e6, Data: Bytes(record[10:])})
+		slab = append(slab, lowkiq.Payload{Score: float64(score) / 1e6})
+		if err := Open(record[10:], &slab[first]); err != nil {
+			return job, slab[:first], fmt.Errorf("job %q: %w", id, err)
+		}
 	case len(record) >= 16 && record[0] == 'e':
 		job.PerformAt = time.UnixMicro(Micros(record[1:]))
 		bits := binary.BigEndian.Uint64(Bytes(record[8:16]))
-		slab = append(slab, lowkiq.Payload{Score: math.Float64frombits(bits), Data: Bytes(record[16:])})
+		slab = append(slab, lowkiq.Payload{Score: math.Float64frombits(bits)})
+		if err := Open(record[16:], &slab[first]); err != nil {
+			return job, slab[:first], fmt.Errorf("job %q: %w", id, err)
+		}
 	case len(record) > 0 && (record[0] == 'j' || record[0] == 's' || record[0] == 'p'):
 		rest, count, err := DecodeHead(record, &job)
 		if err != nil {
@@ -83,6 +90,16 @@ func Decode(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.Payl
 		SortPayloads(job.Payloads)
 	}
 	return job, slab, nil
+}
+
+// Open gives a payload what is stored of it: its headers and its data.
+func Open(stored string, p *lowkiq.Payload) error {
+	header, data, ok := envelope.Open(stored)
+	if !ok {
+		return ErrDamaged
+	}
+	p.Header, p.Data = header, Bytes(data)
+	return nil
 }
 
 // SortPayloads puts the lowest score first, and leaves equal ones in push order (I3).
@@ -149,7 +166,8 @@ func decodeKeyed(s string) (p lowkiq.Payload, rest string, err error) {
 	if n > int64(len(data)) {
 		return p, "", ErrDamaged
 	}
-	return lowkiq.Payload{Score: KeyScore(s), Data: Bytes(data[:n])}, data[n:], nil
+	p.Score = KeyScore(s)
+	return p, data[n:], Open(data[:n], &p)
 }
 
 // DecodePayload reads "<score> <len>:<payload>".
@@ -161,8 +179,7 @@ func DecodePayload(s string) (p lowkiq.Payload, rest string, err error) {
 	if !ok1 || !ok2 || err1 != nil || err != nil || n < 0 || n > len(s) {
 		return p, "", ErrDamaged
 	}
-	p.Data = Bytes(s[:n])
-	return p, s[n:], nil
+	return p, s[n:], Open(s[:n], &p)
 }
 
 // Spilled is a payload of a crowded id: a member of spill, or a field of spillx; then Key is "".

@@ -11,6 +11,8 @@
 -- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], and of each
 -- payload its score[] (text, "%.17g") or, of form p, its key[]. Of form s: shift, and no payloads.
 --
+-- A payload may be in an envelope (internal/envelope):
+--   00 4C, 2 bytes n, n bytes of headers, 1 byte m, m bytes of address, data
 -- Outside of flights a record is never larger than lib/spill.lua allows, or has one payload of at
 -- most 16 KiB (push.go).
 
@@ -141,6 +143,20 @@ local function pack(job)
   return table.concat(out)
 end
 
+-- bare is a payload as it would be without headers: two payloads are equal if these are. An
+-- envelope without headers and address is there only for data that begins like one.
+local function bare(payload)
+  local a, b, hi, lo = string.byte(payload, 1, 4)
+  if a ~= 0 or b ~= 76 or not lo then return payload end
+  local m = 5 + hi * 256 + lo
+  local data = m + 1
+  if string.byte(payload, m) == 0 then
+    local x, y = string.byte(payload, data, data + 1)
+    if x ~= 0 or y ~= 76 then return string.sub(payload, data) end
+  end
+  return '\0L\0\0' .. string.sub(payload, m)
+end
+
 -- lower compares two scores. Arithmetic reads them: tonumber of the embedded Redis does not know
 -- '1e+18'.
 local function lower(x, y) return x + 0 < y + 0 end
@@ -153,14 +169,20 @@ local function lessen(job, k, score)
   job.data[job.n], job.score[job.n] = payload, score
 end
 
+-- find gives the place of the payload that is equal to this one.
+local function find(job, payload)
+  local what = bare(payload)
+  for i = 1, job.n do
+    local data = job.data[i]
+    if data == what or string.byte(data, 1) == 0 and bare(data) == what then return i end
+  end
+end
+
 -- merge adds the payloads of other to job, both of form j: equal payloads are one, with the
--- smallest score. Retry count, error and due time of job stay.
+-- smallest score and the headers of job's. Retry count, error and due time of job stay.
 local function merge(job, other)
   for i = 1, other.n do
-    local k
-    for j = 1, job.n do
-      if job.data[j] == other.data[i] then k = j break end
-    end
+    local k = find(job, other.data[i])
     if not k then
       job.n = job.n + 1
       job.data[job.n], job.score[job.n] = other.data[i], other.score[i]

@@ -4,7 +4,7 @@
 -- 4 KiB they move to two structures that all ids of the shard share, so that a push
 -- costs the same however many payloads wait:
 --   spill   ZSET, all scores 0: "w<len id>:<id>:" .. key .. payload, in the order in which a handler gets them (I3)
---   spillx  HASH "w<len id>:<id>:" .. payload -> key: is it waiting, and where in that order
+--   spillx  HASH "w<len id>:<id>:" .. bare payload -> key: is it waiting, and where in that order
 -- "w" is the set of waiting (or parked) payloads, "m" that of the morgue.
 --
 -- A key is the payload's score (rank in lib/record.lua), then its place among equal scores, 12
@@ -82,7 +82,7 @@ local function spill_take(spill, spillx, space, id, job, most, room)
     local data = string.sub(members[i], start + 20)
     piece.key[i], piece.data[i] = string.sub(members[i], start, start + 19), data
     piece.bytes = piece.bytes + #data
-    fields[i] = prefix .. data
+    fields[i] = prefix .. bare(data)
   end
   if piece.n == 0 then
     job.n, job.bytes = 0, 0
@@ -96,28 +96,41 @@ local function spill_take(spill, spillx, space, id, job, most, room)
   return piece
 end
 
+-- spill_at gives the payload that has this key, as it is stored: it is equal to this one.
+local function spill_at(spill, prefix, key, equal)
+  local member = redis.call('ZRANGEBYLEX', spill, '[' .. prefix .. key, '+', 'LIMIT', 0, 1)[1]
+  if not member or string.sub(member, 1, #prefix + 20) ~= prefix .. key then return equal end -- damaged: see audit_spill.lua
+  return string.sub(member, #prefix + 21)
+end
+
 -- spill_put adds payloads with their keys to a crowded job, of which only the head was read. Of
--- equal payloads the one with the smaller score stays; of equal scores, too, the one that was
--- pushed before: first says that these were.
+-- equal payloads the smaller score stays, and the headers of the one that was pushed before, which
+-- of equal scores has its place: first says that these were.
 local function spill_put(spill, spillx, space, id, job, some, first)
   local prefix = spill_prefix(space, id)
   local names, there, members, fields, gone = {}, {}, {}, {}, {}
-  for i = 1, some.n do names[i] = prefix .. some.data[i] end
+  for i = 1, some.n do names[i] = prefix .. bare(some.data[i]) end
   in_chunks(names, 1, function(...)
     for _, v in ipairs(redis.call('HMGET', spillx, ...)) do there[#there + 1] = v end
   end)
   for i = 1, some.n do
-    local key, old = some.key[i], there[i]
+    local data, key, old = some.data[i], some.key[i], there[i]
+    local was
     if old then
       local x, y = ranked(key), ranked(old)
       if x > y or x == y and not first then key = old end
-      if key ~= old then gone[#gone + 1] = prefix .. old .. some.data[i] end
+      if key ~= old or first then
+        was = spill_at(spill, prefix, old, data)
+        if not first then data = was end
+        if key ~= old or data ~= was then gone[#gone + 1] = prefix .. old .. was end
+        job.bytes = job.bytes + #data - #was
+      end
     else
-      job.n, job.bytes = job.n + 1, job.bytes + #some.data[i]
+      job.n, job.bytes = job.n + 1, job.bytes + #data
     end
-    if key ~= old then
+    if key ~= old or was and data ~= was then
       local k = #members
-      members[k + 1], members[k + 2] = 0, prefix .. key .. some.data[i]
+      members[k + 1], members[k + 2] = 0, prefix .. key .. data
       fields[k + 1], fields[k + 2] = names[i], key
     end
   end
@@ -198,12 +211,11 @@ local function spill_add(spill, spillx, space, id, rec, payload, score, at, most
   end
   local job = parse(rec)
   if string.sub(rec, 1, 1) ~= 's' then
-    for i = 1, job.n do
-      if job.data[i] == payload then
-        if not lower(score, job.score[i]) then return '1' end
-        lessen(job, i, score)
-        return '1', pack(job)
-      end
+    local i = find(job, payload)
+    if i then
+      if not lower(score, job.score[i]) then return '1' end
+      lessen(job, i, score)
+      return '1', pack(job)
     end
     if job.n >= most then return '2' end
     if job.bytes + #payload > most_bytes then return '3' end
@@ -213,14 +225,15 @@ local function spill_add(spill, spillx, space, id, rec, payload, score, at, most
     return '0', spill_pack(spill, spillx, space, id, job, spill_from(flying))
   end
   local prefix = spill_prefix(space, id)
-  local there = redis.call('HGET', spillx, prefix .. payload)
+  local field = prefix .. bare(payload)
+  local there = redis.call('HGET', spillx, field)
   if there then
     if score + 0 < ranked(there) then
-      local key = spill_key(rank(score), spill_middle + job.next)
+      local key, was = spill_key(rank(score), spill_middle + job.next), spill_at(spill, prefix, there, payload)
       job.next = job.next + 1
-      redis.call('ZREM', spill, prefix .. there .. payload)
-      redis.call('ZADD', spill, 0, prefix .. key .. payload)
-      redis.call('HSET', spillx, prefix .. payload, key)
+      redis.call('ZREM', spill, prefix .. there .. was)
+      redis.call('ZADD', spill, 0, prefix .. key .. was)
+      redis.call('HSET', spillx, field, key)
       return '1', head('s', job)
     end
     return '1'
@@ -229,7 +242,7 @@ local function spill_add(spill, spillx, space, id, rec, payload, score, at, most
   if job.bytes + #payload > most_bytes then return '3' end
   local key = spill_key(rank(score), spill_middle + job.next)
   redis.call('ZADD', spill, 0, prefix .. key .. payload)
-  redis.call('HSET', spillx, prefix .. payload, key)
+  redis.call('HSET', spillx, field, key)
   job.n, job.bytes, job.next = job.n + 1, job.bytes + #payload, job.next + 1
   return '0', head('s', job)
 end

@@ -97,11 +97,18 @@ func TestDirectSendsWhatATransportSends(t *testing.T) {
 		var sent [2][]byte
 		for i, directly := range []bool{true, false} {
 			h := posting(t, "http://"+path, cfg, directly)
-			for range 2 {
-				if err := h.Handle(t.Context(), batch()); err != nil {
+			for _, header := range []lowkiq.Header{"", `{"tag":"vip"}`, `{"traceparent":"00-1"}`, `{"traceparent":"00-1","tracestate":"a=1"}`, `{"tracestate":"a=1"}`, `{"traceparent":"a\r\nb: c"}`} {
+				b := batch()
+				b.Jobs = b.Jobs[:1]
+				b.Jobs[0].Payloads = []lowkiq.Payload{{Data: []byte("1"), Header: header}}
+				if err := h.Handle(t.Context(), b); err != nil {
 					t.Fatalf("%s: got %v", path, err)
 				}
-				sent[i] = append(sent[i], <-requests...)
+				request := <-requests
+				if traced := bytes.Contains(request, []byte("\r\nTraceparent: 00-1\r\n")); traced != strings.Contains(string(header), `"00-1"`) {
+					t.Errorf("%s, headers %s: got\n%s", path, header, request)
+				}
+				sent[i] = append(sent[i], request...)
 			}
 		}
 		if !bytes.Equal(sent[0], sent[1]) {

@@ -73,16 +73,6 @@ func newDirect(u *url.URL, cfg *HTTPConfig) *direct {
 	return d
 }
 
-// plain reports whether text can stand in a header as it is.
-func plain(text string) bool {
-	for i := range len(text) {
-		if text[i] < ' ' || text[i] >= 0x7f {
-			return false
-		}
-	}
-	return true
-}
-
 // close closes idle connections, and those that become idle.
 func (d *direct) close() {
 	d.mu.Lock()
@@ -192,7 +182,7 @@ func large(b *lowkiq.Batch) bool {
 	for i := range b.Jobs {
 		size += len(b.Jobs[i].ID) + 64
 		for _, p := range b.Jobs[i].Payloads {
-			size += len(p.Data) + 32
+			size += len(p.Data) + len(p.Header) + 32
 		}
 	}
 	return size > directLimit
@@ -249,6 +239,12 @@ func (d *direct) write(l *link, b *lowkiq.Batch) {
 	out = append(out, b.Shard.Queue...) // queue.CheckName: plain
 	out = append(out, "\r\nLowkiq-Shard: "...)
 	out = strconv.AppendInt(out, int64(b.Shard.Index), 10)
+	if parent, state := traceOf(b); parent != "" {
+		out = append(append(out, "\r\nTraceparent: "...), parent...)
+		if state != "" {
+			out = append(append(out, "\r\nTracestate: "...), state...)
+		}
+	}
 	out = append(out, "\r\nAccept-Encoding: gzip\r\n\r\n"...)
 	l.out = append(out, l.body...)
 }

@@ -58,7 +58,8 @@ func (c HTTPConfig) Validate() error {
 }
 
 // HTTP is a handler that posts each batch to an endpoint, with the headers Lowkiq-Queue,
-// Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. A 2xx response means done; its body may be an
+// Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight, and traceparent and tracestate of a batch with one
+// payload that has them. A 2xx response means done; its body may be an
 // answer of package wire, and is read as one if it looks like JSON. 429 and 503 with Retry-After
 // postpone the batch, by a second at least and a day at most. While the endpoint refuses
 // connections, its host does not answer for 5 s or for the whole Timeout, or its name is not found,
@@ -187,7 +188,39 @@ func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error
 	req.Header.Set("Lowkiq-Shard", strconv.Itoa(b.Shard.Index))
 	req.Header.Set("Lowkiq-Fence", strconv.FormatInt(b.Fence, 10))
 	req.Header.Set("Lowkiq-Flight", strconv.FormatInt(b.Flight, 10))
+	parent, state := traceOf(b)
+	if parent != "" {
+		req.Header.Set("Traceparent", parent)
+	}
+	if state != "" {
+		req.Header.Set("Tracestate", state)
+	}
 	return h.cfg.Client.Do(req)
+}
+
+// traceOf returns the trace of a batch that has one payload, as headers of HTTP can carry it.
+func traceOf(b *lowkiq.Batch) (parent, state string) {
+	if len(b.Jobs) != 1 || len(b.Jobs[0].Payloads) != 1 || b.Jobs[0].Payloads[0].Header == "" {
+		return "", ""
+	}
+	all := b.Jobs[0].Payloads[0].Header.Map()
+	if parent = all["traceparent"]; parent == "" || !plain(parent) {
+		return "", ""
+	}
+	if state = all["tracestate"]; !plain(state) {
+		state = ""
+	}
+	return parent, state
+}
+
+// plain reports whether text can stand in a header as it is.
+func plain(text string) bool {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
 
 // unreached reports whether there was no connection, so that the endpoint does not have the batch.

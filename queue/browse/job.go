@@ -193,8 +193,10 @@ func spilled(ctx context.Context, s *queue.Shard, space, id string) ([]lowkiq.Pa
 			return payloads, nil
 		}
 		for _, member := range members {
-			if e, ok := packed.ParseSpill(member, true); ok {
-				payloads = append(payloads, lowkiq.Payload{Score: packed.KeyScore(e.Key), Data: []byte(e.Payload)})
+			e, ok := packed.ParseSpill(member, true)
+			p := lowkiq.Payload{Score: packed.KeyScore(e.Key)}
+			if ok && packed.Open(e.Payload, &p) == nil {
+				payloads = append(payloads, p)
 			}
 		}
 		from = "(" + members[len(members)-1]

@@ -140,7 +140,14 @@ func cutPayloads(text string) (payloads []lowkiq.Payload, bytes int, err error) 
 			return nil, 0, packed.ErrDamaged
 		}
 		data := rest[:min(n, len(rest))]
-		payloads = append(payloads, lowkiq.Payload{Score: value, Data: packed.Bytes(data)})
+		p := lowkiq.Payload{Score: value}
+		if packed.Open(data, &p) != nil {
+			if n <= len(rest) {
+				return nil, 0, packed.ErrDamaged
+			}
+			p.Data = packed.Bytes(data) // cut off within its headers
+		}
+		payloads = append(payloads, p)
 		bytes += len(data)
 		text = rest[len(data):]
 	}

@@ -43,7 +43,19 @@ type jobBody struct {
 
 type payloadLine struct {
 	payloadText
-	Score float64
+	Score  float64
+	Header []headerLine
+}
+
+// headerLine is a header of a payload.
+type headerLine struct{ Name, Value string }
+
+func headerLines(h lowkiq.Header) (lines []headerLine) {
+	all := h.Map()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		lines = append(lines, headerLine{name, all[name]})
+	}
+	return lines
 }
 
 // Due is when the id becomes due, if it will.
@@ -110,7 +122,7 @@ func (b *jobBody) fill(mayChange bool) {
 	for i, p := range b.Job.Payloads {
 		b.Bytes += len(p.Data)
 		if i < shownPayloads {
-			b.Payloads = append(b.Payloads, payloadLine{textOf(p.Data), p.Score})
+			b.Payloads = append(b.Payloads, payloadLine{textOf(p.Data), p.Score, headerLines(p.Header)})
 		}
 	}
 	b.Hidden = len(b.Job.Payloads) - len(b.Payloads)

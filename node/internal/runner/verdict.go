@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -176,13 +177,12 @@ func Decoded(decode func([]byte) ([]byte, error), next lowkiq.Handler) lowkiq.Ha
 		good := *batch
 		good.Jobs = nil
 		for _, job := range batch.Jobs {
-			payloads := make([]lowkiq.Payload, len(job.Payloads))
+			payloads := slices.Clone(job.Payloads)
 			var err error
-			for i, p := range job.Payloads {
-				if payloads[i].Data, err = decode(p.Data); err != nil {
+			for i := range payloads {
+				if payloads[i].Data, err = decode(payloads[i].Data); err != nil {
 					break
 				}
-				payloads[i].Score = p.Score
 			}
 			if err != nil {
 				failed[job.ID] = err

@@ -242,7 +242,7 @@ func pending(batch []item) (jobs []lowkiq.Push, items []*item) {
 
 // refusal reports whether err concerns this one job and would come again.
 func refusal(err error) bool {
-	for _, known := range []error{ErrRefused, queue.ErrID, queue.ErrScore, queue.ErrPerformAt, queue.ErrPayloadSize, queue.ErrTooManyPayloads, queue.ErrTooManyBytes, queue.ErrDamaged} {
+	for _, known := range []error{ErrRefused, queue.ErrID, queue.ErrScore, queue.ErrPerformAt, lowkiq.ErrHeader, queue.ErrPayloadSize, queue.ErrTooManyPayloads, queue.ErrTooManyBytes, queue.ErrDamaged} {
 		if errors.Is(err, known) {
 			return true
 		}

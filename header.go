@@ -1,0 +1,87 @@
+package lowkiq
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+)
+
+// MaxHeaderBytes is the most that the headers of a payload may have, as a JSON object, bytes.
+const MaxHeaderBytes = 4 << 10
+
+// Header is what a payload says beside its data: tags, a trace, whatever the pusher wants the
+// handler to know. It is a JSON object of strings, parsed when it is asked; the zero value is none.
+// Headers are no part of what makes two payloads equal: of equal payloads of an id that wait
+// together, the one that waited first keeps its headers.
+//
+// Names that mean something to lowkiq: traceparent and tracestate (W3C Trace Context), which HTTP
+// endpoints get as headers of their request. Reserved for what is to come: tag, expires, tick and missed.
+type Header string
+
+// Get returns the value of a name, "" if there is none.
+func (h Header) Get(name string) string { return h.Map()[name] }
+
+// Map returns all names with their values, nil if there are none.
+func (h Header) Map() (all map[string]string) {
+	if h == "" || json.Unmarshal([]byte(h), &all) != nil {
+		return nil
+	}
+	return all
+}
+
+// ErrHeader: a push has headers that cannot be stored. The error says which one, and why.
+var ErrHeader = errors.New("bad header")
+
+// NewHeader makes a payload's headers of [Push.Header], with their names in order; for tests of
+// handlers, too. A name has 1 to 128 letters, digits or any of !#$%&'*+-.^_`|~ (those of a field of
+// HTTP, RFC 9110); a value is any text of UTF-8. All of it has MaxHeaderBytes at most, else it is an
+// ErrHeader.
+func NewHeader(all map[string]string) (Header, error) {
+	if len(all) == 0 {
+		return "", nil
+	}
+	for name, value := range all {
+		if err := checkHeaderName(name); err != nil {
+			return "", err
+		}
+		if !utf8.ValidString(value) {
+			return "", fmt.Errorf("%w: the value of %q is not UTF-8", ErrHeader, name)
+		}
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrHeader, err)
+	}
+	if len(text) > MaxHeaderBytes {
+		return "", fmt.Errorf("%w: all are %d bytes, at most %d are allowed", ErrHeader, len(text), MaxHeaderBytes)
+	}
+	return Header(text), nil
+}
+
+// maxHeaderName is the longest name, bytes.
+const maxHeaderName = 128
+
+func checkHeaderName(name string) error {
+	if name == "" || len(name) > maxHeaderName {
+		return fmt.Errorf("%w: name %.40q has %d bytes, want 1 to %d", ErrHeader, name, len(name), maxHeaderName)
+	}
+	for i := range len(name) {
+		if c := name[i]; !tokenByte(c) {
+			return fmt.Errorf("%w: name %q: want letters, digits and !#$%%&'*+-.^_`|~ alone", ErrHeader, name)
+		}
+	}
+	return nil
+}
+
+func tokenByte(c byte) bool {
+	switch {
+	case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':
+		return true
+	}
+	switch c {
+	case '!', '#', '$', '%', '&', '\'', '*', '+', '-', '.', '^', '_', '`', '|', '~':
+		return true
+	}
+	return false
+}
