@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strconv"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -19,18 +20,23 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, fmt.Errorf("bench: %w", err)
 	}
 	defer on.close()
-	b := &bench{cfg: cfg, on: on, jobs: makeJobs(cfg.Jobs), got: samples{}, others: samples{}}
-	if err := b.run(ctx); err != nil {
+	b := &bench{cfg: cfg, on: on, got: samples{}, others: samples{}}
+	var masters *Masters
+	if cfg.Masters > 0 {
+		masters, err = b.runMasters(ctx)
+	} else {
+		err = b.run(ctx)
+	}
+	if err != nil {
 		return Report{}, fmt.Errorf("bench: %w", err)
 	}
-	return b.report(ctx), nil
+	return b.report(ctx, masters), nil
 }
 
 // bench is one run.
 type bench struct {
 	cfg    Config
 	on     *Server
-	jobs   []lowkiq.Push
 	got    samples
 	others samples // of Config.Steps
 }
@@ -38,10 +44,20 @@ type bench struct {
 // payload is 16 bytes, as in the comparison with other systems.
 const payload = "0123456789abcdef"
 
-func makeJobs(n int) []lowkiq.Push {
-	jobs := make([]lowkiq.Push, n)
-	for i := range jobs {
-		jobs[i] = lowkiq.Push{ID: fmt.Sprintf("job-%d", i), Payload: []byte(payload)}
+// makeJobs makes some of a run's jobs, each time anew: a table of ten million would be a gigabyte of
+// pointers, which the collector would follow while others are measured.
+func makeJobs(from, to int) []lowkiq.Push {
+	data := []byte(payload)
+	text, ends := make([]byte, 0, (to-from)*len("job-1234567")), make([]int, to-from)
+	for i := range ends {
+		text = strconv.AppendInt(append(text, "job-"...), int64(from+i), 10)
+		ends[i] = len(text)
+	}
+	ids, start := string(text), 0
+	jobs := make([]lowkiq.Push, len(ends))
+	for i, end := range ends {
+		jobs[i] = lowkiq.Push{ID: ids[start:end], Payload: data}
+		start = end
 	}
 	return jobs
 }

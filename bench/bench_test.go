@@ -195,15 +195,15 @@ func TestFloorDrainObjects(t *testing.T) {
 	}
 	defer on.close()
 	cfg := tiny().withDefaults()
-	b := &bench{cfg: cfg, on: on, jobs: makeJobs(cfg.Jobs), got: samples{}}
+	b := &bench{cfg: cfg, on: on, got: samples{}}
 	f, err := newMinimal(t.Context(), on.rdb, cfg.Shards)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.pushAll(t.Context(), b.jobs[:cfg.Jobs-1]); err != nil {
+	if err := f.pushAll(t.Context(), makeJobs(0, cfg.Jobs-1)); err != nil {
 		t.Fatal(err)
 	}
-	err = b.floorDrain(t.Context(), f, Usage{}, b.got.note)
+	_, err = b.floorDrain(t.Context(), f)
 	if err == nil || err.Error() != "drained 1999 jobs, want 2000" {
 		t.Errorf("got %v, want that one job is missing", err)
 	}

@@ -21,6 +21,9 @@ type Config struct {
 	Idle bool
 	// Only is what is measured of lowkiq: OnlyDrain, OnlyStream, or, by default, all.
 	Only string
+	// Masters compares a private Redis Cluster of so many masters, without replicas, with a private
+	// single server, at the same shards, and measures nothing else: 2 to 32.
+	Masters int
 	// StreamShards are the numbers of shards with which a live stream is measured, and
 	// StreamFor how long each load lasts. Defaults 5, 50, 500 and 1.2 s
 	StreamShards []int
@@ -50,6 +53,9 @@ type Step struct {
 }
 
 const minJobs = 1000 // fewer say nothing
+
+// mostMasters are processes that a machine can start.
+const mostMasters = 32
 
 func (cfg Config) withDefaults() Config {
 	set := func(field *int, value int) {
@@ -97,6 +103,7 @@ func (cfg Config) Validate() error {
 			errs = append(errs, fmt.Errorf("shards is %d, want 1 to %d", shards, lowkiq.MaxShards))
 		}
 	}
+	errs = append(errs, cfg.validateMasters())
 	if cfg.Rounds < 1 {
 		errs = append(errs, fmt.Errorf("rounds is %d, want at least 1", cfg.Rounds))
 	}
@@ -105,4 +112,18 @@ func (cfg Config) Validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+func (cfg *Config) validateMasters() error {
+	switch {
+	case cfg.Masters == 0:
+		return nil
+	case cfg.Masters < 2 || cfg.Masters > mostMasters:
+		return fmt.Errorf("masters is %d, want 2 to %d", cfg.Masters, mostMasters)
+	case cfg.Redis != "":
+		return errors.New("masters are private processes: name no redis")
+	case cfg.Idle || len(cfg.Steps) > 0:
+		return errors.New("neither an idle node nor other steps are measured with masters")
+	}
+	return nil
 }

@@ -22,7 +22,7 @@ func (b *bench) batch100(ctx context.Context, _ *Server, note func(string, float
 		return err
 	}
 	note("redis_us_per_job_push", b.usPerJob(pushed.CPU-before.CPU))
-	note("redis_bytes_per_job", float64(pushed.Bytes-before.Bytes)/float64(len(b.jobs)))
+	note("redis_bytes_per_job", float64(pushed.Bytes-before.Bytes)/float64(b.cfg.Jobs))
 	d, err := b.drain(ctx, 100)
 	note("drain_batch100_per_s", d.rate)
 	note("allocs_per_job", d.allocs)
@@ -47,8 +47,11 @@ func mallocs() uint64 {
 }
 
 // drained is what a drain took: jobs per second from the first handler call to the last;
-// per job, allocations and Redis's CPU time in us.
-type drained struct{ rate, allocs, redis float64 }
+// per job, allocations and Redis's CPU time in us; and all that Redis used.
+type drained struct {
+	rate, allocs, redis float64
+	used                Usage
+}
 
 // drain lets a node handle everything and ends it. The queue is paused until the node has
 // claimed all shards, or a short drain with many shards would measure the claims.
@@ -62,7 +65,7 @@ func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
 		return d, err
 	}
 	var left atomic.Int64
-	left.Store(int64(len(b.jobs)))
+	left.Store(int64(b.cfg.Jobs))
 	var first sync.Once
 	var begun time.Time
 	done := make(chan struct{})
@@ -89,15 +92,19 @@ func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
 	if err := client.Registry().Resume(ctx, queueName); err != nil {
 		return d, err
 	}
-	patience := time.Minute + time.Duration(len(b.jobs))*100*time.Microsecond
+	patience := time.Minute + time.Duration(b.cfg.Jobs)*100*time.Microsecond
 	if err := w.await(ctx, done, patience); err != nil {
-		return d, fmt.Errorf("%d of %d jobs are not handled: %w", left.Load(), len(b.jobs), err)
+		return d, fmt.Errorf("%d of %d jobs are not handled: %w", left.Load(), b.cfg.Jobs, err)
 	}
 	d.rate = b.perSecond(begun)
-	d.allocs = float64(mallocs()-allocs) / float64(len(b.jobs))
+	d.allocs = float64(mallocs()-allocs) / float64(b.cfg.Jobs)
 	after, err := b.on.Usage(ctx)
-	d.redis = b.usPerJob(after.CPU - before.CPU)
-	return d, err
+	if err != nil {
+		return d, err
+	}
+	d.used = after.since(before)
+	d.redis = b.usPerJob(d.used.CPU)
+	return d, nil
 }
 
 // worker is a node in this process.

@@ -43,12 +43,12 @@ const (
 
 // minimal is the floor's queue.
 type minimal struct {
-	rdb       *redis.Client
+	rdb       redis.UniversalClient
 	push, pop string     // names of the loaded scripts
 	keys      [][]string // by shard: jobs, ready, flight
 }
 
-func newMinimal(ctx context.Context, rdb *redis.Client, shards int) (*minimal, error) {
+func newMinimal(ctx context.Context, rdb redis.UniversalClient, shards int) (*minimal, error) {
 	f := &minimal{rdb: rdb}
 	var err error
 	if f.push, err = rdb.ScriptLoad(ctx, floorPush).Result(); err != nil {
@@ -127,55 +127,75 @@ func (b *bench) floor(ctx context.Context, on *Server, note func(string, float64
 	if err != nil {
 		return err
 	}
-	before, err := on.Usage(ctx)
-	if err != nil {
-		return err
-	}
-	begun := time.Now()
-	err = b.inBatches(ctx, func(ctx context.Context, from, to int) error { return f.pushAll(ctx, b.jobs[from:to]) })
-	if err != nil {
-		return err
-	}
-	rate := b.perSecond(begun)
-	pushed, err := on.Usage(ctx)
+	rate, pushed, err := b.floorPush(ctx, f)
 	if err != nil {
 		return err
 	}
 	note(ofFloor+"push_bulk_per_s", rate)
 	note(ofFloor+"push_single50_per_s", rate)
-	note(ofFloor+"redis_us_per_job_push", b.usPerJob(pushed.CPU-before.CPU))
-	note(ofFloor+"redis_bytes_per_job", float64(pushed.Bytes-before.Bytes)/float64(len(b.jobs)))
-	if err := b.floorDrain(ctx, f, pushed, note); err != nil {
-		return err
-	}
-	return b.floorStart(ctx, f, note)
-}
-
-func (b *bench) floorDrain(ctx context.Context, f *minimal, pushed Usage, note func(string, float64)) error {
-	runtime.GC()
-	allocs := mallocs()
-	begun := time.Now()
-	n, err := f.drain(ctx)
-	rate := b.perSecond(begun)
-	if err == nil && n != len(b.jobs) {
-		err = fmt.Errorf("drained %d jobs, want %d", n, len(b.jobs))
-	}
+	note(ofFloor+"redis_us_per_job_push", b.usPerJob(pushed.CPU))
+	note(ofFloor+"redis_bytes_per_job", float64(pushed.Bytes)/float64(b.cfg.Jobs))
+	d, err := b.floorDrain(ctx, f)
 	if err != nil {
 		return err
 	}
-	note(ofFloor+"allocs_per_job", float64(mallocs()-allocs)/float64(len(b.jobs)))
-	drained, err := b.on.Usage(ctx)
-	note(ofFloor+"redis_us_per_job_drain", b.usPerJob(drained.CPU-pushed.CPU))
-	note(ofFloor+"drain_batch1_per_s", rate)
-	note(ofFloor+"drain_batch100_per_s", rate)
-	return err
+	note(ofFloor+"allocs_per_job", d.allocs)
+	note(ofFloor+"redis_us_per_job_drain", d.redis)
+	note(ofFloor+"drain_batch1_per_s", d.rate)
+	note(ofFloor+"drain_batch100_per_s", d.rate)
+	return b.floorStart(ctx, f, note)
+}
+
+// floorPush pushes all jobs in bulk.
+func (b *bench) floorPush(ctx context.Context, f *minimal) (rate float64, used Usage, err error) {
+	before, err := b.on.Usage(ctx)
+	if err != nil {
+		return 0, used, err
+	}
+	begun := time.Now()
+	if err := b.inBatches(ctx, f.pushAll); err != nil {
+		return 0, used, err
+	}
+	rate = b.perSecond(begun)
+	pushed, err := b.on.Usage(ctx)
+	if err != nil {
+		return 0, used, err
+	}
+	return rate, pushed.since(before), nil
+}
+
+func (b *bench) floorDrain(ctx context.Context, f *minimal) (d drained, err error) {
+	runtime.GC()
+	before, err := b.on.Usage(ctx)
+	if err != nil {
+		return d, err
+	}
+	allocs := mallocs()
+	begun := time.Now()
+	n, err := f.drain(ctx)
+	d.rate = b.perSecond(begun)
+	d.allocs = float64(mallocs()-allocs) / float64(b.cfg.Jobs)
+	if err == nil && n != b.cfg.Jobs {
+		err = fmt.Errorf("drained %d jobs, want %d", n, b.cfg.Jobs)
+	}
+	if err != nil {
+		return d, err
+	}
+	after, err := b.on.Usage(ctx)
+	if err != nil {
+		return d, err
+	}
+	d.used = after.since(before)
+	d.redis = b.usPerJob(d.used.CPU)
+	return d, nil
 }
 
 // floorStart is push and pop one after the other: two round trips, and no worker to wake.
 func (b *bench) floorStart(ctx context.Context, f *minimal, note func(string, float64)) error {
+	jobs := makeJobs(0, min(b.cfg.Jobs, b.cfg.samples))
 	took := make([]float64, b.cfg.samples)
 	for i := range took {
-		job := b.jobs[i%len(b.jobs)]
+		job := jobs[i%len(jobs)]
 		begun := time.Now()
 		if err := f.pushAll(ctx, []lowkiq.Push{job}); err != nil {
 			return err

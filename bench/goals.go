@@ -18,6 +18,9 @@ func goals(r *Report) []Goal {
 	atMost := func(name string, value, want float64) Goal {
 		return Goal{name, fmt.Sprintf("<= %g", want), value <= want}
 	}
+	if r.ByMasters != nil {
+		return r.ByMasters.goals()
+	}
 	all := streamGoals(r)
 	if r.Only == OnlyStream {
 		return all

@@ -110,11 +110,10 @@ func measureHandler(b *testing.B, window time.Duration, jobs, concurrency int, r
 		b.Fatal(err)
 	}
 	defer on.close()
-	bench := &bench{cfg: Config{Shards: rules.Shards}.withDefaults(), on: on, jobs: makeJobs(jobs)}
+	bench := &bench{cfg: Config{Jobs: jobs, Shards: rules.Shards}.withDefaults(), on: on}
 	if _, _, err := bench.pushAll(ctx, func(string, float64) {}); err != nil {
 		b.Fatal(err)
 	}
-	bench.jobs = nil // they would be marked by each garbage collection
 	client, err := queue.Open(queue.Config{Redis: on.URL})
 	if err != nil {
 		b.Fatal(err)

@@ -17,23 +17,23 @@ const (
 	pushers   = 2
 )
 
-// inBatches calls fn for parts of the jobs from a few goroutines.
-func (b *bench) inBatches(ctx context.Context, fn func(ctx context.Context, from, to int) error) error {
+// inBatches calls push for parts of the jobs from a few goroutines.
+func (b *bench) inBatches(ctx context.Context, push func(ctx context.Context, jobs []lowkiq.Push) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(pushers)
-	for from := 0; from < len(b.jobs); from += pushBatch {
-		to := min(from+pushBatch, len(b.jobs))
-		group.Go(func() error { return fn(ctx, from, to) })
+	for from := 0; from < b.cfg.Jobs; from += pushBatch {
+		to := min(from+pushBatch, b.cfg.Jobs)
+		group.Go(func() error { return push(ctx, makeJobs(from, to)) })
 	}
 	return group.Wait()
 }
 
 func (b *bench) perSecond(begun time.Time) float64 {
-	return float64(len(b.jobs)) / time.Since(begun).Seconds()
+	return float64(b.cfg.Jobs) / time.Since(begun).Seconds()
 }
 
 func (b *bench) usPerJob(d time.Duration) float64 {
-	return float64(d.Microseconds()) / float64(len(b.jobs))
+	return float64(d.Microseconds()) / float64(b.cfg.Jobs)
 }
 
 const queueName = "bench"
@@ -65,8 +65,8 @@ func (b *bench) pushAll(ctx context.Context, note func(string, float64)) (before
 		return before, after, err
 	}
 	begun := time.Now()
-	err = b.inBatches(ctx, func(ctx context.Context, from, to int) error {
-		_, err := q.Push(ctx, b.jobs[from:to]...)
+	err = b.inBatches(ctx, func(ctx context.Context, jobs []lowkiq.Push) error {
+		_, err := q.Push(ctx, jobs...)
 		return err
 	})
 	if err != nil {
@@ -87,14 +87,14 @@ func (b *bench) single(ctx context.Context, _ *Server, note func(string, float64
 		return err
 	}
 	defer client.Close()
-	n := min(len(b.jobs), singleJobs)
+	jobs := makeJobs(0, min(b.cfg.Jobs, singleJobs))
 	var next atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
 	begun := time.Now()
 	for range 50 {
 		group.Go(func() error {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				if _, err := q.Push(ctx, b.jobs[i]); err != nil {
+			for i := next.Add(1) - 1; i < int64(len(jobs)); i = next.Add(1) - 1 {
+				if _, err := q.Push(ctx, jobs[i]); err != nil {
 					return err
 				}
 			}
@@ -104,6 +104,6 @@ func (b *bench) single(ctx context.Context, _ *Server, note func(string, float64
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	note("push_single50_per_s", float64(n)/time.Since(begun).Seconds())
+	note("push_single50_per_s", float64(len(jobs))/time.Since(begun).Seconds())
 	return nil
 }

@@ -47,6 +47,8 @@ type Report struct {
 	Only string `json:"only,omitempty"`
 	// Stream are the loads of a live stream, each with its medians.
 	Stream []StreamRow `json:"stream,omitempty"`
+	// ByMasters is what Config.Masters asks for, instead of all figures above.
+	ByMasters *Masters `json:"masters,omitempty"`
 
 	Goals []Goal `json:"goals"`
 	// Steps are the medians of what Config.Steps noted.
@@ -93,15 +95,17 @@ func (s samples) note(name string, value float64) { s[name] = append(s[name], va
 func (s samples) median(name string) float64 { return median(s[name]) }
 
 // ratio is the median of each round's ratio to the floor.
-func (s samples) ratio(name string) float64 {
-	floor := s[ofFloor+name]
-	var ratios []float64
-	for i, value := range s[name] {
-		if i < len(floor) && floor[i] > 0 {
-			ratios = append(ratios, value/floor[i])
+func (s samples) ratio(name string) float64 { return ratios(s[name], s[ofFloor+name]) }
+
+// ratios is the median of each round's ratio.
+func ratios(values, to []float64) float64 {
+	var of []float64
+	for i, value := range values {
+		if i < len(to) && to[i] > 0 {
+			of = append(of, value/to[i])
 		}
 	}
-	return median(ratios)
+	return median(of)
 }
 
 // median is 0 if there are no values, the mean of the middle two if their number is even.
@@ -117,10 +121,10 @@ func median(values []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-func (b *bench) report(ctx context.Context) Report {
+func (b *bench) report(ctx context.Context, masters *Masters) Report {
 	r := Report{
 		Jobs: b.cfg.Jobs, Shards: b.cfg.Shards, Rounds: b.cfg.Rounds, PayloadBytes: len(payload),
-		Cores: runtime.GOMAXPROCS(0), RedisVersion: b.on.version(ctx), Acks: acks, Only: b.cfg.Only,
+		Cores: runtime.GOMAXPROCS(0), RedisVersion: b.on.version(ctx), Acks: acks, Only: b.cfg.Only, ByMasters: masters,
 	}
 	floor, ratio := r.Floor.list(), r.ToFloor.list()
 	for i, f := range r.Figures.list() {
@@ -129,7 +133,9 @@ func (b *bench) report(ctx context.Context) Report {
 	if b.cfg.Idle {
 		r.Idle = &Idle{Commands: b.got.median(idleCommands), CPUPercent: b.got.median(idleCPU)}
 	}
-	r.Stream = b.cfg.streamRows()
+	if b.cfg.Masters == 0 {
+		r.Stream = b.cfg.streamRows()
+	}
 	for i := range r.Stream {
 		for _, f := range r.Stream[i].list() {
 			*f.value = b.got.median(r.Stream[i].figure(f.name))

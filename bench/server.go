@@ -16,9 +16,10 @@ import (
 
 // Server is the Redis that is measured.
 type Server struct {
-	URL  string
-	rdb  *redis.Client
-	stop func() // ends a private server
+	URL     string
+	rdb     redis.UniversalClient
+	masters []*redis.Client // a single Redis, or those of a Redis Cluster
+	stop    func()          // ends a private server
 }
 
 // open connects to the Redis at url, or to a private one.
@@ -30,16 +31,26 @@ func open(ctx context.Context, url string) (*Server, error) {
 			return nil, err
 		}
 	}
-	opts, err := options(s.URL)
-	if err != nil {
+	if err := s.connect(ctx, s.URL); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	redis.SetLogger(silence{}) // what matters comes back as an error
-	s.rdb = redis.NewClient(opts)
-	if err := s.rdb.Ping(ctx).Err(); err != nil {
-		return nil, errors.Join(fmt.Errorf("redis %s: %w", opts.Addr, err), s.close())
-	}
+	s.rdb = s.masters[0]
 	return s, nil
+}
+
+// connect adds the master at url.
+func (s *Server) connect(ctx context.Context, url string) error {
+	opts, err := options(url)
+	if err != nil {
+		return err
+	}
+	redis.SetLogger(silence{}) // what matters comes back as an error
+	master := redis.NewClient(opts)
+	s.masters = append(s.masters, master)
+	if err := master.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("redis %s: %w", opts.Addr, err)
+	}
+	return nil
 }
 
 // silence is go-redis's logger, which would write lines of its own to stderr.
@@ -48,16 +59,21 @@ type silence struct{}
 func (silence) Printf(context.Context, string, ...any) {}
 
 func (s *Server) close() (err error) {
-	if s.rdb != nil {
-		err = s.rdb.Close()
+	for _, master := range s.masters {
+		err = errors.Join(err, master.Close())
+	}
+	if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
+		err = errors.Join(err, cluster.Close())
 	}
 	s.stop()
 	return err
 }
 
 func (s *Server) empty(ctx context.Context) error {
-	if err := s.rdb.FlushAll(ctx).Err(); err != nil {
-		return fmt.Errorf("empty redis: %w", err)
+	for _, master := range s.masters {
+		if err := master.FlushAll(ctx).Err(); err != nil {
+			return fmt.Errorf("empty redis: %w", err)
+		}
 	}
 	return nil
 }
@@ -69,21 +85,45 @@ func options(url string) (*redis.Options, error) {
 		return nil, fmt.Errorf("redis address: %w; bench wants a single Redis: redis://host:port", err)
 	}
 	opts.Protocol, opts.DisableIdentity, opts.MaxRetries, opts.DialerRetries = 2, true, -1, 1
+	opts.ReadTimeout = time.Minute // ten million jobs are not deleted in go-redis's 3 s
 	return opts, nil
 }
 
 // Usage is what Redis has used so far.
 type Usage struct {
-	CPU      time.Duration // of its process, user and system
-	Bytes    int64         // of its data, without connections and scripts
-	Commands int64         // processed, also those of scripts
-	Scripts  int64         // calls, by name or text
+	CPU      time.Duration   // of its process, user and system
+	Each     []time.Duration // CPU, by master of a Redis Cluster; the rest is of all together
+	Bytes    int64           // of its data, without connections and scripts
+	Commands int64           // processed, also those of scripts
+	Scripts  int64           // calls, by name or text
 }
 
 // Usage asks Redis.
 func (s *Server) Usage(ctx context.Context) (Usage, error) {
+	var all Usage
+	for _, master := range s.masters {
+		u, err := usage(ctx, master)
+		if err != nil {
+			return all, err
+		}
+		all.CPU, all.Each = all.CPU+u.CPU, append(all.Each, u.CPU)
+		all.Bytes, all.Commands, all.Scripts = all.Bytes+u.Bytes, all.Commands+u.Commands, all.Scripts+u.Scripts
+	}
+	return all, nil
+}
+
+// since is what was used since before.
+func (u Usage) since(before Usage) Usage {
+	used := Usage{CPU: u.CPU - before.CPU, Bytes: u.Bytes - before.Bytes, Commands: u.Commands - before.Commands, Scripts: u.Scripts - before.Scripts}
+	for i := range u.Each {
+		used.Each = append(used.Each, u.Each[i]-before.Each[i])
+	}
+	return used
+}
+
+func usage(ctx context.Context, rdb *redis.Client) (Usage, error) {
 	var u Usage
-	info, err := s.info(ctx, "cpu", "memory", "stats")
+	info, err := ask(ctx, rdb, "cpu", "memory", "stats")
 	if err != nil {
 		return u, err
 	}
@@ -102,13 +142,13 @@ func (s *Server) Usage(ctx context.Context) (Usage, error) {
 		}
 	}
 	u.Bytes = total - overhead
-	u.Scripts, err = s.scripts(ctx)
+	u.Scripts, err = scripts(ctx, rdb)
 	return u, err
 }
 
 // scripts is how many scripts Redis has run.
-func (s *Server) scripts(ctx context.Context) (calls int64, err error) {
-	info, err := s.info(ctx, "commandstats")
+func scripts(ctx context.Context, rdb *redis.Client) (calls int64, err error) {
+	info, err := ask(ctx, rdb, "commandstats")
 	if err != nil {
 		return 0, err
 	}
@@ -127,17 +167,18 @@ func (s *Server) scripts(ctx context.Context) (calls int64, err error) {
 }
 
 func (s *Server) version(ctx context.Context) string {
-	info, err := s.info(ctx, "server")
+	info, err := ask(ctx, s.masters[0], "server")
 	if err != nil || info["redis_version"] == "" {
 		return "of unknown version"
 	}
 	return info["redis_version"]
 }
 
-func (s *Server) info(ctx context.Context, sections ...string) (map[string]string, error) {
+// ask reads sections of INFO.
+func ask(ctx context.Context, rdb *redis.Client, sections ...string) (map[string]string, error) {
 	found := map[string]string{}
 	for _, section := range sections { // one by one: several at once need Redis 7
-		text, err := s.rdb.Info(ctx, section).Result()
+		text, err := rdb.Info(ctx, section).Result()
 		if err != nil {
 			return nil, fmt.Errorf("redis INFO %s: %w", section, err)
 		}
@@ -154,20 +195,20 @@ func (s *Server) info(ctx context.Context, sections ...string) (map[string]strin
 var ErrNoServer = errors.New("redis-server is not on PATH: install it (Debian: apt-get install redis-server), or name a Redis that may be emptied")
 
 // startRedis starts a private redis-server without persistence. stop ends it.
-func startRedis(ctx context.Context) (url string, stop func(), err error) {
+func startRedis(ctx context.Context, args ...string) (url string, stop func(), err error) {
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		return "", nil, ErrNoServer
 	}
 	for range 3 { // another process may take the free port before the server does
-		if url, stop, err = tryRedis(ctx, binary); err == nil || ctx.Err() != nil {
+		if url, stop, err = tryRedis(ctx, binary, args); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
 	return url, stop, err
 }
 
-func tryRedis(ctx context.Context, binary string) (url string, stop func(), err error) {
+func tryRedis(ctx context.Context, binary string, args []string) (url string, stop func(), err error) {
 	port, err := freePort()
 	if err != nil {
 		return "", nil, err
@@ -177,7 +218,8 @@ func tryRedis(ctx context.Context, binary string) (url string, stop func(), err 
 		return "", nil, err
 	}
 	// Not CommandContext: the server must outlive what a cancelled run still asks of it.
-	cmd := exec.Command(binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
+	args = append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir}, args...)
+	cmd := exec.Command(binary, args...)
 	if err := cmd.Start(); err != nil {
 		return "", nil, errors.Join(fmt.Errorf("start redis-server: %w", err), os.RemoveAll(dir))
 	}
@@ -196,13 +238,28 @@ func tryRedis(ctx context.Context, binary string) (url string, stop func(), err 
 	return url, stop, nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// busOffset is how far above its port a member of a Redis Cluster has another one.
+const busOffset = 10_000
+
+// freePort finds a port that is free, as the one of a bus would be.
+func freePort() (port int, err error) {
+	for range 100 {
+		if port, err = listenOnce("127.0.0.1:0"); err != nil {
+			return 0, err
+		}
+		if _, err = listenOnce(fmt.Sprintf("127.0.0.1:%d", port+busOffset)); err == nil {
+			return port, nil
+		}
+	}
+	return 0, err
+}
+
+func listenOnce(address string) (port int, err error) {
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // await returns when the server listens, or has ended, or too much time has passed.

@@ -24,6 +24,8 @@ type Stream struct {
 	base time.Time
 	ids  atomic.Int64 // all that were pushed; no id is used twice
 	open atomic.Pointer[window]
+	jobs int   // of the load that was measured last
+	used Usage // by it
 }
 
 // NewStream pushes to on with push, which returns when the job is stored. The system's
@@ -145,6 +147,7 @@ func (s *Stream) run(ctx context.Context, load Load, d time.Duration) (f StreamF
 		return f, err
 	}
 	jobs := s.ids.Load() - ids
+	s.jobs = int(jobs)
 	if err := w.await(ctx, jobs); err != nil {
 		return f, err
 	}
@@ -160,8 +163,9 @@ func (s *Stream) run(ctx context.Context, load Load, d time.Duration) (f StreamF
 	slices.Sort(late)
 	f.PerSecond = float64(jobs) / (s.base.Add(time.Duration(w.last.Load())).Sub(begun)).Seconds()
 	f.P50, f.P99, f.P999, f.Late = quantile(took, 0.5), quantile(took, 0.99), quantile(took, 0.999), quantile(late, 0.99)
-	f.Scripts = float64(after.Scripts-before.Scripts) / float64(jobs)
-	f.RedisCPU = float64((after.CPU - before.CPU).Microseconds()) / float64(jobs)
+	s.used = after.since(before)
+	f.Scripts = float64(s.used.Scripts) / float64(jobs)
+	f.RedisCPU = float64(s.used.CPU.Microseconds()) / float64(jobs)
 	return f, nil
 }
 

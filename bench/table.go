@@ -15,12 +15,15 @@ const row = "%-44s %12s %12s %10s   %-16s  %s\n"
 func (r *Report) Table(w io.Writer) error {
 	var out strings.Builder
 	what := fmt.Sprintf("%s jobs of %d bytes, %d shards", number(float64(r.Jobs)), r.PayloadBytes, r.Shards)
-	if r.Only == OnlyStream {
+	if r.Only == OnlyStream && r.ByMasters == nil {
 		what = fmt.Sprintf("jobs of %d bytes", r.PayloadBytes)
 	}
 	fmt.Fprintf(&out, "%s; medians of %d rounds; %d cores, shared with Redis %s if it runs here\n\n",
 		what, r.Rounds, r.Cores, r.RedisVersion)
-	if r.Only != OnlyStream {
+	switch {
+	case r.ByMasters != nil:
+		r.mastersTable(&out)
+	case r.Only != OnlyStream:
 		r.drainTable(&out)
 	}
 	if len(r.Stream) > 0 {

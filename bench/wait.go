@@ -36,10 +36,11 @@ func (b *bench) start(ctx context.Context, _ *Server, note func(string, float64)
 		return err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
+	jobs := makeJobs(0, min(b.cfg.Jobs, warmUp+b.cfg.samples))
 	var took []float64
 	for i := range warmUp + b.cfg.samples {
 		begun := time.Now()
-		if _, err := q.Push(ctx, b.jobs[i%len(b.jobs)]); err != nil {
+		if _, err := q.Push(ctx, jobs[i%len(jobs)]); err != nil {
 			return err
 		}
 		select {

@@ -39,6 +39,7 @@ type flags struct {
 	Redis      string `placeholder:"URL" help:"Measure with this Redis, which is emptied: asks for --flush. Default: a private redis-server without persistence."`
 	Flush      bool   `help:"Empty the Redis of --redis, all databases."`
 	Only       string `enum:"all,drain,stream" default:"all" placeholder:"PART" help:"Measure only drain (a queue that is filled, then drained) or only stream (jobs that are handled while others are pushed: 5, 50 and 500 shards, whatever --shards says). Default: all."`
+	Masters    int    `placeholder:"N" help:"Compare a private Redis Cluster of N masters with a single server at the same shards instead: Redis CPU per job of bulk push, drain and stream, and how evenly the masters share it."`
 	Idle       bool   `help:"Also watch a node with 1,000 idle shards; takes a minute."`
 	Output     string `short:"o" enum:"table,json" default:"table" help:"table or json: one line with one object per measurement."`
 	CPUProfile string `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of this process."`
@@ -50,6 +51,7 @@ Examples:
 
     lowkiq-bench --jobs 100000,1000000 --shards 5,50
     lowkiq-bench --redis redis://10.0.0.1:6379/0 --flush -o json
+    lowkiq-bench --masters 3 --shards 50
 
 Exit codes: 0 ok, 1 failed while running, 2 usage, 3 Redis is unreachable, 130 interrupted.`
 
@@ -92,7 +94,7 @@ func (f *flags) configs() ([]bench.Config, error) {
 		return nil, fmt.Errorf("it empties redis %s: say --flush if nothing in it is needed", redisdb.MaskURL(f.Redis))
 	case f.Redis == "" && f.Flush:
 		return nil, errors.New("--flush is for the Redis of --redis, and none is named")
-	case f.Only == bench.OnlyStream && (len(f.Jobs) > 1 || len(f.Shards) > 1):
+	case f.Only == bench.OnlyStream && f.Masters == 0 && (len(f.Jobs) > 1 || len(f.Shards) > 1):
 		return nil, errors.New("--only stream has numbers of jobs and shards of its own: leave --jobs and --shards out")
 	}
 	only := f.Only
@@ -105,8 +107,8 @@ func (f *flags) configs() ([]bench.Config, error) {
 			if jobs == 0 || shards == 0 || f.Rounds == 0 {
 				return nil, errors.New("jobs, shards and rounds must not be 0")
 			}
-			cfg := bench.Config{Redis: f.Redis, Jobs: jobs, Shards: shards, Rounds: f.Rounds, Idle: f.Idle && len(all) == 0, Only: only}
-			if len(all) > 0 && only == "" {
+			cfg := bench.Config{Redis: f.Redis, Jobs: jobs, Shards: shards, Rounds: f.Rounds, Idle: f.Idle && len(all) == 0, Only: only, Masters: f.Masters}
+			if len(all) > 0 && only == "" && f.Masters == 0 {
 				cfg.Only = bench.OnlyDrain // a stream has shards of its own: once is enough
 			}
 			if err := cfg.Validate(); err != nil {
