@@ -21,15 +21,6 @@ var attemptTests = []testCase{
 	{"Attempts_OfHostileErrors", attemptsHostile},
 }
 
-// sketch shows attempts without their times and instances.
-func sketch(list []browse.Attempt) string {
-	words := make([]string, len(list))
-	for i, a := range list {
-		words[i] = fmt.Sprintf("%s %s %d %q", a.ID, a.Verdict, a.RetryCount, a.Error)
-	}
-	return strings.Join(words, "; ")
-}
-
 func (r *rig) attempts(id string) []browse.Attempt {
 	r.t.Helper()
 	list, err := browse.Of(r.q).Attempts(r.ctx, id)

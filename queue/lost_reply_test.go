@@ -176,7 +176,7 @@ func (r *rig) sum() {
 	eq(r.t, "ready", st.ready, []string{"c"})
 	eq(r.t, "jobs", len(st.jobs), 2)
 	eq(r.t, "retries", len(st.retry), 1)
-	eq(r.t, "retry count", st.jobs["b"].retry, 0)
+	eq(r.t, "retry count", st.jobs["b"].Retry, 0)
 	eq(r.t, "morgue", len(st.morgue), 0)
 	eq(r.t, "processed", st.count["processed"], "3")
 	eq(r.t, "failed", st.count["failed"], "2")

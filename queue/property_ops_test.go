@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"regexp"
@@ -9,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/model"
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 
@@ -22,7 +22,7 @@ func (m *machine) nack(t *rapid.T) {
 	for _, a := range drawFlying(t, model) {
 		nacks = append(nacks, Nack{
 			Flight: a.Flight, ID: a.IDs[0], Kind: rapid.SampledFrom([]NackKind{Retry, Retry, Postpone, Return}).Draw(t, "kind"),
-			RetryCount: model.flying[a.IDs[0]].retry + 1, Error: rapid.SampledFrom([]string{"", "boom", "nul\x00 \n\xff"}).Draw(t, "error"),
+			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: rapid.SampledFrom([]string{"", "boom", "nul\x00 \n\xff"}).Draw(t, "error"),
 			Delay: time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "hours")) * time.Hour,
 		})
 	}
@@ -33,7 +33,7 @@ func (m *machine) nack(t *rapid.T) {
 	}
 	want := 0
 	for _, n := range nacks {
-		want += model.nack(n)
+		want += model.Nack(n)
 	}
 	m.counted(t, "nacked", got, want)
 }
@@ -44,7 +44,7 @@ func (m *machine) bury(t *rapid.T) {
 	for _, a := range drawFlying(t, model) {
 		burials = append(burials, Burial{
 			Flight: a.Flight, ID: a.IDs[0], Policy: rapid.SampledFrom([]Policy{Skip, Bury, Block}).Draw(t, "policy"),
-			RetryCount: model.flying[a.IDs[0]].retry + 1, Error: "exhausted",
+			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: "exhausted",
 		})
 	}
 	m.step()
@@ -54,7 +54,7 @@ func (m *machine) bury(t *rapid.T) {
 	}
 	want := 0
 	for _, b := range burials {
-		want += model.bury(b)
+		want += model.Bury(b)
 	}
 	m.counted(t, "buried", got, want)
 }
@@ -69,7 +69,7 @@ func (m *machine) recover(t *rapid.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, _ := model.recover(cause)
+		back, _ := model.Recover(cause)
 		m.counted(t, "released", n, back)
 		m.compare(t)
 		m.step()
@@ -78,7 +78,7 @@ func (m *machine) recover(t *rapid.T) {
 	if fresh.Fence <= claim.Fence {
 		t.Fatalf("fence: got %d after %d, want it to grow", fresh.Fence, claim.Fence)
 	}
-	back, buried := model.recover(cause)
+	back, buried := model.Recover(cause)
 	m.counted(t, "recovered", fresh.Recovered, back)
 	m.counted(t, "buried as crashes", fresh.Buried, buried)
 }
@@ -89,17 +89,17 @@ func (m *machine) admin(t *rapid.T) {
 	place := rapid.SampledFrom([]browse.State{browse.Anywhere, browse.Anywhere, browse.StateRetry, browse.StateFailed, browse.StateBlocked}).Draw(t, "place")
 	type action struct {
 		real func() (int, error)
-		want func(*model, string) int
+		want func(*modelShard, string) int
 	}
 	q, ctx := m.q, m.ctx
 	actions := map[string]action{
-		"delete":  {func() (int, error) { return browse.Of(q).Delete(ctx, place, ids...) }, func(m *model, id string) int { return m.delete(place, id) }},
-		"kill":    {func() (int, error) { return browse.Of(q).Bury(ctx, place, ids...) }, func(m *model, id string) int { return m.kill(place, id) }},
-		"oldest":  {func() (int, error) { return browse.Of(q).BuryOldest(ctx, place, ids...) }, func(m *model, id string) int { return m.killOldest(place, id) }},
-		"run now": {func() (int, error) { return browse.Of(q).RunNow(ctx, ids...) }, (*model).runNow},
-		"requeue": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateMorgue, ids...) }, (*model).requeue},
-		"unblock": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateBlocked, ids...) }, (*model).unblock},
-		"forget":  {func() (int, error) { return browse.Of(q).Delete(ctx, browse.StateMorgue, ids...) }, (*model).deleteDead},
+		"delete":  {func() (int, error) { return browse.Of(q).Delete(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.Delete(place, id) }},
+		"kill":    {func() (int, error) { return browse.Of(q).Bury(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.Kill(place, id) }},
+		"oldest":  {func() (int, error) { return browse.Of(q).BuryOldest(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.KillOldest(place, id) }},
+		"run now": {func() (int, error) { return browse.Of(q).RunNow(ctx, ids...) }, (*modelShard).RunNow},
+		"requeue": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateMorgue, ids...) }, (*modelShard).Requeue},
+		"unblock": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateBlocked, ids...) }, (*modelShard).Unblock},
+		"forget":  {func() (int, error) { return browse.Of(q).Delete(ctx, browse.StateMorgue, ids...) }, (*modelShard).DeleteDead},
 	}
 	name := rapid.SampledFrom([]string{"delete", "kill", "oldest", "run now", "requeue", "requeue", "unblock", "forget"}).Draw(t, "action")
 	m.step()
@@ -118,30 +118,30 @@ func (m *machine) admin(t *rapid.T) {
 func (m *machine) sweep(t *rapid.T) {
 	m.step()
 	var got, want int
-	each := func(list func(*model) []string, do func(*model, string) int) {
+	each := func(list func(*modelShard) []string, do func(*modelShard, string) int) {
 		for _, model := range m.models {
 			for _, id := range list(model) {
 				want += do(model, id)
 			}
 		}
 	}
-	dead := func(m *model) []string { return machineIDs }
+	dead := func(m *modelShard) []string { return machineIDs }
 	switch rapid.SampledFrom([]string{"run", "kill", "delete", "requeue", "forget"}).Draw(t, "sweep") {
 	case "run":
 		got = m.all(t, browse.RunNow, browse.StateScheduled) + m.all(t, browse.RunNow, browse.StateRetry)
-		each(func(m *model) []string { return append(m.due(freshJob), m.due(failedJob)...) }, (*model).runNow)
+		each(func(m *modelShard) []string { return append(m.Due(freshJob), m.Due(failedJob)...) }, (*modelShard).RunNow)
 	case "kill":
 		got = m.all(t, browse.Kill, browse.StateFailed)
-		each((*model).failures, func(m *model, id string) int { return m.kill(browse.StateFailed, id) })
+		each((*modelShard).Failures, func(m *modelShard, id string) int { return m.Kill(browse.StateFailed, id) })
 	case "delete":
 		got = m.all(t, browse.Delete, browse.StateFailed)
-		each((*model).failures, func(m *model, id string) int { return m.delete(browse.StateFailed, id) })
+		each((*modelShard).Failures, func(m *modelShard, id string) int { return m.Delete(browse.StateFailed, id) })
 	case "requeue":
 		got = m.all(t, browse.Requeue, browse.StateMorgue)
-		each((*model).deadInOrder, (*model).requeue)
+		each((*modelShard).DeadInOrder, (*modelShard).Requeue)
 	case "forget":
 		got = m.all(t, browse.DeleteBuried, browse.StateMorgue)
-		each(dead, (*model).deleteDead)
+		each(dead, (*modelShard).DeleteDead)
 	}
 	m.counted(t, "swept", got, want)
 }
@@ -167,8 +167,8 @@ func (m *machine) pass(t *rapid.T) {
 	us := (time.Duration(hours) * time.Hour).Microseconds()
 	m.step()
 	for i, model := range m.models {
-		model.pass(us)
-		if err := pass(m.q.Shard(i), m.ctx, model.now, us); err != nil {
+		model.Pass(us)
+		if err := pass(m.q.Shard(i), m.ctx, model.Now, us); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -210,31 +210,21 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 	return err
 }
 
-func (m *model) deadInOrder() (ids []string) {
-	for _, id := range machineIDs {
-		if m.morgue[id] != nil {
-			ids = append(ids, id)
-		}
-	}
-	slices.SortStableFunc(ids, func(x, y string) int { return cmp.Compare(m.morgue[x].at, m.morgue[y].at) })
-	return ids
-}
-
-func verdictOf(r Result) verdict {
+func verdictOf(r Result) model.Verdict {
 	switch {
 	case r.Err == nil && r.Merged:
-		return merged
+		return model.Merged
 	case r.Err == nil:
-		return stored
+		return model.Stored
 	}
-	return verdict(verdictText(r.Err))
+	return model.Verdict(verdictText(r.Err))
 }
 
 func verdictText(err error) string {
 	if errors.Is(err, ErrUnsent) {
-		return string(unsent)
+		return string(model.Unsent)
 	}
-	for text, target := range map[string]error{string(tooMany): ErrTooManyPayloads, string(tooManyByte): ErrTooManyBytes} {
+	for text, target := range map[string]error{string(model.TooMany): ErrTooManyPayloads, string(model.TooManyByte): ErrTooManyBytes} {
 		if errors.Is(err, target) {
 			return text
 		}

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/model"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -61,7 +62,7 @@ func testModel(t *testing.T, b *backend) {
 type machine struct {
 	ctx       context.Context
 	q         *Queue
-	models    []*model
+	models    []*modelShard
 	states    []*state // as last compared
 	claims    []*Claim
 	instances int
@@ -108,8 +109,8 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	}
 	m := &machine{ctx: ctx, q: q, claims: make([]*Claim, shards), states: make([]*state, shards)}
 	for i := range shards {
-		model := newModel(machinePayloads, machineBytes)
-		model.piece, model.pieceBytes = machinePiece, machinePieceBytes
+		model := model.NewShard(machinePayloads, machineBytes)
+		model.Piece, model.PieceBytes = machinePiece, machinePieceBytes
 		m.models = append(m.models, model)
 		m.claim(t, i, Fresh)
 	}
@@ -130,13 +131,13 @@ func (m *machine) claim(t *rapid.T, shard int, cause Cause) *Claim {
 	return m.claims[shard]
 }
 
-func (m *machine) of(id string) *model { return m.models[lowkiq.ShardOf(id, m.q.Shards)] }
+func (m *machine) of(id string) *modelShard { return m.models[lowkiq.ShardOf(id, m.q.Shards)] }
 
 // step tells all models what time it is.
 func (m *machine) step() {
 	now := time.Now().UnixMicro()
 	for _, model := range m.models {
-		model.now = now
+		model.Now = now
 	}
 }
 
@@ -162,13 +163,13 @@ func (m *machine) compare(t *rapid.T) {
 	for i, model := range m.models {
 		st, err := readState(m.q.Shard(i), m.ctx)
 		if err == nil {
-			err = model.diff(st, hi)
+			err = diff(model, st, hi)
 		}
 		m.states[i] = st
 		if err != nil {
 			t.Fatalf("shard %d:\n%v", i, err)
 		}
-		c := model.counts()
+		c := model.Counts()
 		total.Ready += c.Ready
 		total.Scheduled += c.Scheduled
 		total.Retry += c.Retry
@@ -202,8 +203,8 @@ func (m *machine) compareLag(t *rapid.T) {
 // oldest is the due time of the oldest due job that waits for a handler, 0 if there is none.
 func (st *state) oldest(now int64) (oldest int64) {
 	see := func(job *modelJob) {
-		if job.at <= now && (oldest == 0 || job.at < oldest) {
-			oldest = job.at
+		if job.At <= now && (oldest == 0 || job.At < oldest) {
+			oldest = job.At
 		}
 	}
 	for id, job := range st.jobs {
@@ -216,20 +217,6 @@ func (st *state) oldest(now int64) (oldest int64) {
 		see(job)
 	}
 	return oldest
-}
-
-func (m *model) counts() Counts {
-	c := Counts{InFlight: len(m.flying), Blocked: len(m.blocked)}
-	for id := range m.scheduled {
-		if m.waiting[id].retry >= 0 {
-			c.Retry++
-		} else {
-			c.Scheduled++
-		}
-	}
-	c.Ready = len(m.waiting) - c.Blocked - c.Scheduled - c.Retry
-	c.Failed = len(m.failures())
-	return c
 }
 
 var (
@@ -276,7 +263,7 @@ func (m *machine) push(t *rapid.T) {
 	full := map[string]bool{}
 	for i, job := range jobs {
 		want := m.modelPush(job, int64(i), full[job.ID])
-		full[job.ID] = full[job.ID] || want == tooMany || want == tooManyByte
+		full[job.ID] = full[job.ID] || want == model.TooMany || want == model.TooManyByte
 		if got := verdictOf(results[i]); got != want {
 			t.Fatalf("push %d of %.300s: got %s, want %s", i, fmt.Sprintf("%q", job.Payload), got, want)
 		}
@@ -294,47 +281,38 @@ func drawPush(t *rapid.T) lowkiq.Push {
 	return job
 }
 
-func (m *machine) modelPush(job lowkiq.Push, place int64, full bool) verdict {
+func (m *machine) modelPush(job lowkiq.Push, place int64, full bool) model.Verdict {
 	model := m.of(job.ID)
 	header, _ := lowkiq.NewHeader(job.Header)
-	p := modelPayload{data: storedOf(lowkiq.Payload{Header: header, Data: job.Payload}), score: float64(model.now+place) / 1e6, soft: true}
+	p := modelPayload{Data: storedOf(lowkiq.Payload{Header: header, Data: job.Payload}), Score: float64(model.Now+place) / 1e6, Soft: true}
 	if job.Score != nil {
-		p.score, p.soft = *job.Score, false
+		p.Score, p.Soft = *job.Score, false
 	}
 	at := int64(0)
 	if !job.PerformAt.IsZero() {
 		at = job.PerformAt.UnixMicro()
 	}
-	return model.push(job.ID, p, at, full)
+	return model.Push(job.ID, p, at, full)
 }
 
-func (m *machine) drawShard(t *rapid.T) (int, *model, *Claim) {
+func (m *machine) drawShard(t *rapid.T) (int, *modelShard, *Claim) {
 	i := rapid.IntRange(0, m.q.Shards-1).Draw(t, "shard")
 	return i, m.models[i], m.claims[i]
 }
 
 // drawFlying draws ids in flight, sometimes with a wrong flight.
-func drawFlying(t *rapid.T, model *model) (acks []Acks) {
-	if len(model.flying) == 0 {
+func drawFlying(t *rapid.T, model *modelShard) (acks []Acks) {
+	if len(model.Flying) == 0 {
 		return nil
 	}
-	for _, id := range rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(model.flying))), 0, 3).Draw(t, "flying") {
-		number := model.flight[id]
+	for _, id := range rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(model.Flying))), 0, 3).Draw(t, "flying") {
+		number := model.Flight[id]
 		if rapid.IntRange(0, 9).Draw(t, "stale") == 0 {
 			number--
 		}
 		acks = append(acks, Acks{Flight: number, IDs: []string{id}})
 	}
 	return acks
-}
-
-func (m *model) ackAll(acks []Acks) (n int) {
-	for _, a := range acks {
-		for _, id := range a.IDs {
-			n += m.ack(a.Flight, id)
-		}
-	}
-	return n
 }
 
 func (m *machine) popNext(t *rapid.T) {
@@ -349,49 +327,40 @@ func (m *machine) popNext(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	model.ackAll(req.Acks)
-	ids, state := model.take(req.IDs, req.Bytes == 1, req.Slot)
-	model.maxCrashes = req.MaxCrashes
-	model.samePop(t, got, ids, state)
+	model.AckAll(req.Acks)
+	ids, state := model.Take(req.IDs, req.Bytes == 1, req.Slot)
+	model.MaxCrashes = req.MaxCrashes
+	samePop(t, model, got, ids, state)
 }
 
-func (m *model) samePop(t *rapid.T, got Popped, ids []string, state Quarantine) {
+func samePop(t *rapid.T, m *modelShard, got Popped, ids []string, state Quarantine) {
 	popped := make([]string, 0, len(got.Jobs))
 	for _, job := range got.Jobs {
 		popped = append(popped, job.ID)
 		var payloads []string
-		for _, p := range m.flying[job.ID].inOrder() {
-			payloads = append(payloads, p.data)
+		for _, p := range m.Flying[job.ID].InOrder() {
+			payloads = append(payloads, p.Data)
 		}
 		same(t, "payloads of "+job.ID, fmt.Sprintf("%.30q", dataOf(job.Payloads)), fmt.Sprintf("%.30q", payloads))
 	}
 	same(t, "popped", popped, ids)
 	same(t, "quarantine", got.Quarantine, state)
-	same(t, "flight", got.Flight, m.pop)
-	same(t, "ready", got.Ready, len(m.ready))
+	same(t, "flight", got.Flight, m.Pop)
+	same(t, "ready", got.Ready, len(m.Ready))
 	open := map[int64]bool{}
-	for _, number := range m.flight {
+	for _, number := range m.Flight {
 		open[number] = true
 	}
 	slices.Sort(got.Open)
 	same(t, "open", got.Open, slices.Sorted(maps.Keys(open)))
 	next := time.Time{}
-	if due := m.due(func(*modelJob) bool { return true }); len(due) > 0 {
-		next = time.UnixMicro(m.waiting[due[0]].at)
+	if due := m.Due(func(*modelJob) bool { return true }); len(due) > 0 {
+		next = time.UnixMicro(m.Waiting[due[0]].At)
 	}
 	// Jobs without a place in the model's time yet are compared by the state.
-	if len(m.scheduled) > 0 && !m.anySoft() {
+	if len(m.Scheduled) > 0 && !m.AnySoft() {
 		same(t, "next", got.Next, next)
 	}
-}
-
-func (m *model) anySoft() bool {
-	for id := range m.scheduled {
-		if m.waiting[id].soft {
-			return true
-		}
-	}
-	return false
 }
 
 func dataOf(payloads []lowkiq.Payload) (data []string) {
@@ -404,25 +373,25 @@ func dataOf(payloads []lowkiq.Payload) (data []string) {
 // popAgain repeats the last pop, as after a lost answer.
 func (m *machine) popAgain(t *rapid.T) {
 	i, model, claim := m.drawShard(t)
-	if model.pop == 0 {
+	if model.Pop == 0 {
 		return
 	}
 	m.step()
 	again := m.q.Shard(i).Adopt(claim.Instance, claim.Fence)
 	again.Numbered(claim.LastPop() - 1)
-	got, err := again.Pop(m.ctx, PopRequest{IDs: 4, Bytes: 1, MaxCrashes: model.maxCrashes})
+	got, err := again.Pop(m.ctx, PopRequest{IDs: 4, Bytes: 1, MaxCrashes: model.MaxCrashes})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var want []string
-	for id, number := range model.flight {
-		if number == model.pop {
+	for id, number := range model.Flight {
+		if number == model.Pop {
 			want = append(want, id)
 		}
 	}
 	if len(want) == 0 { // it pops on: what the lost answer said, to wait or to pop again, is not known
-		ids, state := model.take(4, true, false)
-		model.samePop(t, got, ids, state)
+		ids, state := model.Take(4, true, false)
+		samePop(t, model, got, ids, state)
 		claim.Numbered(again.LastPop())
 		return
 	}
@@ -430,11 +399,11 @@ func (m *machine) popAgain(t *rapid.T) {
 	slices.SortFunc(got.Jobs, func(x, y lowkiq.Job) int { return strings.Compare(x.ID, y.ID) })
 	state := NotQuarantined
 	if len(want) == 1 {
-		if _, suspect := model.crashes[want[0]]; suspect {
+		if _, suspect := model.Crashes[want[0]]; suspect {
 			state = QuarantineTaken
 		}
 	}
-	model.samePop(t, got, want, state)
+	samePop(t, model, got, want, state)
 }
 
 func (m *machine) ack(t *rapid.T) {
@@ -445,5 +414,5 @@ func (m *machine) ack(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "acked", n, model.ackAll(acks))
+	same(t, "acked", n, model.AckAll(acks))
 }

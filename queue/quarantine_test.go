@@ -185,13 +185,13 @@ func (r *rig) takeBack(id, payload string) {
 	r.no(err)
 	var b strings.Builder
 	n, size := 0, 0
-	for _, p := range job.payloads {
-		if p.data != payload {
-			fmt.Fprintf(&b, "%.17g %d:%s", p.score, len(p.data), p.data)
-			n, size = n+1, size+len(p.data)
+	for _, p := range job.Payloads {
+		if p.Data != payload {
+			fmt.Fprintf(&b, "%.17g %d:%s", p.Score, len(p.Data), p.Data)
+			n, size = n+1, size+len(p.Data)
 		}
 	}
-	record = fmt.Sprintf("j%d %d %d %d 0 %d\n%s", job.retry, job.at, n, size, n+1, b.String())
+	record = fmt.Sprintf("j%d %d %d %d 0 %d\n%s", job.Retry, job.At, n, size, n+1, b.String())
 	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, id, record).Err())
 }
 

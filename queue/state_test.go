@@ -176,11 +176,11 @@ func (s *spill) job(space, id, record string) (*modelJob, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &modelJob{retry: job.RetryCount, err: job.Error, at: job.PerformAt.UnixMicro()}
+	m := &modelJob{Retry: job.RetryCount, Err: job.Error, At: job.PerformAt.UnixMicro()}
 	if record[0] == 's' {
 		s.take(space+strconv.Itoa(len(id))+":"+id+":", m)
 	} else {
-		m.payloads = inPushOrder(record, job.Payloads)
+		m.Payloads = inPushOrder(record, job.Payloads)
 	}
 	if record[0] == 'a' || record[0] == 'e' {
 		return m, nil
@@ -188,11 +188,11 @@ func (s *spill) job(space, id, record string) (*modelJob, error) {
 	var head lowkiq.Job
 	_, n, err := packed.DecodeHead(record, &head)
 	words := strings.Fields(record)
-	if err != nil || n != len(m.payloads) || words[3] != strconv.Itoa(m.size()) {
-		return m, fmt.Errorf("job %q: its record says %.80q, it has %d payloads of %d bytes", id, record, len(m.payloads), m.size())
+	if err != nil || n != len(m.Payloads) || words[3] != strconv.Itoa(m.Size()) {
+		return m, fmt.Errorf("job %q: its record says %.80q, it has %d payloads of %d bytes", id, record, len(m.Payloads), m.Size())
 	}
-	if big := n > 32 || m.size() > 4096; space == "m" && big && record[0] != 's' {
-		return m, fmt.Errorf("dead job %q: form %c with %d payloads of %d bytes", id, record[0], n, m.size())
+	if big := n > 32 || m.Size() > 4096; space == "m" && big && record[0] != 's' {
+		return m, fmt.Errorf("dead job %q: form %c with %d payloads of %d bytes", id, record[0], n, m.Size())
 	}
 	return m, nil
 }
@@ -209,7 +209,7 @@ func (s *spill) take(prefix string, job *modelJob) {
 			return false
 		}
 		delete(s.fields, field)
-		job.payloads = append(job.payloads, modelPayload{data: data, score: packed.KeyScore(key)})
+		job.Payloads = append(job.Payloads, modelPayload{Data: data, Score: packed.KeyScore(key)})
 		return true
 	})
 }
@@ -218,19 +218,19 @@ func (s *spill) take(prefix string, job *modelJob) {
 func inPushOrder(record string, sorted []lowkiq.Payload) (list []modelPayload) {
 	if record[0] == 'p' {
 		for _, p := range sorted {
-			list = append(list, modelPayload{data: storedOf(p), score: p.Score})
+			list = append(list, modelPayload{Data: storedOf(p), Score: p.Score})
 		}
 		return list
 	}
 	if record[0] != 'j' {
-		return []modelPayload{{data: storedOf(sorted[0]), score: sorted[0].Score}}
+		return []modelPayload{{Data: storedOf(sorted[0]), Score: sorted[0].Score}}
 	}
 	var job lowkiq.Job
 	rest, n, _ := packed.DecodeHead(record, &job)
 	for range n {
 		var p lowkiq.Payload
 		p, rest, _ = packed.DecodePayload(rest)
-		list = append(list, modelPayload{data: storedOf(p), score: p.Score})
+		list = append(list, modelPayload{Data: storedOf(p), Score: p.Score})
 	}
 	return list
 }
@@ -282,12 +282,12 @@ func (st *state) check() error {
 	}
 	for id, job := range st.jobs {
 		at := fmt.Sprint(places[id])
-		if want := job.retry >= 0 && (at == "[ready]" || at == "[suspects]"); st.late[id] != want {
-			fault("job %q in %s with retry count %d: late %t, want %t", id, at, job.retry, st.late[id], want)
+		if want := job.Retry >= 0 && (at == "[ready]" || at == "[suspects]"); st.late[id] != want {
+			fault("job %q in %s with retry count %d: late %t, want %t", id, at, job.Retry, st.late[id], want)
 		}
 		_, flies := st.flight[id]
-		if n := len(job.payloads); !flies && (n > 32 || n > 1 && job.size() > 4096) && !st.crowded["w"+id] {
-			fault("job %q: %d payloads of %d bytes are in its record: each push copies them", id, n, job.size())
+		if n := len(job.Payloads); !flies && (n > 32 || n > 1 && job.Size() > 4096) && !st.crowded["w"+id] {
+			fault("job %q: %d payloads of %d bytes are in its record: each push copies them", id, n, job.Size())
 		}
 	}
 	for id := range st.tombs {
@@ -312,7 +312,7 @@ func (st *state) checkSums(fault func(string, ...any)) {
 	want("count.tombs", number("tombs"), len(st.tombs))
 	dead := 0
 	for _, job := range st.morgue {
-		dead += len(job.payloads)
+		dead += len(job.Payloads)
 	}
 	want("count.morgue", number("morgue"), dead)
 	want("ids of the dead set", slices.Sorted(maps.Keys(st.dead)), slices.Sorted(maps.Keys(st.morgue)))
@@ -344,8 +344,8 @@ func (st *state) checkSums(fault func(string, ...any)) {
 		retry bool
 	}{{"due", st.due, false}, {"retry", st.retry, true}} {
 		for id, at := range set.ids {
-			if job := st.jobs[id]; job != nil && ((job.retry >= 0) != set.retry || job.at != at) {
-				fault("%s: %q at %d with retry count %d, due %d", set.name, id, at, job.retry, job.at)
+			if job := st.jobs[id]; job != nil && ((job.Retry >= 0) != set.retry || job.At != at) {
+				fault("%s: %q at %d with retry count %d, due %d", set.name, id, at, job.Retry, job.At)
 			}
 		}
 	}
@@ -363,29 +363,29 @@ func (st *state) checkSums(fault func(string, ...any)) {
 
 // diff compares the shard with the model. What the model left soft it takes over, if
 // it lies between the model's time and hi.
-func (m *model) diff(st *state, hi int64) error {
+func diff(m *modelShard, st *state, hi int64) error {
 	var faults []error
 	want := func(what string, got, want any) {
 		if g, w := fmt.Sprintf("%q", got), fmt.Sprintf("%q", want); g != w {
 			faults = append(faults, fmt.Errorf("%s: got %s, want %s", what, g, w))
 		}
 	}
-	all := maps.Clone(m.waiting)
-	maps.Copy(all, m.flying)
-	faults = append(faults, m.diffJobs("jobs", st.jobs, all, hi), m.diffJobs("parked", st.parked, m.parked, hi), m.diffJobs("morgue", st.morgue, m.morgue, hi))
-	want("ready", nonNil(st.ready), nonNil(m.ready))
-	want("suspects", nonNil(st.suspects), nonNil(m.suspects))
-	want("tombs", st.tombs, m.tombs)
-	want("stale", st.stale, m.stale)
+	all := maps.Clone(m.Waiting)
+	maps.Copy(all, m.Flying)
+	faults = append(faults, diffJobs(m, "jobs", st.jobs, all, hi), diffJobs(m, "parked", st.parked, m.Parked, hi), diffJobs(m, "morgue", st.morgue, m.Morgue, hi))
+	want("ready", nonNil(st.ready), nonNil(m.Ready))
+	want("suspects", nonNil(st.suspects), nonNil(m.Suspects))
+	want("tombs", st.tombs, m.Tombs)
+	want("stale", st.stale, m.Stale)
 	due := slices.Concat(slices.Collect(maps.Keys(st.due)), slices.Collect(maps.Keys(st.retry)))
 	slices.Sort(due)
-	want("scheduled", nonNil(due), nonNil(slices.Sorted(maps.Keys(m.scheduled))))
-	want("blocked", nonNil(slices.Sorted(maps.Keys(st.blocked))), nonNil(slices.Sorted(maps.Keys(m.blocked))))
-	want("flights", st.flight, m.flight)
-	want("crashes", st.crashes, m.crashes)
-	want("attempts", nonNil(st.attempts), nonNil(m.attempts))
-	want("processed", counter(st.count["processed"]), m.processed)
-	want("failed", counter(st.count["failed"]), m.failed)
+	want("scheduled", nonNil(due), nonNil(slices.Sorted(maps.Keys(m.Scheduled))))
+	want("blocked", nonNil(slices.Sorted(maps.Keys(st.blocked))), nonNil(slices.Sorted(maps.Keys(m.Blocked))))
+	want("flights", st.flight, m.Flight)
+	want("crashes", st.crashes, m.Crashes)
+	want("attempts", nonNil(st.attempts), nonNil(m.Attempts))
+	want("processed", counter(st.count["processed"]), m.Processed)
+	want("failed", counter(st.count["failed"]), m.Failed)
 	return errors.Join(faults...)
 }
 
@@ -396,42 +396,17 @@ func counter(text string) int64 {
 
 func nonNil(list []string) []string { return append([]string{}, list...) }
 
-func (m *model) diffJobs(what string, got, want map[string]*modelJob, hi int64) error {
+func diffJobs(m *modelShard, what string, got, want map[string]*modelJob, hi int64) error {
 	var faults []error
 	if g, w := slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)); !slices.Equal(g, w) {
 		return fmt.Errorf("%s: got ids %q, want %q", what, g, w)
 	}
 	for id, w := range want {
 		g := got[id]
-		w.harden(g, m.now, hi)
+		w.Harden(g, m.Now, hi)
 		if x, y := g.String(), w.String(); x != y {
 			faults = append(faults, fmt.Errorf("%s %q:\n got %s\nwant %s", what, id, x, y))
 		}
 	}
 	return errors.Join(faults...)
-}
-
-// String shows payloads in the order in which a handler gets them.
-func (j *modelJob) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "retry %d, %q, at %d:", j.retry, j.err, j.at)
-	for _, p := range j.inOrder() {
-		fmt.Fprintf(&b, " %.30q %v", p.data, p.score)
-	}
-	return b.String()
-}
-
-// harden replaces soft times by the real ones.
-func (j *modelJob) harden(real *modelJob, lo, hi int64) {
-	if j.soft && real.at-j.at >= 0 && real.at-j.at <= hi-lo {
-		j.at, j.soft = real.at, false
-	}
-	for i := range j.payloads {
-		p := &j.payloads[i]
-		for _, r := range real.payloads {
-			if p.soft && r.data == p.data && r.score >= float64(lo)/1e6 && r.score <= float64(hi)/1e6 {
-				p.score, p.soft = r.score, false
-			}
-		}
-	}
 }

@@ -1,0 +1,275 @@
+// Package model answers one question: what do the rules say of a shard, whatever its scripts do?
+// It is section 4 of the design in plain Go, a specification: it was written from the rules, not from
+// the scripts. The property test of queue holds the two against each other after each step. Times are
+// unix microseconds. A Shard belongs to one goroutine.
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
+)
+
+// Shard is what there is of a shard.
+type Shard struct {
+	Now      int64 // the time of the present step
+	Payloads int   // most payloads waiting for an id
+	Bytes    int   // most bytes waiting for an id
+
+	Piece      int // most payloads of an id in one flight
+	PieceBytes int // most bytes, but for one payload
+
+	Waiting   map[string]*Job // what waits, outside flights
+	Ready     []string        // ids due now, in order; also tombs
+	Tombs     map[string]bool // deleted ids whose place in ready is left
+	Stale     map[string]bool // scheduled ids whose place of before in ready is left
+	Scheduled map[string]bool // waits for its due time
+	Blocked   map[string]bool // waits for a person
+	Suspects  []string        // ids in quarantine, in order
+	Crashes   map[string]int  // ids in quarantine, also those in flight
+
+	Flying map[string]*Job  // what handlers have
+	Flight map[string]int64 // the number of an id's flight
+	Seat   map[string]int   // the order in which pops took ids
+	seats  int
+	Parked map[string]*Job // pushed while the id was in flight
+
+	Morgue            map[string]*Job
+	Attempts          []string // that came to nothing, newest first
+	Processed, Failed int64
+	Pop               int64
+	MaxCrashes        int
+}
+
+// Payload is soft while its score is known only to be the time of the step.
+type Payload struct {
+	Data  string // as stored, in its envelope
+	Score float64
+	Soft  bool
+}
+
+func (p Payload) equals(other Payload) bool {
+	return BareOf(p.Data) == BareOf(other.Data)
+}
+
+// StoredOf is a payload as it is stored.
+func StoredOf(p lowkiq.Payload) string { return string(envelope.Wrap(p.Header, p.Data)) }
+
+// BareOf is what of a stored payload others are compared with.
+func BareOf(stored string) string {
+	_, data, _ := envelope.Open(stored)
+	return data
+}
+
+// Job has its payloads in push order. Its due time is soft like a score.
+type Job struct {
+	Payloads []Payload
+	Retry    int
+	Err      string
+	At       int64
+	Soft     bool
+}
+
+// NewShard is an empty shard with these limits of what waits for an id.
+func NewShard(payloads, bytes int) *Shard {
+	return &Shard{
+		Payloads: payloads, Bytes: bytes, Piece: 2000, PieceBytes: 1 << 20,
+		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
+		Crashes: map[string]int{}, Flying: map[string]*Job{}, Flight: map[string]int64{}, Seat: map[string]int{}, Parked: map[string]*Job{},
+		Morgue: map[string]*Job{},
+	}
+}
+
+// Size is the bytes of all payloads.
+func (j *Job) Size() (n int) {
+	for _, p := range j.Payloads {
+		n += len(p.Data)
+	}
+	return n
+}
+
+// put adds a payload. Of equal ones the smaller score stays, and the headers of the older one.
+func (j *Job) put(p Payload) (added bool) {
+	for i := range j.Payloads {
+		if old := j.Payloads[i]; old.equals(p) {
+			if p.Score < old.Score {
+				p.Data = old.Data
+				j.Payloads = append(slices.Delete(j.Payloads, i, i+1), p)
+			}
+			return false
+		}
+	}
+	j.Payloads = append(j.Payloads, p)
+	return true
+}
+
+// smallest is the place of the payload with the smallest score, the first of equals.
+func (j *Job) smallest() int {
+	k := 0
+	for i, p := range j.Payloads {
+		if p.Score < j.Payloads[k].Score {
+			k = i
+		}
+	}
+	return k
+}
+
+// InOrder are the payloads as a handler gets them.
+func (j *Job) InOrder() []Payload {
+	sorted := slices.Clone(j.Payloads)
+	slices.SortStableFunc(sorted, func(x, y Payload) int {
+		switch {
+		case x.Score < y.Score:
+			return -1
+		case x.Score > y.Score:
+			return 1
+		}
+		return 0
+	})
+	return sorted
+}
+
+// cut leaves a piece of a job, the lowest payloads, and returns the rest as a fresh job; nil if
+// there is none.
+func (j *Job) cut(most, room int) (rest *Job) {
+	sorted := j.InOrder()
+	n, size := 1, len(sorted[0].Data)
+	for n < len(sorted) && n < most && size+len(sorted[n].Data) <= room {
+		size += len(sorted[n].Data)
+		n++
+	}
+	if n == len(sorted) {
+		return nil
+	}
+	rest = &Job{Retry: -1, At: j.At, Soft: j.Soft}
+	var piece []Payload
+	for _, p := range j.Payloads {
+		if slices.Contains(sorted[:n], p) {
+			piece = append(piece, p)
+		} else {
+			rest.Payloads = append(rest.Payloads, p)
+		}
+	}
+	j.Payloads = piece
+	return rest
+}
+
+// dueNow makes the job fresh and due at the time of the step. Its last error stays.
+func (m *Shard) dueNow(j *Job) *Job {
+	j.Retry, j.At, j.Soft = -1, m.Now, true
+	return j
+}
+
+// wait returns what waits for an id and whether the id is in flight.
+func (m *Shard) wait(id string) (home map[string]*Job, busy bool) {
+	if m.Flying[id] != nil {
+		return m.Parked, true
+	}
+	return m.Waiting, false
+}
+
+// enqueue puts an id that waits nowhere to its place.
+func (m *Shard) enqueue(id string) {
+	if m.Waiting[id].At <= m.Now {
+		m.Ready = append(m.Ready, id)
+	} else {
+		m.Scheduled[id] = true
+	}
+}
+
+// arrive is enqueue for an id that comes from outside: it may find its own tomb.
+func (m *Shard) arrive(id string) {
+	if m.Tombs[id] {
+		delete(m.Tombs, id)
+		if m.Waiting[id].At <= m.Now {
+			return
+		}
+		m.Stale[id] = true
+	}
+	m.enqueue(id)
+}
+
+// lineUp lets an id that waited elsewhere wait in ready: where it once stood, if that place is
+// left.
+func (m *Shard) lineUp(id string) {
+	if m.Stale[id] {
+		delete(m.Stale, id)
+		return
+	}
+	m.Ready = append(m.Ready, id)
+}
+
+func without(list []string, id string) []string {
+	return slices.DeleteFunc(list, func(x string) bool { return x == id })
+}
+
+// Verdict is the answer to one pushed job.
+type Verdict string
+
+const (
+	Stored      Verdict = "stored"
+	Merged      Verdict = "merged"
+	TooMany     Verdict = "too many payloads"
+	TooManyByte Verdict = "too many bytes"
+	Unsent      Verdict = "unsent"
+)
+
+// Push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was
+// refused.
+func (m *Shard) Push(id string, p Payload, at int64, full bool) Verdict {
+	home, busy := m.wait(id)
+	job := home[id]
+	if job == nil {
+		job = &Job{Payloads: []Payload{p}, Retry: -1, At: at}
+		if at == 0 {
+			m.dueNow(job)
+		}
+		home[id] = job
+		if !busy {
+			m.arrive(id)
+		}
+		return Stored
+	}
+	equal := slices.ContainsFunc(job.Payloads, p.equals)
+	switch {
+	case equal:
+		job.put(p)
+		return Merged
+	case full:
+		return Unsent
+	case len(job.Payloads) >= m.Payloads:
+		return TooMany
+	case job.Size()+len(p.Data) > m.Bytes:
+		return TooManyByte
+	}
+	job.put(p)
+	return Stored
+}
+
+// String shows payloads in the order in which a handler gets them.
+func (j *Job) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "retry %d, %q, at %d:", j.Retry, j.Err, j.At)
+	for _, p := range j.InOrder() {
+		fmt.Fprintf(&b, " %.30q %v", p.Data, p.Score)
+	}
+	return b.String()
+}
+
+// Harden replaces soft times by the real ones.
+func (j *Job) Harden(real *Job, lo, hi int64) {
+	if j.Soft && real.At-j.At >= 0 && real.At-j.At <= hi-lo {
+		j.At, j.Soft = real.At, false
+	}
+	for i := range j.Payloads {
+		p := &j.Payloads[i]
+		for _, r := range real.Payloads {
+			if p.Soft && r.Data == p.Data && r.Score >= float64(lo)/1e6 && r.Score <= float64(hi)/1e6 {
+				p.Score, p.Soft = r.Score, false
+			}
+		}
+	}
+}

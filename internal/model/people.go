@@ -1,0 +1,200 @@
+package model
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+)
+
+// What people do, in the model.
+
+func (m *Shard) isIn(place browse.State, id string) bool {
+	switch place {
+	case browse.StateRetry:
+		return m.Scheduled[id] && m.Waiting[id].Retry >= 0
+	case browse.StateBlocked:
+		return m.Blocked[id]
+	case browse.StateFailed:
+		job := m.Waiting[id]
+		return job != nil && job.Retry >= 0 && !m.Blocked[id] && m.Flying[id] == nil
+	}
+	return true
+}
+
+// Failures lists the ids that have failed and wait for an attempt: their turn has come, or comes
+// later.
+func (m *Shard) Failures() (ids []string) {
+	for _, id := range slices.Sorted(maps.Keys(m.Waiting)) {
+		if m.isIn(browse.StateFailed, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// unplace takes an id from where it waits, except from the ready list and quarantine.
+func (m *Shard) unplace(id string) (was bool) {
+	was = m.Scheduled[id] || m.Blocked[id]
+	delete(m.Scheduled, id)
+	delete(m.Blocked, id)
+	return was
+}
+
+func (m *Shard) remove(id string) {
+	home, busy := m.wait(id)
+	delete(home, id)
+	if busy || m.unplace(id) && !m.Stale[id] {
+		return
+	}
+	delete(m.Stale, id)
+	if slices.Contains(m.Suspects, id) {
+		m.Suspects = without(m.Suspects, id)
+		delete(m.Crashes, id)
+		return
+	}
+	m.Tombs[id] = true
+}
+
+func (m *Shard) Delete(place browse.State, id string) int {
+	home, _ := m.wait(id)
+	if home[id] == nil || !m.isIn(place, id) {
+		return 0
+	}
+	m.remove(id)
+	return 1
+}
+
+func (m *Shard) Kill(place browse.State, id string) int {
+	home, _ := m.wait(id)
+	job := home[id]
+	if job == nil || !m.isIn(place, id) {
+		return 0
+	}
+	m.entomb(id, job.Payloads, job.Retry, job.Err)
+	m.remove(id)
+	return 1
+}
+
+func (m *Shard) KillOldest(place browse.State, id string) int {
+	home, busy := m.wait(id)
+	job := home[id]
+	if job == nil || !m.isIn(place, id) || busy || !m.Scheduled[id] && !m.Blocked[id] {
+		return 0
+	}
+	if len(job.Payloads) == 1 {
+		return m.Kill(place, id)
+	}
+	k := job.smallest()
+	m.entomb(id, job.Payloads[k:k+1], job.Retry, job.Err)
+	job.Payloads = slices.Delete(job.Payloads, k, k+1)
+	m.revive(id, job)
+	return 1
+}
+
+// revive makes a job that waits, or comes back, fresh and due now. It keeps its place
+// if it is due already; an id in quarantine stays there.
+func (m *Shard) revive(id string, job *Job) {
+	home, busy := m.wait(id)
+	old := home[id]
+	home[id] = m.dueNow(job)
+	switch {
+	case busy:
+	case old == nil:
+		m.arrive(id)
+	case m.unplace(id):
+		m.lineUp(id)
+	}
+}
+
+func (m *Shard) Requeue(id string) int {
+	dead := m.Morgue[id]
+	if dead == nil {
+		return 0
+	}
+	delete(m.Morgue, id)
+	home, _ := m.wait(id)
+	if job := home[id]; job != nil {
+		for _, p := range job.Payloads {
+			dead.put(p) // pushed after what was buried
+		}
+		dead.Err = cmp.Or(dead.Err, job.Err)
+	}
+	m.revive(id, dead)
+	return 1
+}
+
+func (m *Shard) Unblock(id string) int {
+	if !m.Blocked[id] {
+		return 0
+	}
+	m.revive(id, m.Waiting[id])
+	return 1
+}
+
+func (m *Shard) RunNow(id string) int {
+	home, busy := m.wait(id)
+	job := home[id]
+	if job == nil || !(busy && job.At > m.Now || m.Scheduled[id]) {
+		return 0
+	}
+	job.At, job.Soft = m.Now, true
+	if !busy {
+		delete(m.Scheduled, id)
+		m.lineUp(id)
+	}
+	return 1
+}
+
+func (m *Shard) DeleteDead(id string) int {
+	if m.Morgue[id] == nil {
+		return 0
+	}
+	delete(m.Morgue, id)
+	return 1
+}
+
+func FailedJob(j *Job) bool { return j.Retry >= 0 }
+func FreshJob(j *Job) bool  { return j.Retry < 0 }
+
+// Pass lets time go by: what lies in the future comes closer.
+func (m *Shard) Pass(us int64) {
+	for _, jobs := range []map[string]*Job{m.Waiting, m.Parked} {
+		for _, job := range jobs {
+			if job.At > m.Now {
+				job.At -= us
+			}
+		}
+	}
+}
+
+func (m *Shard) Counts() queue.Counts {
+	c := queue.Counts{InFlight: len(m.Flying), Blocked: len(m.Blocked)}
+	for id := range m.Scheduled {
+		if m.Waiting[id].Retry >= 0 {
+			c.Retry++
+		} else {
+			c.Scheduled++
+		}
+	}
+	c.Ready = len(m.Waiting) - c.Blocked - c.Scheduled - c.Retry
+	c.Failed = len(m.Failures())
+	return c
+}
+
+func (m *Shard) AnySoft() bool {
+	for id := range m.Scheduled {
+		if m.Waiting[id].Soft {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Shard) DeadInOrder() (ids []string) {
+	ids = slices.Sorted(maps.Keys(m.Morgue))
+	slices.SortStableFunc(ids, func(x, y string) int { return cmp.Compare(m.Morgue[x].At, m.Morgue[y].At) })
+	return ids
+}

@@ -1,0 +1,275 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+)
+
+// What a worker does, in the model.
+
+// Due lists scheduled ids by due time, then id.
+func (m *Shard) Due(keep func(*Job) bool) (ids []string) {
+	for id := range m.Scheduled {
+		if keep(m.Waiting[id]) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(x, y string) int {
+		if a, b := m.Waiting[x].At, m.Waiting[y].At; a != b {
+			return int(max(-1, min(1, a-b)))
+		}
+		return strings.Compare(x, y)
+	})
+	return ids
+}
+
+// Take pops up to n ids, or one if single.
+func (m *Shard) Take(n int, single, slot bool) (ids []string, state queue.Quarantine) {
+	m.Pop++
+	due := m.Due(func(j *Job) bool { return j.At <= m.Now })
+	for _, id := range due[:min(n, len(due))] {
+		delete(m.Scheduled, id)
+		m.lineUp(id)
+	}
+	for id := range m.Flying {
+		if _, suspect := m.Crashes[id]; suspect {
+			return nil, queue.QuarantineWait // while it runs nothing else does
+		}
+	}
+	if len(m.Suspects) > 0 {
+		id := m.Suspects[0]
+		switch {
+		case m.Crashes[id] > 0 && !slot:
+			state = queue.QuarantineSlot
+		case len(m.Flying) > 0:
+			return nil, queue.QuarantineWait
+		default:
+			m.Suspects = m.Suspects[1:]
+			m.fly(id)
+			return []string{id}, queue.QuarantineTaken
+		}
+	}
+	for left := n; len(m.Ready) > 0 && (left > 0 || len(ids) == 0); left-- {
+		if left == 0 {
+			left = n // there were entries of deleted jobs only
+		}
+		id := m.Ready[0]
+		if m.Tombs[id] {
+			m.Ready = m.Ready[1:]
+			delete(m.Tombs, id)
+			continue
+		}
+		if m.Stale[id] {
+			m.Ready = m.Ready[1:]
+			delete(m.Stale, id)
+			continue
+		}
+		if single && len(ids) == 1 {
+			break
+		}
+		m.Ready = m.Ready[1:]
+		m.fly(id)
+		ids = append(ids, id)
+	}
+	return ids, state
+}
+
+func (m *Shard) fly(id string) {
+	m.Flying[id], m.Flight[id] = m.Waiting[id], m.Pop
+	if rest := m.Flying[id].cut(m.Piece, m.PieceBytes); rest != nil {
+		m.Parked[id] = rest // as if it was pushed from now on
+	}
+	m.seats++
+	m.Seat[id] = m.seats
+	delete(m.Waiting, id)
+}
+
+// land takes an id out of its flight; answered: a handler had it and said something.
+func (m *Shard) land(id string, number int64, answered bool) *Job {
+	job := m.Flying[id]
+	if job == nil || m.Flight[id] != number {
+		return nil
+	}
+	delete(m.Flying, id)
+	delete(m.Flight, id)
+	if answered {
+		delete(m.Crashes, id)
+	}
+	return job
+}
+
+// reunite joins what was parked with the job that comes back. Its own retry count,
+// due time and error, if it has one, win.
+func (m *Shard) reunite(id string, job *Job) {
+	if p := m.Parked[id]; p != nil {
+		for _, payload := range p.Payloads {
+			job.put(payload)
+		}
+		job.Err = cmp.Or(job.Err, p.Err)
+		delete(m.Parked, id)
+	}
+	m.Waiting[id] = job
+}
+
+// unpark lets what was pushed during a flight wait by itself: due at the latest of its
+// own time and the end of the flight.
+func (m *Shard) unpark(id string) {
+	job := m.Parked[id]
+	if job == nil {
+		return
+	}
+	delete(m.Parked, id)
+	if job.At <= m.Now {
+		job.At, job.Soft = m.Now, true
+	}
+	m.Waiting[id] = job
+	m.enqueue(id)
+}
+
+func (m *Shard) Ack(number int64, id string) int {
+	if m.land(id, number, true) == nil {
+		return 0
+	}
+	m.Processed++
+	m.unpark(id)
+	return 1
+}
+
+func (m *Shard) Nack(n queue.Nack) int {
+	job := m.land(n.ID, n.Flight, n.Kind != queue.Return)
+	if job == nil {
+		return 0
+	}
+	if n.Kind == queue.Retry {
+		job.Retry, job.Err = n.RetryCount, n.Error
+		m.Failed++
+		m.note(n.ID, browse.AttemptFailed, n.RetryCount, n.Error)
+	}
+	m.reunite(n.ID, job)
+	if n.Kind == queue.Return {
+		m.toHead(n.ID)
+		return 1
+	}
+	job.At, job.Soft = m.Now+n.Delay.Microseconds(), true
+	m.enqueue(n.ID)
+	return 1
+}
+
+func (m *Shard) toHead(id string) {
+	if _, suspect := m.Crashes[id]; suspect {
+		m.Suspects = slices.Insert(m.Suspects, 0, id)
+	} else {
+		m.Ready = slices.Insert(m.Ready, 0, id)
+	}
+}
+
+func (m *Shard) Bury(b queue.Burial) int {
+	job := m.land(b.ID, b.Flight, true)
+	if job == nil {
+		return 0
+	}
+	m.Failed++
+	m.note(b.ID, browse.AttemptExhausted, b.RetryCount, b.Error)
+	switch b.Policy {
+	case queue.Block:
+		job.Retry, job.Err, job.At, job.Soft = b.RetryCount, b.Error, m.Now, true
+		m.reunite(b.ID, job)
+		m.Blocked[b.ID] = true
+	case queue.Bury:
+		m.entomb(b.ID, job.Payloads, b.RetryCount, b.Error)
+		m.unpark(b.ID)
+	case queue.Skip:
+		k := job.smallest()
+		m.entomb(b.ID, job.Payloads[k:k+1], b.RetryCount, b.Error)
+		job.Payloads = slices.Delete(job.Payloads, k, k+1)
+		if len(job.Payloads) == 0 {
+			m.unpark(b.ID)
+			return 1
+		}
+		job.Err = b.Error
+		m.reunite(b.ID, m.dueNow(job))
+		m.Ready = append(m.Ready, b.ID)
+	}
+	return 1
+}
+
+func (m *Shard) entomb(id string, payloads []Payload, retry int, err string) {
+	dead := m.Morgue[id]
+	if dead == nil {
+		dead = &Job{}
+		m.Morgue[id] = dead
+	}
+	for _, p := range payloads {
+		dead.put(p)
+	}
+	dead.Retry, dead.Err, dead.At, dead.Soft = retry, cmp.Or(err, dead.Err), m.Now, true
+}
+
+// Recover puts everything in flight back to the head, in the order in which the pops
+// took it.
+func (m *Shard) Recover(cause queue.Cause) (back, buried int) {
+	ids := make([]string, 0, len(m.Flying))
+	for id := range m.Flying {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(x, y string) int {
+		return m.Seat[x] - m.Seat[y]
+	})
+	for _, id := range slices.Backward(ids) {
+		if cause == queue.Seize && m.judge(id, len(ids) == 1) {
+			buried += len(m.Flying[id].Payloads)
+			m.entomb(id, m.Flying[id].Payloads, m.Flying[id].Retry, fmt.Sprintf("crash: its worker died %d times while it ran alone", m.Crashes[id]))
+			m.land(id, m.Flight[id], true)
+			m.unpark(id)
+			continue
+		}
+		m.reunite(id, m.land(id, m.Flight[id], false))
+		m.toHead(id)
+	}
+	m.Pop = 0
+	return len(ids), buried
+}
+
+// note remembers an attempt that came to nothing, as one of the last 64.
+func (m *Shard) note(id string, verdict browse.Verdict, retry int, text string) {
+	first, _, _ := strings.Cut(text, "\n")
+	m.Attempts = slices.Insert(m.Attempts, 0, Sketch([]browse.Attempt{{ID: id, Verdict: verdict, RetryCount: retry, Error: first}}))
+	m.Attempts = m.Attempts[:min(len(m.Attempts), 64)]
+}
+
+// judge puts an id in quarantine, or counts a crash that nobody else can have caused.
+func (m *Shard) judge(id string, alone bool) (poison bool) {
+	if _, suspect := m.Crashes[id]; !suspect {
+		m.Crashes[id] = 0
+		return false
+	}
+	if alone {
+		m.Crashes[id]++
+		m.note(id, browse.AttemptCrashed, m.Flying[id].Retry, "its worker died while it ran alone")
+		return m.MaxCrashes > 0 && m.Crashes[id] >= m.MaxCrashes
+	}
+	return false
+}
+
+func (m *Shard) AckAll(acks []queue.Acks) (n int) {
+	for _, a := range acks {
+		for _, id := range a.IDs {
+			n += m.Ack(a.Flight, id)
+		}
+	}
+	return n
+}
+
+// Sketch shows attempts without their times and instances.
+func Sketch(list []browse.Attempt) string {
+	words := make([]string, len(list))
+	for i, a := range list {
+		words[i] = fmt.Sprintf("%s %s %d %q", a.ID, a.Verdict, a.RetryCount, a.Error)
+	}
+	return strings.Join(words, "; ")
+}
