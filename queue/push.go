@@ -29,12 +29,12 @@ type Result struct {
 
 // Errors of a refused job.
 var (
-	ErrID              = errors.New("job id is empty or too long")
-	ErrScore           = errors.New("score is not a finite number")
-	ErrPerformAt       = errors.New("perform_in is out of range")
-	ErrPayloadSize     = errors.New("payload is too large")
+	ErrID              = envelope.ErrID
+	ErrScore           = envelope.ErrScore
+	ErrPerformAt       = envelope.ErrPerformAt
+	ErrPayloadSize     = envelope.ErrPayloadSize
 	ErrTooManyPayloads = errors.New("too many payloads wait for this id")
-	ErrTooManyBytes    = errors.New("too many bytes of payloads wait for this id")
+	ErrTooManyBytes    = envelope.ErrTooManyBytes
 	ErrDamaged         = packed.ErrDamaged // what waits for this id cannot be read
 )
 
@@ -78,29 +78,9 @@ func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error)
 	return (*q.push.Load())(ctx, jobs)
 }
 
-// enveloped gives jobs with headers, or with data that begins as an envelope does, the payloads that
-// are stored. A job whose headers cannot be keeps them, and check refuses it.
-func enveloped(jobs []lowkiq.Push) []lowkiq.Push {
-	copied := false
-	for i := range jobs {
-		if jobs[i].Header == nil && !envelope.Needed(jobs[i].Payload) {
-			continue
-		}
-		header, err := lowkiq.NewHeader(jobs[i].Header)
-		if err != nil {
-			continue
-		}
-		if !copied {
-			jobs, copied = slices.Clone(jobs), true
-		}
-		jobs[i].Payload, jobs[i].Header = envelope.Wrap(header, jobs[i].Payload), nil
-	}
-	return jobs
-}
-
 // store is the end of a push's way.
 func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
-	jobs = enveloped(jobs)
+	jobs = envelope.All(jobs)
 	if len(jobs) <= fewJobs {
 		return q.commit.push(ctx, jobs)
 	}
@@ -141,29 +121,6 @@ func firstError(results []Result) error {
 		if results[i].Err != nil {
 			return results[i].Err
 		}
-	}
-	return nil
-}
-
-// check says why a job is refused before anything is sent.
-func (r *PushRules) check(job *lowkiq.Push) error {
-	switch {
-	case job.ID == "":
-		return fmt.Errorf("%w: it is empty", ErrID)
-	case len(job.ID) > lowkiq.MaxIDBytes:
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(job.ID), lowkiq.MaxIDBytes)
-	case job.Header != nil:
-		_, err := lowkiq.NewHeader(job.Header)
-		return fmt.Errorf("job %q: %w", job.ID, err)
-	case len(job.Payload) > r.PayloadBytes:
-		return fmt.Errorf("job %q: %w: %d bytes, at most %d are allowed", job.ID, ErrPayloadSize, len(job.Payload), r.PayloadBytes)
-	case len(job.Payload) > r.IDPayload:
-		return fmt.Errorf("job %q: %w: %d is the limit", job.ID, ErrTooManyBytes, r.IDPayload)
-	case job.Score != nil && (math.IsNaN(*job.Score) || math.IsInf(*job.Score, 0)):
-		return fmt.Errorf("job %q: %w: %v", job.ID, ErrScore, *job.Score)
-	case !job.PerformAt.IsZero() && (job.PerformAt.Unix() < lowkiq.MinPerformAt || job.PerformAt.Unix() > lowkiq.MaxPerformAt):
-		return fmt.Errorf("job %q: %w: %s is no time from %s to %s", job.ID, ErrPerformAt, job.PerformAt.UTC().Format(time.RFC3339),
-			time.Unix(lowkiq.MinPerformAt, 0).UTC().Format(time.RFC3339), time.Unix(lowkiq.MaxPerformAt, 0).UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -326,7 +283,7 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 	var first []*chunk
 	for i := range jobs {
 		job := &jobs[i]
-		if err := rules.check(job); err != nil {
+		if err := envelope.Check(job, rules.PayloadBytes, rules.IDPayload); err != nil {
 			results[i].Err = err
 			continue
 		}

@@ -1,4 +1,5 @@
-// Package envelope answers one question: how is a payload stored that has more to say than its data?
+// Package envelope answers one question: how is what was pushed stored, also if it has more to say
+// than its data?
 //
 //	payload in an envelope = 00 4C | u16 n | n bytes of headers (JSON object of strings) | u8 m | m bytes of address | data
 //
@@ -18,9 +19,6 @@ const (
 func marked[T string | []byte](payload T) bool {
 	return len(payload) > 1 && payload[0] == first && payload[1] == second
 }
-
-// Needed says whether a payload without headers cannot be stored as it is.
-func Needed(data []byte) bool { return marked(data) }
 
 // Wrap returns what is stored of a payload with these headers; header may be "".
 func Wrap(header lowkiq.Header, data []byte) []byte {

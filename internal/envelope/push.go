@@ -1,0 +1,64 @@
+package envelope
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// Errors of a job that cannot be stored, whatever waits.
+var (
+	ErrID           = errors.New("job id is empty or too long")
+	ErrScore        = errors.New("score is not a finite number")
+	ErrPerformAt    = errors.New("perform_in is out of range")
+	ErrPayloadSize  = errors.New("payload is too large")
+	ErrTooManyBytes = errors.New("too many bytes of payloads wait for this id")
+)
+
+// All gives jobs with headers, or with data that begins as an envelope does, the payloads that
+// are stored. A job whose headers cannot be keeps them, and Check refuses it.
+func All(jobs []lowkiq.Push) []lowkiq.Push {
+	copied := false
+	for i := range jobs {
+		if jobs[i].Header == nil && !marked(jobs[i].Payload) {
+			continue
+		}
+		header, err := lowkiq.NewHeader(jobs[i].Header)
+		if err != nil {
+			continue
+		}
+		if !copied {
+			jobs, copied = slices.Clone(jobs), true
+		}
+		jobs[i].Payload, jobs[i].Header = Wrap(header, jobs[i].Payload), nil
+	}
+	return jobs
+}
+
+// Check says why a job, of which All has been told, is refused before anything is sent. The limits are
+// those of a payload and of an id, bytes.
+func Check(job *lowkiq.Push, payloadBytes, idBytes int) error {
+	switch {
+	case job.ID == "":
+		return fmt.Errorf("%w: it is empty", ErrID)
+	case len(job.ID) > lowkiq.MaxIDBytes:
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(job.ID), lowkiq.MaxIDBytes)
+	case job.Header != nil:
+		_, err := lowkiq.NewHeader(job.Header)
+		return fmt.Errorf("job %q: %w", job.ID, err)
+	case len(job.Payload) > payloadBytes:
+		return fmt.Errorf("job %q: %w: %d bytes, at most %d are allowed", job.ID, ErrPayloadSize, len(job.Payload), payloadBytes)
+	case len(job.Payload) > idBytes:
+		return fmt.Errorf("job %q: %w: %d is the limit", job.ID, ErrTooManyBytes, idBytes)
+	case job.Score != nil && (math.IsNaN(*job.Score) || math.IsInf(*job.Score, 0)):
+		return fmt.Errorf("job %q: %w: %v", job.ID, ErrScore, *job.Score)
+	case !job.PerformAt.IsZero() && (job.PerformAt.Unix() < lowkiq.MinPerformAt || job.PerformAt.Unix() > lowkiq.MaxPerformAt):
+		return fmt.Errorf("job %q: %w: %s is no time from %s to %s", job.ID, ErrPerformAt, job.PerformAt.UTC().Format(time.RFC3339),
+			time.Unix(lowkiq.MinPerformAt, 0).UTC().Format(time.RFC3339), time.Unix(lowkiq.MaxPerformAt, 0).UTC().Format(time.RFC3339))
+	}
+	return nil
+}
