@@ -240,7 +240,8 @@ func checkAdvertise(host string) error {
 	return fmt.Errorf("advertise %.60q (%d bytes): want a host name of at most 253 bytes or an IP address, without port and brackets", host, len(host))
 }
 
-func (cfg QueueConfig) withDefaults() QueueConfig {
+// WithDefaults returns the rules with the default of each field that is zero.
+func (cfg QueueConfig) WithDefaults() QueueConfig {
 	cfg.Shards = cmp.Or(cfg.Shards, 16)
 	cfg.BatchSize = cmp.Or(cfg.BatchSize, 1)
 	cfg.ShardConcurrency = cmp.Or(cfg.ShardConcurrency, 1)
@@ -258,7 +259,7 @@ func (cfg QueueConfig) withDefaults() QueueConfig {
 
 // Validate says what is wrong with the rules of a queue.
 func (cfg QueueConfig) Validate() error {
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	errs := []error{queue.CheckQueue(lowkiq.Queue{Name: cfg.Name, Shards: cfg.Shards})}
 	between := func(field string, v, low, high int) {
 		if v < low || v > high {

@@ -43,7 +43,7 @@ type handled struct {
 // newHandled joins rules with a handler, and finds out what else the handler can do.
 func newHandled(rules QueueConfig, handler lowkiq.Handler, m *metrics.Metrics) *handled {
 	asRegistered := rules.Shards == 0
-	rules = rules.withDefaults()
+	rules = rules.WithDefaults()
 	on := &handled{rules: rules, asRegistered: asRegistered, metrics: m.Queue(rules.Name)}
 	on.metrics.Shards.Set(float64(rules.Shards))
 	on.service, _ = handler.(interface{ Run(context.Context) error })

@@ -89,7 +89,7 @@ var mutations = []mutation{
 	{
 		name: "what failed is acknowledged", promise: "I2",
 		file: "node/internal/runner/complete.go", test: runner,
-		old: "r.done(batch.Flight, all.done)",
+		old: "r.done(batch.Flight, all.Done)",
 		new: "r.done(batch.Flight, batch.Jobs)",
 	},
 	{

@@ -120,9 +120,9 @@ func (r *Runner) settle(batch *lowkiq.Batch, answer error) {
 	all := r.queue.verdicts(batch, answer)
 	r.process.logFailure(batch, answer, all)
 	r.mu.Lock()
-	r.done(batch.Flight, all.done)
+	r.done(batch.Flight, all.Done)
 	r.mu.Unlock()
-	nacks, burials := all.nacks, all.burials
+	nacks, burials := all.Nacks, all.Burials
 	ok := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) }) &&
 		r.send("bury", len(burials), func(ctx context.Context) error { return second(r.claim.Bury(ctx, burials...)) })
 	if !ok {
@@ -135,7 +135,7 @@ func (r *Runner) settle(batch *lowkiq.Batch, answer error) {
 	r.mu.Unlock()
 	r.queue.Metrics.Failed.Add(float64(len(all.retries()) + len(burials)))
 	r.queue.Metrics.Buried.Add(float64(len(burials)))
-	for _, v := range all.exhausted {
+	for _, v := range all.Exhausted {
 		r.tell(v)
 	}
 	r.mu.Lock()
@@ -149,19 +149,19 @@ func (r *Runner) settle(batch *lowkiq.Batch, answer error) {
 
 // verdicts decides with the user's rules. If these panic, the failure says so, and the default
 // rules decide: a panic of user code must not end the process.
-func (q *Queue) verdicts(batch *lowkiq.Batch, answer error) (all outcome) {
+func (q *Queue) verdicts(batch *lowkiq.Batch, answer error) (all Outcome) {
 	defer func() {
 		if value := recover(); value != nil {
 			rules := q.Rules
 			rules.RetryIn, rules.FormatError = DefaultRetryIn, error.Error
-			all = outcomeOf(batch, decide(&rules, batch, &PanicError{value, debug.Stack()}))
+			all = Decide(&rules, batch, &PanicError{value, debug.Stack()})
 		}
 	}()
-	return outcomeOf(batch, decide(&q.Rules, batch, answer))
+	return Decide(&q.Rules, batch, answer)
 }
 
 // tell calls RetriesExhausted.
-func (r *Runner) tell(v exhausted) {
+func (r *Runner) tell(v Exhausted) {
 	if r.queue.RetriesExhausted == nil {
 		return
 	}
@@ -170,7 +170,7 @@ func (r *Runner) tell(v exhausted) {
 			r.process.Log.Error("retries_exhausted panicked", "shard", r.Shard, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
-	r.queue.RetriesExhausted(v.job, v.err)
+	r.queue.RetriesExhausted(v.Job, v.Err)
 }
 
 // The kinds of lines that the log has of handlers that fail.
@@ -181,7 +181,7 @@ const (
 )
 
 // logFailure tells what became of a batch that did not succeed.
-func (p *Process) logFailure(batch *lowkiq.Batch, answer error, all outcome) {
+func (p *Process) logFailure(batch *lowkiq.Batch, answer error, all Outcome) {
 	var panicked *PanicError
 	if errors.As(answer, &panicked) {
 		if left, ok := p.MayLog(batch.Shard.Queue, handlerPanics); ok {
@@ -192,8 +192,8 @@ func (p *Process) logFailure(batch *lowkiq.Batch, answer error, all outcome) {
 	if failed := all.retries(); len(failed) > 0 {
 		p.warnFailure(batchFailed, batch, len(failed), failed[0].ID, failed[0].Error)
 	}
-	if len(all.burials) > 0 {
-		p.warnFailure(jobsBuried, batch, len(all.burials), all.burials[0].ID, all.burials[0].Error)
+	if len(all.Burials) > 0 {
+		p.warnFailure(jobsBuried, batch, len(all.Burials), all.Burials[0].ID, all.Burials[0].Error)
 	}
 }
 

@@ -131,17 +131,17 @@ func decideJob(rules *Rules, flight int64, job *lowkiq.Job, err error) verdict {
 		Flight: flight, ID: job.ID, Kind: queue.Retry, RetryCount: count, Delay: delay(rules.RetryIn(count)), Error: rules.FormatError(err)}}
 }
 
-// outcome is the verdicts on a batch, sorted by what is to be sent to Redis.
-type outcome struct {
-	done      []lowkiq.Job
-	nacks     []queue.Nack
-	burials   []queue.Burial
-	exhausted []exhausted
+// Outcome is what becomes of the jobs of a batch, sorted by what is to be sent to Redis.
+type Outcome struct {
+	Done      []lowkiq.Job
+	Nacks     []queue.Nack
+	Burials   []queue.Burial
+	Exhausted []Exhausted // why there are burials
 }
 
 // retries are the nacks of jobs that failed.
-func (o *outcome) retries() (failed []queue.Nack) {
-	for _, n := range o.nacks {
+func (o *Outcome) retries() (failed []queue.Nack) {
+	for _, n := range o.Nacks {
 		if n.Kind == queue.Retry {
 			failed = append(failed, n)
 		}
@@ -149,21 +149,23 @@ func (o *outcome) retries() (failed []queue.Nack) {
 	return failed
 }
 
-type exhausted struct {
-	job lowkiq.Job
-	err error
+// Exhausted is a job that is not tried again, with the error that was the last.
+type Exhausted struct {
+	Job lowkiq.Job
+	Err error
 }
 
-func outcomeOf(batch *lowkiq.Batch, verdicts []verdict) (all outcome) {
-	for i, v := range verdicts {
+// Decide is what a handler's answer means for each job of its batch.
+func Decide(rules *Rules, batch *lowkiq.Batch, answer error) (all Outcome) {
+	for i, v := range decide(rules, batch, answer) {
 		switch {
 		case v.done:
-			all.done = append(all.done, batch.Jobs[i])
+			all.Done = append(all.Done, batch.Jobs[i])
 		case v.exhausts:
-			all.burials = append(all.burials, v.burial)
-			all.exhausted = append(all.exhausted, exhausted{batch.Jobs[i], v.err})
+			all.Burials = append(all.Burials, v.burial)
+			all.Exhausted = append(all.Exhausted, Exhausted{batch.Jobs[i], v.err})
 		default:
-			all.nacks = append(all.nacks, v.nack)
+			all.Nacks = append(all.Nacks, v.nack)
 		}
 	}
 	return all

@@ -1,0 +1,132 @@
+package lowkiqtest_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/node/lowkiqtest"
+)
+
+// push stores payloads of one id, as a producer would.
+func push(t *testing.T, q *lowkiqtest.Queue, id string, payloads ...string) {
+	t.Helper()
+	for _, p := range payloads {
+		if _, err := q.Push(t.Context(), lowkiq.Push{ID: id, Payload: []byte(p)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A job that fails is tried again when its time has come.
+func TestExampleRetry(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{RetryIn: func(n int) time.Duration { return time.Duration(n+1) * time.Minute }})
+	push(t, q, "order-1", "1")
+	away := true
+	handler := lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error {
+		if away {
+			return errors.New("the shop is away")
+		}
+		return nil
+	})
+	q.Drain(t.Context(), handler)
+	if job, ok := q.Waiting("order-1"); !ok || job.Error != "the shop is away" || !job.PerformAt.Equal(q.Now().Add(time.Minute)) {
+		t.Errorf("got %+v, want it to wait for a minute", job)
+	}
+	away = false
+	if runs := q.Drain(t.Context(), handler); len(runs) != 0 {
+		t.Errorf("got %d calls before the minute was over, want none", len(runs))
+	}
+	q.Advance(time.Minute)
+	if runs := q.Drain(t.Context(), handler); len(runs) != 1 || runs[0].Err != nil {
+		t.Errorf("got %+v, want it done", runs)
+	}
+}
+
+// The payloads of an id come in order, whatever fails.
+func TestExampleOrder(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{})
+	push(t, q, "order-1", "1", "2")
+	var got []string
+	handler := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		for _, p := range batch.Jobs[0].Payloads {
+			got = append(got, string(p.Data))
+		}
+		if len(got) == 2 {
+			push(t, q, "order-1", "3") // while "1" and "2" are handled, and then fail
+			got = nil
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	q.Drain(t.Context(), handler)
+	q.Advance(time.Hour)
+	q.Drain(t.Context(), handler)
+	if want := []string{"1", "2", "3"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Equal payloads of an id that wait together are one.
+func TestExampleMerge(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{})
+	push(t, q, "order-1", "paid", "paid")
+	runs := q.Drain(t.Context(), lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
+	if len(runs) != 1 || len(runs[0].Batch.Jobs[0].Payloads) != 1 {
+		t.Errorf("got %+v, want one call with one payload", runs)
+	}
+}
+
+// A job waits until its time.
+func TestExampleSchedule(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{})
+	if _, err := q.Push(t.Context(), lowkiq.Push{ID: "reminder", PerformAt: q.Now().Add(24 * time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	done := lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })
+	for day, want := range []int{0, 1, 0} {
+		if runs := q.Drain(t.Context(), done); len(runs) != want {
+			t.Errorf("day %d: got %d calls, want %d", day, len(runs), want)
+		}
+		q.Advance(24 * time.Hour)
+	}
+}
+
+// account is what a handler writes to: it takes a deposit once, by the score of its payload.
+type account struct {
+	balance int
+	last    float64
+}
+
+func (a *account) Handle(_ context.Context, batch *lowkiq.Batch) error {
+	for _, p := range batch.Jobs[0].Payloads {
+		if p.Score <= a.last {
+			continue // it came before
+		}
+		amount, err := strconv.Atoi(string(p.Data))
+		if err != nil {
+			return lowkiq.Bury{Reason: err.Error()}
+		}
+		a.balance, a.last = a.balance+amount, p.Score
+	}
+	return nil
+}
+
+// What a handler has done comes again if its process dies before the queue knows: it must bear that.
+func TestExampleIdempotence(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{})
+	push(t, q, "account-7", "100", "20")
+	var a account
+	q.Lose()
+	if runs := q.Drain(t.Context(), &a); len(runs) != 2 || !runs[0].Died {
+		t.Errorf("got %+v, want two calls, the answer of the first lost", runs)
+	}
+	if a.balance != 120 {
+		t.Errorf("got a balance of %d, want 120", a.balance)
+	}
+}

@@ -1,0 +1,270 @@
+package lowkiqtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/node/lowkiqtest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func answering(err error) lowkiq.Handler {
+	return lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return err })
+}
+
+// texts shows calls: the ids of each with their payloads.
+func texts(runs []lowkiqtest.Run) (all []string) {
+	for _, run := range runs {
+		text := ""
+		for _, job := range run.Batch.Jobs {
+			text += job.ID
+			for _, p := range job.Payloads {
+				text += "," + string(p.Data)
+			}
+			text += " "
+		}
+		all = append(all, strings.TrimSpace(text))
+	}
+	return all
+}
+
+func want(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func TestBatches(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Name: "orders", BatchSize: 2})
+	push(t, q, "a", "1", "2")
+	push(t, q, "b", "1")
+	push(t, q, "c", "1")
+	runs := q.Drain(t.Context(), lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		want(t, "queue", batch.Shard.Queue, "orders")
+		if len(batch.Jobs) == 2 {
+			return lowkiq.Failed{"b": errors.New("boom")}
+		}
+		return nil
+	}))
+	want(t, "calls", texts(runs), "[a,1,2 b,1 c,1]")
+	if job, ok := q.Waiting("b"); !ok || job.Error != "boom" || job.RetryCount != 0 || !job.PerformAt.Equal(q.Now().Add(30*time.Second)) {
+		t.Errorf("got %+v, want it to wait for its first retry, 30 s", job)
+	}
+	if _, ok := q.Waiting("a"); ok {
+		t.Error("a waits, want it done")
+	}
+}
+
+// A job that is out of retries goes where the rules say.
+func TestExhausted(t *testing.T) {
+	for policy, c := range map[queue.Policy]struct{ morgue, waiting int }{
+		queue.Skip: {1, 0}, queue.Bury: {2, 0}, queue.Block: {0, 2},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			var told []string
+			q := lowkiqtest.New(t, node.QueueConfig{MaxRetryCount: 1, Exhausted: policy, RetriesExhausted: func(job lowkiq.Job, err error) {
+				told = append(told, job.ID+" "+err.Error())
+			}})
+			push(t, q, "a", "1", "2")
+			for range 2 {
+				q.Drain(t.Context(), answering(errors.New("boom")))
+				q.Advance(time.Hour)
+			}
+			if policy == queue.Skip { // the other payload has retries of its own
+				want(t, "then", texts(q.Drain(t.Context(), answering(nil))), "[a,2]")
+			}
+			want(t, "told", told, "[a boom]")
+			dead, waiting := 0, 0
+			for _, job := range q.Morgue() {
+				dead += len(job.Payloads)
+			}
+			if job, ok := q.Waiting("a"); ok {
+				waiting = len(job.Payloads)
+			}
+			want(t, "payloads", [2]int{dead, waiting}, [2]int{c.morgue, c.waiting})
+		})
+	}
+}
+
+func TestPostponeAndBury(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{})
+	push(t, q, "a", "1")
+	q.Drain(t.Context(), answering(lowkiq.Postpone{After: time.Minute}))
+	if job, _ := q.Waiting("a"); job.RetryCount != -1 || !job.PerformAt.Equal(q.Now().Add(time.Minute)) {
+		t.Errorf("got %+v, want it to wait for a minute, no retry spent", job)
+	}
+	q.Advance(time.Minute)
+	q.Drain(t.Context(), answering(lowkiq.Bury{Reason: "no such account"}))
+	if dead := q.Morgue(); len(dead) != 1 || dead[0].Error != "no such account" {
+		t.Errorf("got %+v in the morgue", dead)
+	}
+}
+
+// A job that kills its process comes alone, and is buried when it has done so too often; its
+// neighbours are done.
+func TestCrash(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{BatchSize: 10, MaxCrashes: 2})
+	for _, id := range []string{"a", "poison", "b"} {
+		push(t, q, id, "1")
+	}
+	runs := q.Drain(t.Context(), lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		if slices.ContainsFunc(batch.Jobs, func(j lowkiq.Job) bool { return j.ID == "poison" }) {
+			q.Crash()
+			t.Error("a crash has returned")
+		}
+		return nil
+	}))
+	want(t, "calls", texts(runs), "[a,1 poison,1 b,1 a,1 poison,1 poison,1 b,1]")
+	for i, died := range []bool{true, false, true, true, false} {
+		want(t, fmt.Sprint("died ", i), runs[i].Died, died)
+	}
+	if dead := q.Morgue(); len(dead) != 1 || dead[0].ID != "poison" || !strings.Contains(dead[0].Error, "crash") {
+		t.Errorf("got %+v in the morgue, want poison", dead)
+	}
+	if runs[0].Batch.Fence >= runs[1].Batch.Fence {
+		t.Errorf("got fences %d and %d, want the second higher", runs[0].Batch.Fence, runs[1].Batch.Fence)
+	}
+}
+
+func TestPanicIsAFailure(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{})
+	push(t, q, "a", "1")
+	runs := q.Drain(t.Context(), lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { panic("oops") }))
+	if len(runs) != 1 || runs[0].Died || !strings.Contains(runs[0].Err.Error(), "oops") {
+		t.Errorf("got %+v, want one failure", runs)
+	}
+}
+
+// Middlewares, codec and headers are those of production.
+func TestWay(t *testing.T) {
+	var seen []string
+	q := lowkiqtest.New(t, node.QueueConfig{
+		Middlewares: []node.Middleware{func(next lowkiq.Handler) lowkiq.Handler {
+			return lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
+				seen = append(seen, "handle "+string(batch.Jobs[0].Payloads[0].Data))
+				return next.Handle(ctx, batch)
+			})
+		}},
+		Push: queue.PushRules{
+			Codec: queue.Codec{Name: "reversed", Encode: reversed, Decode: reversed},
+			Middlewares: []queue.Middleware{func(_ string, next queue.Pusher) queue.Pusher {
+				return func(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
+					seen = append(seen, "push "+string(jobs[0].Payload))
+					return next(ctx, jobs)
+				}
+			}},
+		},
+	})
+	if _, err := q.Push(t.Context(), lowkiq.Push{ID: "a", Payload: []byte("abc"), Header: map[string]string{"tag": "vip"}}); err != nil {
+		t.Fatal(err)
+	}
+	waits, _ := q.Waiting("a")
+	want(t, "stored", string(waits.Payloads[0].Data), "cba")
+	runs := q.Drain(t.Context(), answering(nil))
+	want(t, "seen", seen, "[push abc handle abc]")
+	want(t, "header", runs[0].Batch.Jobs[0].Payloads[0].Header.Get("tag"), "vip")
+	if _, err := q.Push(t.Context(), lowkiq.Push{ID: "a", Payload: []byte("!")}); err == nil {
+		t.Error("got what cannot be encoded stored")
+	}
+}
+
+func reversed(data []byte) ([]byte, error) {
+	if string(data) == "!" {
+		return nil, errors.New("not this")
+	}
+	data = slices.Clone(data)
+	slices.Reverse(data)
+	return data, nil
+}
+
+// A push is refused for what production refuses, and then no later payload of the id is stored.
+func TestRefused(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Push: queue.PushRules{PayloadBytes: 5, Payloads: 2}})
+	results, err := q.Push(t.Context(), lowkiq.Push{ID: ""}, lowkiq.Push{ID: "a", Payload: []byte("123456")}, lowkiq.Push{ID: "a", Header: map[string]string{"": ""}},
+		lowkiq.Push{ID: "a", Payload: []byte("1")}, lowkiq.Push{ID: "a", Payload: []byte("2")}, lowkiq.Push{ID: "a", Payload: []byte("3")},
+		lowkiq.Push{ID: "a", Payload: []byte("1")}, lowkiq.Push{ID: "a", Payload: []byte("4")})
+	if !errors.Is(err, queue.ErrID) {
+		t.Errorf("got %v, want the first of the errors", err)
+	}
+	for i, want := range []error{queue.ErrID, queue.ErrPayloadSize, lowkiq.ErrHeader, nil, nil, queue.ErrTooManyPayloads, nil, queue.ErrUnsent} {
+		if got := results[i].Err; !errors.Is(got, want) || (got == nil) != (want == nil) {
+			t.Errorf("push %d: got %v, want %v", i, got, want)
+		}
+	}
+	if !results[6].Merged {
+		t.Error("an equal payload did not merge")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := q.Push(ctx, lowkiq.Push{ID: "b"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that the context has ended", err)
+	}
+	if runs := q.Drain(ctx, answering(nil)); len(runs) != 0 {
+		t.Errorf("got %d calls after the context's end", len(runs))
+	}
+}
+
+// failing notes what ends a test.
+type failing struct {
+	testing.TB
+	said string
+}
+
+func (f *failing) Helper() {}
+func (f *failing) Fatalf(format string, args ...any) {
+	f.said = fmt.Sprintf(format, args...)
+	panic(f)
+}
+func (f *failing) Fatal(args ...any) { f.Fatalf("%s", fmt.Sprint(args...)) }
+
+func failure(f func(t testing.TB)) (said string) {
+	t := &failing{}
+	defer func() {
+		if recover() != nil {
+			said = t.said
+		}
+	}()
+	f(t)
+	return ""
+}
+
+func TestMistakesEndTheTest(t *testing.T) {
+	if said := failure(func(t testing.TB) { lowkiqtest.New(t, node.QueueConfig{BatchSize: -1}) }); !strings.Contains(said, "batch_size is -1") {
+		t.Errorf("got %q, want what is wrong with the rules", said)
+	}
+	said := failure(func(tb testing.TB) {
+		q := lowkiqtest.New(tb, node.QueueConfig{})
+		_, _ = q.Push(t.Context(), lowkiq.Push{ID: "again"})
+		q.Drain(t.Context(), answering(lowkiq.Postpone{}))
+	})
+	if !strings.Contains(said, `the next one "again"`) {
+		t.Errorf("got %q, want that it never ends", said)
+	}
+}
+
+// A test takes well under a millisecond.
+func BenchmarkTest(b *testing.B) {
+	for b.Loop() {
+		q := lowkiqtest.New(b, node.QueueConfig{})
+		for i := range 10 {
+			if _, err := q.Push(b.Context(), lowkiq.Push{ID: fmt.Sprint(i)}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if runs := q.Drain(b.Context(), answering(nil)); len(runs) != 10 {
+			b.Fatalf("got %d calls", len(runs))
+		}
+	}
+}
