@@ -12,7 +12,8 @@ import (
 
 // handle calls the handler for one batch and settles its jobs.
 func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
-	start, began := r.process.Now(), time.Now() // two clocks: the first is a system call
+	began := time.Now()
+	start := t.clock.at(began, r.process.Now)
 	t.began.Store(int64(start))
 	now := r.process.RedisTime(start)
 	jobs := batch.Jobs // a handler may cut its batch to pieces

@@ -25,6 +25,8 @@ type turn struct {
 	leave func() // gives back what was reserved; nil: nothing is
 	waits bool   // the lane waits for what it lacks; guarded by the runner's mu
 
+	clock stamps // of the lane's calls
+
 	// For people; see state.whereabouts.
 	ids   []string                    // of the batch at hand; guarded by the runner's mu
 	stage atomic.Pointer[queue.Stage] // what the batch waits for

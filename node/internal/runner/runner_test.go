@@ -127,6 +127,30 @@ func TestPopSize(t *testing.T) {
 	}
 }
 
+// TestStamps: the process's clock is read once in 10 ms of Go's; the time between is added.
+func TestStamps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start, reads, slept := time.Now(), 0, time.Duration(0)
+		clock := func() time.Duration { reads++; return time.Hour + slept + time.Since(start) }
+		var s stamps
+		for range 25 {
+			if got, want := s.at(time.Now(), clock), time.Hour+time.Since(start); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if reads != 3 {
+			t.Errorf("%d readings in 25 ms, want 3", reads)
+		}
+		slept = time.Minute // the machine was suspended
+		time.Sleep(stampsFor)
+		if got, want := s.at(time.Now(), clock), time.Hour+time.Minute+time.Since(start); got != want {
+			t.Errorf("after a sleep: got %s, want %s", got, want)
+		}
+	})
+}
+
 // TestPolls: how often a shard with a lane to spare is looked at.
 func TestPolls(t *testing.T) {
 	t.Parallel()

@@ -80,6 +80,27 @@ func (p *patience) start(d time.Duration) {
 	}
 }
 
+// stamps gives the process's time for time stamps of calls. To read that clock is a system call, a
+// quarter of what a small batch costs: so it is read now and then, and Go's clock between. Go's
+// clock stands still while the machine is suspended. What was stamped meanwhile seems to have begun
+// earlier than it did, by at most that sleep. Never for the lease (I1): that asks MayWork.
+type stamps struct {
+	read time.Time     // when the process's clock was read last, by Go's
+	was  time.Duration // what it said
+}
+
+// stampsFor is how long a reading serves.
+const stampsFor = 10 * time.Millisecond
+
+// at is the process's time at t, which is now.
+func (s *stamps) at(t time.Time, clock func() time.Duration) time.Duration {
+	since := t.Sub(s.read)
+	if s.read.IsZero() || since >= stampsFor {
+		s.read, s.was, since = t, clock(), 0
+	}
+	return s.was + since
+}
+
 // pace is how fast a shard's handlers are.
 type pace struct{ perJob time.Duration } // running mean; 0 = unknown
 
