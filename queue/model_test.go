@@ -6,7 +6,6 @@ type (
 	modelShard   = model.Shard
 	modelJob     = model.Job
 	modelPayload = model.Payload
-	verdict      = model.Verdict
 )
 
 var (
