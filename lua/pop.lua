@@ -43,7 +43,7 @@ local function note(ids)
   redis.call('HSET', KEY.claim, unpack(fields))
 end
 
--- The usual pop of a drain comes first, as to make the functions of the rest costs about a fifth of
+-- The usual pop of a drain comes first, as what the rest makes and asks for costs about a tenth of
 -- it: the shard is quiet, no flight is open but one that is acked as a whole, and due are records of
 -- one payload each. Ids that are not so are left, popped, for the rest of the script.
 local acked = ARGV[8] == '2' and ARGV[10] == '0' and tonumber(claim['#' .. ARGV[9]])
