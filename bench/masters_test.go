@@ -17,7 +17,7 @@ func TestMasters(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
 	cfg := tiny()
-	cfg.Masters, cfg.Shards = 3, 12
+	cfg.Masters, cfg.Shards = 3, 50
 	var steps []string
 	cfg.Progress = func(what string, _ float64) { steps = append(steps, what) }
 	r, err := Run(t.Context(), cfg)
@@ -44,6 +44,9 @@ func TestMasters(t *testing.T) {
 	}
 	if len(m.Jobs) != 3 || sum != cfg.Jobs || !slices.IsSortedFunc(m.Jobs, func(x, y int) int { return y - x }) {
 		t.Errorf("got jobs %v, want %d on 3 masters, the most first", m.Jobs, cfg.Jobs)
+	}
+	if m.Jobs[0]*3 > sum*6/5 {
+		t.Errorf("got jobs %v, want them spread evenly, as shards are", m.Jobs)
 	}
 	if len(steps) < 4 || steps[0] != "1 server: floor" || steps[1] != "3 masters: floor" {
 		t.Errorf("got steps %q, want each on one server, then on three", steps)

@@ -25,7 +25,7 @@ func TestLaterRecord(t *testing.T) {
 	later := map[string]string{"later1": "Q1 of a later release", "later2": "Z"}
 	db := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2, DisableIdentity: true})
 	defer db.Close()
-	const shard = "lk:{default/orders/1/0}:"
+	const shard = "lk:{default/orders/1/0/Oko}:"
 	for _, id := range []string{"good0", "later1", "good1", "later2"} {
 		p.push(lowkiq.Push{ID: id, Payload: []byte("1")})
 		if record := later[id]; record != "" {

@@ -113,11 +113,11 @@ func TestPopRefused(t *testing.T) {
 		return next
 	}
 	first := after(0)
-	raw(t, srv.Addr(), "SET", "lk:{default/orders/1/0}:ready", "no_list")
+	raw(t, srv.Addr(), "SET", "lk:{default/orders/1/0/Oko}:ready", "no_list")
 	in.claims.Get(shard).Runner.Wake()
 	await(t, "a warning", run.warnsOf("pop"))
 	after(first)
-	raw(t, srv.Addr(), "DEL", "lk:{default/orders/1/0}:ready")
+	raw(t, srv.Addr(), "DEL", "lk:{default/orders/1/0/Oko}:ready")
 	p.push(numbered("a", 0, 1)...)
 	p.drained()
 	await(t, "no warning any more", func() bool { return len(run.warnings()) == 0 })

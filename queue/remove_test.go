@@ -54,7 +54,7 @@ func keysLeft(t *testing.T, q *Queue) (left []string) {
 				t.Fatal(err)
 			}
 			if n > 0 {
-				left = append(left, key[strings.LastIndex(key, "/")+1:])
+				left = append(left, fmt.Sprintf("%d:%s", s.Index, strings.TrimPrefix(key, s.Keys().Tag)))
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func testRemoveEmpty(t *testing.T, b *backend) {
 	if err != nil || len(entries) != 0 {
 		t.Errorf("registry: got %v, %v; want none", entries, err)
 	}
-	eq(t, "left in Redis", keysLeft(t, q), []string{"0}:count", "1}:count", "2}:count"})
+	eq(t, "left in Redis", keysLeft(t, q), []string{"0:count", "1:count", "2:count"})
 	if _, err := c.Queue(t.Context(), "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("got %v, want ErrUnknownQueue", err)
 	}
@@ -147,7 +147,7 @@ func testRemoveFilled(t *testing.T, b *backend) {
 			if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
 				t.Fatal(err)
 			}
-			eq(t, "left by force", keysLeft(t, r.q), []string{"0}:count"})
+			eq(t, "left by force", keysLeft(t, r.q), []string{"0:count"})
 		})
 	}
 }
@@ -435,7 +435,7 @@ func testRemoveClaims(t *testing.T, b *backend) {
 	if claim, err := theirs.All()[0].Claim(t.Context(), "n/1", Fresh, Owner{}); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("got %v, %v; want ErrUnknownQueue", claim, err)
 	}
-	eq(t, "left in Redis", keysLeft(t, q), []string{"0}:count"})
+	eq(t, "left in Redis", keysLeft(t, q), []string{"0:count"})
 }
 
 // Redis loses a queue that was registered anew. Who works on it brings back its entry as it was.
@@ -492,7 +492,7 @@ func TestRemoveLostReplies(t *testing.T) {
 		if repeated == 0 && sum.Jobs != 10 {
 			t.Errorf("got %+v, want 10 jobs", sum)
 		}
-		eq(t, "left in Redis", keysLeft(t, q), []string{"0}:count", "1}:count", "2}:count"})
+		eq(t, "left in Redis", keysLeft(t, q), []string{"0:count", "1:count", "2:count"})
 		if _, err := q.Push(t.Context(), job("a", "1")); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 			t.Errorf("push: got %v, want ErrUnknownQueue", err)
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // All keys of a shard share one hash tag with the cluster's name, the queue's layout
-// number and the shard's index in it: a script's keys are in one slot of a Redis
+// number and the shard's index in it, and its place (place.go): a script's keys are in one slot of a Redis
 // Cluster, clusters cannot meet, and a later change of the shard count is a new layout
 // instead of a rewrite of keys. No other Go file spells a Redis key.
 
@@ -73,7 +73,7 @@ func (k Keys) Shared(key string) bool {
 	})
 }
 
-var shardRule = regexp.MustCompile(`^lk:\{[^/{}]+/([^/{}]+)/(\d+)/(\d+)\}:([a-z]+)$`)
+var shardRule = regexp.MustCompile(`^lk:\{[^/{}]+/([^/{}]+)/(\d+)/(\d+)/[a-zA-Z]+\}:([a-z]+)$`)
 
 // ParseShard takes the key of a shard apart.
 func ParseShard(key string) (queue string, layout, index int, name string, ok bool) {
@@ -87,7 +87,7 @@ func ParseShard(key string) (queue string, layout, index int, name string, ok bo
 }
 
 // Pattern tells a person how the keys of a queue look; L stands for its layout.
-func (k Keys) Pattern(queue string) string { return "lk:{" + k.cluster + "/" + queue + "/L/0}:*" }
+func (k Keys) Pattern(queue string) string { return "lk:{" + k.cluster + "/" + queue + "/L/0/*}:*" }
 
 // ShardKeys are the names of a shard's keys.
 type ShardKeys struct {
@@ -107,7 +107,7 @@ type ShardKeys struct {
 
 // Shard are the keys of a shard.
 func (k Keys) Shard(queue string, layout, index int) ShardKeys {
-	tag := "lk:{" + k.cluster + "/" + queue + "/" + strconv.Itoa(layout) + "/" + strconv.Itoa(index) + "}:"
+	tag := "lk:{" + placed(k.cluster+"/"+queue+"/"+strconv.Itoa(layout), index) + "}:"
 	return ShardKeys{
 		Tag:  tag,
 		Jobs: tag + "jobs", Ready: tag + "ready", Due: tag + "due", Retry: tag + "retry", Blocked: tag + "blocked", Stale: tag + "stale",

@@ -18,7 +18,7 @@ func TestShared(t *testing.T) {
 		}
 	}
 	for _, key := range []string{
-		k.of("nonsense"), k.of("lease"), Keys{"b"}.Queues(), k.Shard("q", 1, 0).Jobs, "lk:{a/q/1/0}:probe",
+		k.of("nonsense"), k.of("lease"), Keys{"b"}.Queues(), k.Shard("q", 1, 0).Jobs, "lk:{a/q/1/0/TmI}:probe",
 		k.To("n/1"), k.Answer("x"), // channels
 	} {
 		if k.Shared(key) {
