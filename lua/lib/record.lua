@@ -144,13 +144,15 @@ local function pack(job)
 end
 
 -- bare is a payload as it would be without headers: two payloads are equal if these are. An
--- envelope without headers and address is there only for data that begins like one.
+-- envelope without headers and address is there only for data that begins like one. One that was
+-- cut short (damage) is equal to itself alone.
 local function bare(payload)
   local a, b, hi, lo = string.byte(payload, 1, 4)
   if a ~= 0 or b ~= 76 or not lo then return payload end
   local m = 5 + hi * 256 + lo
-  local data = m + 1
-  if string.byte(payload, m) == 0 then
+  local data, length = m + 1, string.byte(payload, m)
+  if not length or m + length > #payload then return payload end
+  if length == 0 then
     local x, y = string.byte(payload, data, data + 1)
     if x ~= 0 or y ~= 76 then return string.sub(payload, data) end
   end

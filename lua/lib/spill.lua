@@ -96,11 +96,14 @@ local function spill_take(spill, spillx, space, id, job, most, room)
   return piece
 end
 
--- spill_at gives the payload that has this key, as it is stored: it is equal to this one.
+-- spill_at gives the payload that has this key, as it is stored: it is equal to this one. Where it
+-- is not, or there is none (damage: see audit_spill.lua), this one is what is known.
 local function spill_at(spill, prefix, key, equal)
   local member = redis.call('ZRANGEBYLEX', spill, '[' .. prefix .. key, '+', 'LIMIT', 0, 1)[1]
-  if not member or string.sub(member, 1, #prefix + 20) ~= prefix .. key then return equal end -- damaged: see audit_spill.lua
-  return string.sub(member, #prefix + 21)
+  if not member or member == prefix .. key .. equal then return equal end
+  local stored = string.sub(member, #prefix + 21)
+  local same = string.sub(member, 1, #prefix + 20) == prefix .. key and bare(stored) == bare(equal)
+  return same and stored or equal
 end
 
 -- spill_put adds payloads with their keys to a crowded job, of which only the head was read. Of
@@ -116,7 +119,7 @@ local function spill_put(spill, spillx, space, id, job, some, first)
   for i = 1, some.n do
     local data, key, old = some.data[i], some.key[i], there[i]
     local was
-    if old then
+    if old and #old == 20 then
       local x, y = ranked(key), ranked(old)
       if x > y or x == y and not first then key = old end
       if key ~= old or first then
@@ -227,7 +230,7 @@ local function spill_add(spill, spillx, space, id, rec, payload, score, at, most
   local prefix = spill_prefix(space, id)
   local field = prefix .. bare(payload)
   local there = redis.call('HGET', spillx, field)
-  if there then
+  if there and #there == 20 then
     if score + 0 < ranked(there) then
       local key, was = spill_key(rank(score), spill_middle + job.next), spill_at(spill, prefix, there, payload)
       job.next = job.next + 1

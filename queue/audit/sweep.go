@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/packed"
@@ -223,7 +224,7 @@ func unreadable(id, record string) bool {
 	var job lowkiq.Job
 	var err error
 	switch {
-	case len(record) > 0 && record[0] == 'j':
+	case len(record) > 0 && strings.Contains("aejp", record[:1]):
 		_, _, err = packed.Decode(id, record, nil)
 	case len(record) > 0 && record[0] == 's':
 		_, _, err = packed.DecodeHead(record, &job)
@@ -242,6 +243,9 @@ var spillFaults = map[byte]string{
 	'2': "a payload in the spill has a score and no place",
 	'3': "a payload in the spill belongs to no record",
 }
+
+// cutEnvelope is a payload that begins as one with headers and is cut short.
+const cutEnvelope = "a payload in the spill cannot be read: the pop that takes it moves its piece aside"
 
 // spill looks at all entries, some at a time; each look is atomic.
 func (a *auditor) spill(ctx context.Context, s *queue.Shard) error {
@@ -287,6 +291,10 @@ func (a *auditor) spillPart(ctx context.Context, s *queue.Shard, names []string,
 		e, ok := packed.ParseSpill(name, placed)
 		if !ok {
 			found[""] = fmt.Sprintf("the spill has an entry that cannot be read: %.40q", name)
+			continue
+		}
+		if placed && packed.Open(e.Payload, new(lowkiq.Payload)) != nil {
+			found[e.ID] = fmt.Sprintf("%s: %.40q", cutEnvelope, e.Payload)
 			continue
 		}
 		part = append(part, e)

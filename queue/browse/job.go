@@ -194,10 +194,14 @@ func spilled(ctx context.Context, s *queue.Shard, space, id string) ([]lowkiq.Pa
 		}
 		for _, member := range members {
 			e, ok := packed.ParseSpill(member, true)
-			p := lowkiq.Payload{Score: packed.KeyScore(e.Key)}
-			if ok && packed.Open(e.Payload, &p) == nil {
-				payloads = append(payloads, p)
+			if !ok {
+				continue // damaged: check names it
 			}
+			p := lowkiq.Payload{Score: packed.KeyScore(e.Key)}
+			if packed.Open(e.Payload, &p) != nil {
+				p.Data = packed.Bytes(e.Payload) // as it is stored
+			}
+			payloads = append(payloads, p)
 		}
 		from = "(" + members[len(members)-1]
 	}

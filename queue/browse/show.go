@@ -107,13 +107,33 @@ func decodeOne(c candidate, r []any) Listed {
 
 // single completes a fresh job of one payload.
 func (job Listed) single(record string) Listed {
-	fresh, _, err := packed.Decode(job.ID, record, nil)
+	before := 10
+	if strings.HasPrefix(record, "e") {
+		before = 16
+	}
+	before = min(before, len(record))
+	stored := record[before:]
+	fresh, _, err := packed.Decode(job.ID, record[:before], nil)
+	if err == nil {
+		err = openCut(stored, job.Bytes, &fresh.Payloads[0])
+	}
 	if err != nil {
 		return job.damaged(record)
 	}
 	job.Job, job.Count = fresh, 1
-	job.Cut = len(fresh.Payloads[0].Data) < job.Bytes
+	job.Cut = len(stored) < job.Bytes
 	return job
+}
+
+// openCut reads the beginning of a payload, of which this many bytes are stored. Nothing is shown of
+// one that is cut off within its headers.
+func openCut(stored string, bytes int, p *lowkiq.Payload) error {
+	err := packed.Open(stored, p)
+	if err != nil && len(stored) < bytes {
+		p.Header, p.Data = "", nil
+		return nil
+	}
+	return err
 }
 
 // damaged marks a job whose record, which begins like this, cannot be read.
@@ -141,11 +161,8 @@ func cutPayloads(text string) (payloads []lowkiq.Payload, bytes int, err error) 
 		}
 		data := rest[:min(n, len(rest))]
 		p := lowkiq.Payload{Score: value}
-		if packed.Open(data, &p) != nil {
-			if n <= len(rest) {
-				return nil, 0, packed.ErrDamaged
-			}
-			p.Data = packed.Bytes(data) // cut off within its headers
+		if err := openCut(data, n, &p); err != nil {
+			return nil, 0, err
 		}
 		payloads = append(payloads, p)
 		bytes += len(data)
