@@ -65,7 +65,11 @@ func drainAtRandom(r *rig, seed uint64) (steps []string) {
 		case "large":
 			jobs = append(jobs, job(id, strings.Repeat("large ", 20+rnd.IntN(100)), score(1)))
 		default:
-			for k := range 2 + rnd.IntN(6) {
+			most := 6
+			if odd.part == 1 {
+				most = 30 // a flight's payloads are bounded, too
+			}
+			for k := range 2 + rnd.IntN(most) {
 				jobs = append(jobs, job(id, fmt.Sprint(strings.Repeat("one of some ", 4), k), score(float64(k))))
 			}
 		}
