@@ -79,11 +79,25 @@ func appendPayloads(dst []byte, payloads []lowkiq.Payload) []byte {
 		dst = append(dst, `,"payload":`...)
 		dst = AppendPayload(dst, payloads[i].Data)
 		if payloads[i].Header != "" {
-			dst = append(append(dst, `,"header":`...), payloads[i].Header...)
+			dst = appendHeader(dst, []byte(payloads[i].Header))
 		}
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')
+}
+
+// appendHeader appends the field header. Headers that are no object of strings are none (damage, or
+// whoever writes to Redis), as for [lowkiq.Header]: they must not end the line, nor add fields to it.
+func appendHeader(dst, header []byte) []byte {
+	l := lexer{src: header}
+	err := l.object(0, func([]byte) *fault {
+		_, err := l.str()
+		return err
+	})
+	if err != nil || l.pos < len(header) {
+		return dst
+	}
+	return appendCompact(append(dst, `,"header":`...), header, l.spaced)
 }
 
 // AppendPayload appends the JSON value that stands for a payload's bytes. It never

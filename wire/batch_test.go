@@ -32,6 +32,21 @@ func TestAppendBatch(t *testing.T) {
 	}
 }
 
+// What Redis has in the place of headers, whoever put it there, leaves a batch one line of JSON.
+func TestAppendHeader(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[lowkiq.Header]string{
+		`{"tag":"vip"}`: `,"header":{"tag":"vip"}`, "{ \"a b\" :\n\"c d\" }": `,"header":{"a b":"c d"}`, `{}`: `,"header":{}`,
+		"{}\n{": "", `{"a":1}`: "", `{"a":"b"},"ok":{}`: "", `{"a":"b"`: "", `[]`: "", `null`: "", "{\"a\":\"\xff\"}": "", "\n": "", "{\"a\":\"\n\"}": "",
+	} {
+		b := lowkiq.Batch{Jobs: []lowkiq.Job{{ID: "a", Payloads: []lowkiq.Payload{{Data: []byte("1"), Header: header}}}}}
+		line := string(AppendBatch(nil, &b))
+		if !strings.Contains(line, `"payload":1`+want+`}]`) || strings.Contains(line, "\n") || !json.Valid([]byte(line)) {
+			t.Errorf("%q: got %s, want %q beside the payload", header, line, want)
+		}
+	}
+}
+
 func TestAppendPayload(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ data, want string }{

@@ -210,20 +210,24 @@ func (d *decoder) header() (map[string]string, *fault) {
 	if d.peek() != '{' {
 		return nil, d.wrongKind(`must be an object of strings such as {"tag":"vip"}`)
 	}
-	start := d.pos
+	start, size := d.pos, 1
 	all := map[string]string{}
 	err := d.object(1, func(key []byte) *fault {
 		at := d.keyPos
 		name, ok := decode(key)
 		if _, twice := all[name]; twice || !ok {
-			return &fault{at, fmt.Sprintf("name %s is given twice, or is no text", key)}
+			return &fault{at, fmt.Sprintf("name %.80s is given twice, or is no text", key)}
 		}
 		from := d.pos
 		value, err := d.text()
 		if err != nil {
-			return &fault{max(from, err.pos), fmt.Sprintf("value of %s: %s", key, err.reason)}
+			return &fault{max(from, err.pos), fmt.Sprintf("value of %.80s: %s", key, err.reason)}
 		}
 		all[name] = value
+		// What is far too long is not read to its end: a map takes much more than the text.
+		if size += len(`"":"",`) + len(name) + len(value); size > lowkiq.MaxHeaderBytes {
+			return &fault{start, fmt.Sprintf("%v: all are more than %d bytes, at most %[2]d are allowed", lowkiq.ErrHeader, lowkiq.MaxHeaderBytes)}
+		}
 		return nil
 	})
 	if err != nil {

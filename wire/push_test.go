@@ -99,7 +99,12 @@ func TestParseJobErrors(t *testing.T) {
 		`{"id":"a","header":{"a":"1","a":"2"}}`:     `column 29: header: name "a" is given twice`,
 		`{"id":"a","header":{"a b":"1"}}`:           `column 20: header: bad header: name "a b"`,
 		`{"id":"a","header":{"a":"1"},"header":{}}`: `column 30: field "header" given twice`,
-		`{"id":"a","header":{"h":"` + strings.Repeat("v", 4096) + `"}}`: `at most 4096 are allowed`,
+		`{"id":"a","header":null}`:                  `column 20: header: must be an object of strings`,
+		`{"id":"a","header":{"a":"1","\u0061":""}}`: `name "\u0061" is given twice`,
+		`{"id":"a","header":{"\ud800":""}}`:         `name "\ud800" is given twice, or is no text`,
+		`{"id":"a","header":{"h":"\ud800"}}`:        `value of "h": half of a surrogate pair`,
+		`{"id":"a","header":{"a":"","b":"` + strings.Repeat("v", 5000) + `","a":""}}`: `all are more than 4096 bytes`,
+		`{"id":"a","header":{"h":"` + strings.Repeat("v", 4096) + `"}}`:               `at most 4096 are allowed`,
 		"\ufeff{\"id\":\"a\"}": `unexpected character '\ufeff', want a job`,
 	} {
 		got, err := ParseJob([]byte(text))
