@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/connlimit"
 	"github.com/lowkiq/lowkiq/web/auth"
 	"github.com/lowkiq/lowkiq/wire"
@@ -112,6 +113,8 @@ func accountOf(r *http.Request) *account {
 const (
 	copiesOfBody = 2
 	bytesOfJob   = 512
+	bytesOfNames = 256      // an object of a job's headers
+	bytesOfName  = 64       // a name in it, besides its text
 	bytesOfRow   = 16 << 10 // of a list: payloads and an error, both cut, as they came from Redis and as JSON
 	bytesOfOne   = 8 << 20  // a job with all that waits for it: seldom more
 )
@@ -119,6 +122,21 @@ const (
 // jobsMemory is what a push needs besides the bytes of its body.
 func jobsMemory(body []byte) int64 {
 	return int64(min(bytes.Count(body, []byte(`"id`)), wire.MaxJobs)) * bytesOfJob
+}
+
+// headersMemory is what jobs with headers take besides: their names, and the payload once more, in
+// its envelope.
+func headersMemory(jobs []lowkiq.Push) (n int64) {
+	for i := range jobs {
+		if jobs[i].Header == nil {
+			continue
+		}
+		n += int64(bytesOfNames + len(jobs[i].Payload))
+		for name, value := range jobs[i].Header {
+			n += int64(bytesOfName + len(name) + len(value))
+		}
+	}
+	return n
 }
 
 // admit passes on what the guard has let through, as far as there is room. Health and the login

@@ -160,7 +160,10 @@ func (a *api) push(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	if err != nil {
 		return nil, err
 	}
-	traced(jobs, r.Header)
+	traced(jobs, traceOf(r.Header))
+	if err := accountOf(r).take(headersMemory(jobs)); err != nil {
+		return nil, err
+	}
 	results, err := q.Push(r.Context(), jobs...)
 	if err != nil && len(results) == 0 {
 		return nil, err
@@ -171,29 +174,46 @@ func (a *api) push(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	return Pushed{pushResults(jobs, results)}, nil
 }
 
-// traceParent is W3C Trace Context's: version, trace, span, flags; of a later version there may be more.
-var traceParent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?$`)
+// traceParent is W3C Trace Context's: version, trace, span, flags; of a later version there may be
+// more. ff is no version, and zeros are no trace and no span.
+var (
+	traceParent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?$`)
+	noTrace     = regexp.MustCompile(`^(ff-|00-.{53}|..-0{32}|..-.{32}-0{16})`)
+)
 
-// traced gives jobs without headers of their own the trace of the request, if that is one.
-func traced(jobs []lowkiq.Push, request http.Header) {
-	parent := request.Get("Traceparent")
-	if !traceParent.MatchString(parent) {
-		return
+// traceOf returns the trace of a request as headers of a job, nil if it has none.
+func traceOf(request http.Header) map[string]string {
+	parents := request.Values("Traceparent")
+	if len(parents) != 1 || !traceParent.MatchString(parents[0]) || noTrace.MatchString(parents[0]) {
+		return nil
 	}
-	trace := map[string]string{"traceparent": parent}
+	trace := map[string]string{"traceparent": parents[0]}
 	if state := strings.Join(request.Values("Tracestate"), ","); state != "" && len(state) <= maxTraceState && utf8.ValidString(state) {
 		trace["tracestate"] = state
 	}
+	return trace
+}
+
+// traced gives jobs without a trace of their own that of the request, where there is room for it: a
+// job must not be refused for what its pusher did not say.
+func traced(jobs []lowkiq.Push, trace map[string]string) {
+	header, err := lowkiq.NewHeader(trace)
+	if header == "" || err != nil {
+		return
+	}
 	for i := range jobs {
-		switch own := jobs[i].Header; {
-		case own == nil:
+		own := jobs[i].Header
+		if own["traceparent"] != "" || own["tracestate"] != "" || len(jobs[i].Payload)+lowkiq.MaxHeaderBytes > lowkiq.MaxPayloadBytes {
+			continue
+		}
+		if len(own) == 0 {
 			jobs[i].Header = trace
-		case own["traceparent"] == "":
-			both := maps.Clone(trace)
-			maps.Copy(both, own)
-			if _, err := lowkiq.NewHeader(both); err == nil { // else there is no room for the trace
-				jobs[i].Header = both
-			}
+			continue
+		}
+		both := maps.Clone(trace)
+		maps.Copy(both, own)
+		if _, err := lowkiq.NewHeader(both); err == nil {
+			jobs[i].Header = both
 		}
 	}
 }

@@ -5,10 +5,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/wire"
 )
 
 // Bodies in memory are bounded in total: who comes when it is used up is told to try again, and
@@ -91,6 +95,45 @@ func TestRequestMemory(t *testing.T) {
 			t.Fatal("got 503 after the first body was gone")
 		}
 	}
+}
+
+// Headers take memory that a body does not show: small objects, and the trace that each job gets.
+func TestHeadersMemory(t *testing.T) { // alone: it looks at all memory
+	for name, c := range map[string]struct {
+		body string
+		jobs int
+	}{
+		"an object each": {`{"id":"a","header":{"a":""}}`, 20_000},
+		"traced":         {`{"id":"a"}`, 20_000},
+		"many names":     {`{"id":"a","header":{` + manyNames(400) + `}}`, 200},
+		"long":           {`{"id":"a","header":{"a":"` + strings.Repeat("v", 4000) + `"}}`, 1000},
+	} {
+		body := []byte(strings.Repeat(c.body+"\n", c.jobs))
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		jobs, err := wire.ParseJobs(body)
+		must(t, err)
+		traced(jobs, map[string]string{"traceparent": strings.Repeat("v", 55), "tracestate": strings.Repeat("v", 500)})
+		stored := envelope.All(jobs)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		took, counted := int64(after.HeapAlloc)-int64(before.HeapAlloc), copiesOfBody*int64(len(body))+jobsMemory(body)+headersMemory(jobs)
+		if took > counted {
+			t.Errorf("%s: %d jobs take %d bytes, %d are counted", name, len(stored), took, counted)
+		}
+		t.Logf("%s: %.2f of what is counted", name, float64(took)/float64(counted))
+		runtime.KeepAlive(jobs)
+		runtime.KeepAlive(stored)
+	}
+}
+
+func manyNames(n int) string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf(`"%03d":""`, i)
+	}
+	return strings.Join(names, ",")
 }
 
 // A request that needs all of the memory has it alone; what it held is free afterwards.

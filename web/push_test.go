@@ -61,6 +61,14 @@ func TestPushWithHeaders(t *testing.T) {
 		"own and traced":  {`{"id":"own and traced","header":{"tag":"vip"}}`, trace, `"header":{"tag":"vip","traceparent":"` + trace + `","tracestate":"a=1,b=2"}`},
 		"own trace":       {`{"id":"own trace","header":{"traceparent":"mine"}}`, trace, `"header":{"traceparent":"mine"}`},
 		"no trace at all": {`{"id":"no trace at all"}`, "00-nonsense", `"payload":""}]`},
+		"own state":       {`{"id":"own state","header":{"tracestate":"mine"}}`, trace, `"header":{"tracestate":"mine"}`},
+		"empty":           {`{"id":"empty","header":{}}`, trace, `"header":{"traceparent":`},
+		"null trace":      {`{"id":"null trace"}`, "00-00000000000000000000000000000000-00f067aa0ba902b7-01", `"payload":""}]`},
+		"null span":       {`{"id":"null span"}`, "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", `"payload":""}]`},
+		"no version":      {`{"id":"no version"}`, "ff" + trace[2:], `"payload":""}]`},
+		"more of 00":      {`{"id":"more of 00"}`, trace + "-more", `"payload":""}]`},
+		"later version":   {`{"id":"later version"}`, "01" + trace[2:] + "-more", `"header":{"traceparent":"01-4b`},
+		"no room":         {`{"id":"no room","header":{"h":"` + strings.Repeat("v", 4000) + `"}}`, trace, `vvv"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect(t, w.do("POST", ordersPath+"jobs", c.job, "Traceparent", c.parent, "Tracestate", "a=1,b=2"), 200, `"ok":true`)
@@ -69,6 +77,10 @@ func TestPushWithHeaders(t *testing.T) {
 		})
 	}
 	expect(t, w.do("POST", ordersPath+"jobs", `{"id":"x","header":{"a b":""}}`), 400, `"field":"header"`, "a b")
+
+	// What fits without a trace is not refused for one.
+	full := strings.Repeat("x", lowkiq.MaxPayloadBytes-len(`""`))
+	expect(t, w.do("POST", ordersPath+"jobs", `{"id":"full","payload":"`+full+`"}`, "Traceparent", trace), 200, `"ok":true`)
 }
 
 func TestPushInBulk(t *testing.T) {
