@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
@@ -161,7 +163,7 @@ func measureHandler(b *testing.B, window time.Duration, jobs, concurrency int, r
 		b.Fatal(err) // the first seconds start children, connections and timers
 	}
 	count, cpu, redis, begun := handled.Load(), mustCPU(b), mustUsage(b, on), time.Now()
-	allocs := mallocs()
+	allocs, switches := mallocs(), mustSwitches(b)
 	b.StartTimer()
 	if err := w.await(ctx, nil, window); err == nil || !strings.HasPrefix(err.Error(), "after") {
 		b.Fatal(err)
@@ -174,7 +176,10 @@ func measureHandler(b *testing.B, window time.Duration, jobs, concurrency int, r
 	}
 	b.ReportMetric(float64(done)/took.Seconds(), "jobs/s")
 	b.ReportMetric(100*(mustCPU(b)-cpu).Seconds()/took.Seconds(), "node-cpu-%")
-	b.ReportMetric(100*(mustUsage(b, on).CPU-redis.CPU).Seconds()/took.Seconds(), "redis-cpu-%")
+	b.ReportMetric(float64(mustSwitches(b)-switches)/took.Seconds(), "switches/s")
+	used := mustUsage(b, on)
+	b.ReportMetric(100*(used.CPU-redis.CPU).Seconds()/took.Seconds(), "redis-cpu-%")
+	b.ReportMetric(float64(used.Scripts-redis.Scripts)/took.Seconds(), "scripts/s")
 	b.ReportMetric(float64(mallocs()-allocs)/float64(done), "allocs/job")
 }
 
@@ -185,6 +190,16 @@ func mustCPU(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return cpu
+}
+
+// mustSwitches is how often threads of this process have gone to sleep: a wake-up each.
+func mustSwitches(b *testing.B) int64 {
+	b.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return int64(u.Nvcsw)
 }
 
 func mustUsage(b *testing.B, on *Server) Usage {

@@ -15,10 +15,11 @@ type gathered[T comparable] struct {
 	send func([]T)   // one request; it answers the callers
 
 	mu      sync.Mutex
-	waiting []T  // guarded by mu
-	active  int  // requests under way; guarded by mu
-	soon    bool // a request will begin for one that follows; guarded by mu
-	turns   int  // requests that were begun or have ended; guarded by mu
+	waiting []T         // guarded by mu
+	active  int         // requests under way; guarded by mu
+	soon    bool        // a request will begin for one that follows, by later; guarded by mu
+	later   *time.Timer // guarded by mu
+	turns   int         // requests that were begun or have ended; guarded by mu
 }
 
 // join says whether one begins a request at once, by run; if not, it waits for the next one.
@@ -35,27 +36,36 @@ func (g *gathered[T]) join(one T) bool {
 }
 
 // follow has one go with the next request. If none is under way, one begins after a while, which
-// others may join.
-func (g *gathered[T]) follow(one T, while time.Duration) {
+// others may join: at once when so many are there, if that is not 0.
+func (g *gathered[T]) follow(one T, while time.Duration, company int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = append(g.waiting, one)
-	if g.active > 0 || g.soon {
-		return
+	switch {
+	case company > 0 && len(g.waiting) >= company && g.active < g.most:
+		if g.soon {
+			g.soon = !g.later.Stop()
+		}
+		g.active++
+		go g.run()
+	case g.active == 0 && !g.soon:
+		g.soon = true
+		g.later = time.AfterFunc(while, g.begin)
 	}
-	g.soon = true
-	time.AfterFunc(while, func() {
-		g.mu.Lock()
-		g.soon = false
-		begins := g.active == 0 && len(g.waiting) > 0
-		if begins {
-			g.active++
-		}
-		g.mu.Unlock()
-		if begins {
-			g.run()
-		}
-	})
+}
+
+// begin begins a request for those that follow, if none is under way.
+func (g *gathered[T]) begin() {
+	g.mu.Lock()
+	g.soon = false
+	begins := g.active == 0 && len(g.waiting) > 0
+	if begins {
+		g.active++
+	}
+	g.mu.Unlock()
+	if begins {
+		g.run()
+	}
 }
 
 // withdraw takes one back if it is in no request yet.

@@ -19,7 +19,10 @@ type PopRequest struct {
 	IDs        int    // most jobs, 1 to 1,000
 	Bytes      int    // most bytes of payloads; one job may exceed it
 	MaxCrashes int    // crashes after which an id in quarantine is buried; 0 = never
-	Slot       bool   // the node's quarantine slot is held: an id that crashed before may come
+	// Company is how many pops of this client are asked for at this moment, this one included: they
+	// wait for each other, and share a request. 0 or 1: it waits for none.
+	Company int
+	Slot    bool // the node's quarantine slot is held: an id that crashed before may come
 }
 
 // Quarantine is what a pop says of ids in quarantine.
@@ -106,16 +109,17 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	return popped, nil
 }
 
-// ask sends a pop, with those of other shards if it is small: after one that left nothing ready.
+// ask sends a pop, with those of other shards if it is small, after one that left nothing ready, or
+// if it has company.
 func (c *Claim) ask(ctx context.Context, req PopRequest, args []any) (any, error) {
 	g, script := c.registry, c.registry.db.Scripts.Pop
-	if c.unasked > 0 || c.deep || req.Bytes < shareBytes {
+	if c.unasked > 0 || c.deep && req.Company < 2 || req.Bytes < shareBytes {
 		c.unasked = max(0, c.unasked-1)
 		return run(ctx, g.db, script, c.pop, args...)
 	}
 	reply, served, err := g.sharing.ask(&part{
 		Call: redisdb.Call{Script: script, Keys: c.pop, Args: args},
-		ctx:  ctx, shard: c.Shard, pops: true, acks: len(req.Acks) + ackCount(req.Acks),
+		ctx:  ctx, shard: c.Shard, pops: true, company: req.Company, ids: req.IDs, acks: len(req.Acks) + ackCount(req.Acks),
 	})
 	if !served {
 		c.unasked = g.sharing.unasked

@@ -13,7 +13,7 @@ import (
 // to start its script than to pop them. So pops and acks that are asked for while others are under
 // way share a script (lua/pop_each.lua); in a Redis Cluster, where a script sees one shard, they
 // share a pipeline. A pop that comes alone goes alone, at once. Acks are in no hurry: they go with the
-// next pop, or wait a moment for other acks.
+// next pop, or wait a moment for other acks. Pops that are said to come together wait for each other.
 const (
 	maxShared   = 2                      // shared requests under way at once, of one Redis server
 	shareRoom   = 64 * 8                 // of one of them: 64 shards, or fewer with many acks
@@ -46,15 +46,23 @@ func newSharing(g *Registry) *sharing {
 // part is what is asked of one shard: by itself, or in the shared script.
 type part struct {
 	redisdb.Call
-	ctx   context.Context
-	shard *Shard
-	pops  bool // else it is acks alone
-	acks  int
-	done  chan struct{} // closed when Reply and Err are there, or left
-	left  bool          // the shared script has left it: it is to be asked by itself
+	ctx     context.Context
+	shard   *Shard
+	pops    bool // else it is acks alone
+	company int  // so many pops come at this moment; see PopRequest
+	ids     int  // asked for
+	acks    int
+	done    chan struct{} // closed when Reply and Err are there, or left
+	left    bool          // the shared script has left it: it is to be asked by itself
 }
 
-func (p *part) size() int { return 8 + p.acks }
+// size of a pop that has company counts its ids as well: they are there, and are to be served.
+func (p *part) size() int {
+	if p.company > 1 {
+		return max(8+p.acks, 1+p.ids)
+	}
+	return 8 + p.acks
+}
 
 // ask sends p, with others that come meanwhile. The shard is asked by itself where the shared script
 // could not serve it: then served is false.
@@ -65,8 +73,8 @@ func (s *sharing) ask(p *part) (reply any, served bool, err error) {
 		return reply, true, err
 	}
 	p.done = make(chan struct{})
-	if !p.pops {
-		calls.follow(p, company)
+	if !p.pops || p.company > 1 {
+		calls.follow(p, company, p.company)
 	} else if calls.join(p) {
 		defer calls.leave()
 		if group := calls.take(p); len(group) >= s.least {

@@ -336,3 +336,54 @@ func TestLostSharedPop(t *testing.T) {
 		})
 	}
 }
+
+// Pops that come together share a request, also those of shards with more to do, and wait for each
+// other. If some do not come the others go on after a moment.
+func TestPopsInCompany(t *testing.T) {
+	t.Parallel()
+	const shards = 20
+	for _, missing := range []int{0, 5} {
+		m := newMany(t, (&backend{url: redistest.Start(t).URL()}).open(t), shards)
+		m.fill(6, 0, 1)
+		for round := range 3 {
+			before := m.calls()["evalsha"]
+			var all sync.WaitGroup
+			for i, claim := range m.claims[missing:] {
+				all.Go(func() {
+					p, err := claim.Pop(m.ctx, PopRequest{IDs: 2, Bytes: 1 << 20, MaxCrashes: 3, Company: shards})
+					if err != nil || len(p.Jobs) != 2 || p.Ready != 4-2*round {
+						t.Errorf("shard %d: got %+v and %v, want 2 jobs, and %d more", i, p, err, 4-2*round)
+					}
+				})
+			}
+			all.Wait()
+			// Who comes late on a busy machine goes with the next.
+			if n := m.calls()["evalsha"] - before; n > 4 {
+				t.Errorf("%d of %d pops came: got %d scripts, want few", shards-missing, shards, n)
+			}
+		}
+	}
+}
+
+// More pops in company than one request serves are more requests: none is left to a script of its
+// own.
+func TestMuchCompany(t *testing.T) {
+	t.Parallel()
+	const shards, each = 60, 20
+	m := newMany(t, (&backend{url: redistest.Start(t).URL()}).open(t), shards)
+	m.fill(each, 0, 1)
+	before := m.calls()["evalsha"]
+	var all sync.WaitGroup
+	for i, claim := range m.claims {
+		all.Go(func() {
+			p, err := claim.Pop(m.ctx, PopRequest{IDs: each, Bytes: 1 << 20, MaxCrashes: 3, Company: shards})
+			if err != nil || len(p.Jobs) != each {
+				t.Errorf("shard %d: got %d jobs and %v, want %d", i, len(p.Jobs), err, each)
+			}
+		})
+	}
+	all.Wait()
+	if n := m.calls()["evalsha"] - before; n > 8 {
+		t.Errorf("%d shards, %d ids each: got %d scripts, want 3, and few more", shards, each, n)
+	}
+}

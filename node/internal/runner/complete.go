@@ -21,6 +21,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 		r.queue.Metrics.Wait.Observe(now.Sub(jobs[i].PerformAt))
 	}
 	answer, cause := r.caller.call(r.work, batch, t)
+	t.called = true
 	batch.Jobs = jobs
 	if answer == errNoLease { // for good: its jobs go back with the release
 		r.unstart(batch)

@@ -15,8 +15,19 @@ const popBytes = 1 << 20
 func (r *Runner) fetch(t *turn) (again bool) {
 	s := &r.state
 	s.change(popBegins)
+	company := 0
+	if t.called && s.pace.slow() {
+		r.mu.Unlock()
+		t.give()
+		company = r.process.company.gather()
+		r.mu.Lock()
+		if s.stops() || r.work.Err() != nil {
+			return s.change(popEnds)
+		}
+	}
 	req := queue.PopRequest{
 		IDs: s.pace.ids(&r.queue.Rules, s.able()), Bytes: popBytes, MaxCrashes: max(0, r.queue.MaxCrashes), Slot: s.quarantine.has,
+		Company: company,
 	}
 	r.mu.Unlock()
 	t.give()

@@ -76,6 +76,7 @@ type history struct {
 	paused atomic.Bool
 	rules  Rules
 	scarce bool
+	slow   bool // most calls take long
 	lazy   bool // some answers are late even without faults
 
 	mu     sync.Mutex
@@ -83,7 +84,7 @@ type history struct {
 }
 
 func newHistory(run *historytest.History) *history {
-	h := &history{History: run, faulty: []int{0, 5, 20, 50}[run.IntN(4)], scarce: run.IntN(2) == 0, pushed: map[string]int{}}
+	h := &history{History: run, faulty: []int{0, 5, 20, 50}[run.IntN(4)], scarce: run.IntN(2) == 0, slow: run.IntN(5) == 0, pushed: map[string]int{}}
 	h.judge = &judge{h: h, of: map[call]fate{}, busy: map[string]call{}, last: map[string]int{}}
 	for i := range 1 + h.IntN(2) {
 		h.shards = append(h.shards, &shard{
@@ -475,6 +476,9 @@ func (p *process) handle(ctx context.Context, b *lowkiq.Batch) (answer error) {
 	broken := false
 	defer func() { h.judge.leave(b, jobs, answer, broken) }()
 	took := time.Duration(0)
+	if h.slow {
+		took = 2 * longWait
+	}
 	if h.IntN(2) == 0 {
 		took = h.Below(40 * time.Millisecond)
 		if h.IntN(6) == 0 { // what waits behind it goes back

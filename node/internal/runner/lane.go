@@ -17,13 +17,14 @@ type Reserve func(ctx context.Context) (with func(context.Context) context.Conte
 // waits holds what others could use: first a call of the queue's concurrency, then a process of the
 // handler, then a slot of the node. So a queue whose processes are all busy takes no slot.
 type turn struct {
-	queue *Queue
-	slots *Slots
-	call  bool // one of the queue's calls
-	slot  bool // one of the node's slots
-	with  func(context.Context) context.Context
-	leave func() // gives back what was reserved; nil: nothing is
-	waits bool   // the lane waits for what it lacks; guarded by the runner's mu
+	queue  *Queue
+	slots  *Slots
+	call   bool // one of the queue's calls
+	slot   bool // one of the node's slots
+	with   func(context.Context) context.Context
+	leave  func() // gives back what was reserved; nil: nothing is
+	called bool   // the lane has called a handler: it was not woken for what it pops next
+	waits  bool   // the lane waits for what it lacks; guarded by the runner's mu
 
 	clock stamps // of the lane's calls
 

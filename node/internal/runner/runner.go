@@ -32,6 +32,7 @@
 //	quarantine           the flight of such an id, and the node's slot             quarantine
 //	alarm, polls, pace   when the next job is due, when to poll, how much to pop   timers
 //	patience             when to look whether jobs wait behind slow calls          timers
+//	company              lanes that pop together after slow calls                  company
 //	caller               handler calls: panics, timeouts, calls that run on        watchdog
 //	turn, Slots          what a lane needs for a call, and who is next for it      lane, slots
 //	verdict              what a handler's answer means for each job                verdict
@@ -112,6 +113,7 @@ type Process struct {
 	Lanes      *sync.WaitGroup // lanes of all runners
 	Slots      *Slots          // handler calls of the node at once
 	Quarantine *QuarantineSlot
+	company    company // of pops after slow calls
 
 	Now          func() time.Duration          // a clock that never jumps and counts suspend
 	RedisTime    func(time.Duration) time.Time // Redis's clock at a time of Now, estimated

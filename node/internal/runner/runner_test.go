@@ -120,7 +120,7 @@ func TestPopSize(t *testing.T) {
 		{"batch beyond prefetch", 200, 1, 100, time.Nanosecond, 200},
 		{"never beyond a script's bound", 1000, 8, 1000, 0, 1000},
 	} {
-		p := pace{c.perJob}
+		p := pace{perJob: c.perJob}
 		if got := p.ids(&Rules{BatchSize: c.batch, Prefetch: c.prefetch}, c.lanes); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}

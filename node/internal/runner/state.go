@@ -285,7 +285,8 @@ func (s *state) wanted(again bool) int {
 	return min(s.queue.ShardConcurrency-len(s.turns), n-1)
 }
 
-// able is how many lanes can take part in what is popped now: not those in a call for long.
+// able is how many lanes can take part in what is popped now: not those in a call for long, unless
+// it is about to end.
 func (s *state) able() int {
 	n := s.queue.ShardConcurrency
 	if len(s.turns) == 1 {
@@ -293,7 +294,8 @@ func (s *state) able() int {
 	}
 	now := s.alarm.now()
 	for _, t := range s.turns {
-		if began := time.Duration(t.began.Load()); began != 0 && now-began >= longWait {
+		began := time.Duration(t.began.Load())
+		if runs := now - began; began != 0 && runs >= longWait && !s.pace.endsSoon(runs) {
 			n--
 		}
 	}

@@ -101,20 +101,35 @@ func (s *stamps) at(t time.Time, clock func() time.Duration) time.Duration {
 	return s.was + since
 }
 
-// pace is how fast a shard's handlers are.
-type pace struct{ perJob time.Duration } // running mean; 0 = unknown
+// pace is how fast a shard's handlers are: running means, 0 = unknown.
+type pace struct{ perJob, perCall time.Duration }
 
 // popAhead: a pop takes what the shard finishes in about this time.
 const popAhead = 50 * time.Millisecond
 
 // took counts a handler call in.
 func (p *pace) took(d time.Duration, jobs int) {
-	sample := max(d/time.Duration(jobs), time.Nanosecond)
-	if p.perJob == 0 {
-		p.perJob = sample
+	mean(&p.perJob, d/time.Duration(jobs))
+	mean(&p.perCall, d)
+}
+
+func mean(of *time.Duration, sample time.Duration) {
+	sample = max(sample, time.Nanosecond)
+	if *of == 0 {
+		*of = sample
 		return
 	}
-	p.perJob += (sample - p.perJob) / 4
+	*of += (sample - *of) / 4
+}
+
+// slow reports whether calls take so long that a pop may wait for company.
+func (p *pace) slow() bool { return p.perCall >= 100*companyWait }
+
+// endsSoon reports whether a call that has run for so long is about to end, if it takes as long as
+// others did. One that should have ended may take long.
+func (p *pace) endsSoon(runs time.Duration) bool {
+	left := p.perCall - runs
+	return -popAhead/10 < left && left < popAhead/2
 }
 
 // ids is how many to pop: what so many lanes finish in popAhead, a batch for each at least, prefetch
