@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,7 +42,7 @@ type pushCommand struct {
 	Score     *float64 `group:"A single job:" placeholder:"X" help:"Its score: the payloads of an id are handled lowest score first."`
 	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time it may run: from now, as in 10s or 2h, RFC 3339, or unix seconds. An id that waits already keeps its due time."`
 
-	Header map[string]string `group:"A single job:" mapsep:"none" placeholder:"NAME=VALUE" help:"A header of it, as in --header tag=vip; may come again. Handlers get it beside the payload."`
+	Header []string `group:"A single job:" sep:"none" placeholder:"NAME=VALUE" help:"A header of it, as in --header tag=vip; may come again. Handlers get it beside the payload."`
 }
 
 // Run pushes to Redis directly, which needs no node (I7), or through the node that is named.
@@ -131,7 +132,24 @@ func (c *pushCommand) check() error {
 	case c.Shards != nil && (*c.Shards < 1 || *c.Shards > lowkiq.MaxShards):
 		return fail(exitUsage, "--shards is %d, want 1 to %d", *c.Shards, lowkiq.MaxShards)
 	}
-	return nil
+	_, err := c.header()
+	return err
+}
+
+// header reads what --header says.
+func (c *pushCommand) header() (map[string]string, error) {
+	all := map[string]string{}
+	for _, one := range c.Header {
+		name, value, ok := strings.Cut(one, "=")
+		if _, twice := all[name]; !ok || twice {
+			return nil, fail(exitUsage, "--header is %q, want a name, = and a value, and each name once", one)
+		}
+		all[name] = value
+	}
+	if _, err := lowkiq.NewHeader(all); err != nil {
+		return nil, fail(exitUsage, "--header: %w", err)
+	}
+	return all, nil
 }
 
 // queue finds the queue in the registry, or registers it with a shard count known here.
@@ -267,13 +285,17 @@ func dueTime(text string, now time.Time) (float64, error) {
 
 // line is the single job as the stream would have it.
 func (c *pushCommand) line() (feed.Input, error) {
+	header, err := c.header()
+	if err != nil {
+		return feed.Input{}, err
+	}
 	job := struct {
 		ID        string            `json:"id"`
 		Payload   json.RawMessage   `json:"payload,omitempty"`
 		Score     *float64          `json:"score,omitempty"`
 		PerformIn *float64          `json:"perform_in,omitempty"`
 		Header    map[string]string `json:"header,omitempty"`
-	}{ID: c.ID, Score: c.Score, Header: c.Header}
+	}{ID: c.ID, Score: c.Score, Header: header}
 	if c.PerformIn != "" {
 		at, err := dueTime(c.PerformIn, time.Now())
 		if err != nil {
