@@ -37,6 +37,9 @@ type Config struct {
 	// after 10 s without work: 30 s later a shard is looked at about once in half a minute.
 	settle, watch time.Duration
 	samples       int // of the time from push to start, per round
+
+	lanes int           // shard_concurrency of drains; 0: a node's default
+	takes time.Duration // a handler call of drains
 }
 
 // Values of Config.Only.

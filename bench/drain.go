@@ -69,8 +69,11 @@ func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
 	var first sync.Once
 	var begun time.Time
 	done := make(chan struct{})
-	w, err := b.work(ctx, node.QueueConfig{Shards: b.cfg.Shards, BatchSize: batch}, func(batch *lowkiq.Batch) error {
+	w, err := b.work(ctx, node.QueueConfig{Shards: b.cfg.Shards, BatchSize: batch, ShardConcurrency: b.cfg.lanes}, func(batch *lowkiq.Batch) error {
 		first.Do(func() { begun = time.Now() })
+		if b.cfg.takes > 0 {
+			time.Sleep(b.cfg.takes)
+		}
 		if left.Add(-int64(len(batch.Jobs))) == 0 {
 			close(done)
 		}

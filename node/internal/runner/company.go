@@ -22,28 +22,49 @@ type company struct {
 // departure is when those that wait go on.
 type departure struct {
 	begins chan struct{}
-	lanes  int // guarded by the company's mu until begins is closed
+	timer  *time.Timer // begins it
+	lanes  int         // guarded by the company's mu until begins is closed
 }
 
-// companyWait is how long the first lane waits. A call is slow if this is at most a hundredth of it.
-const companyWait = 500 * time.Microsecond
+const (
+	// companyWait is how long the first lane waits. A call is slow if this is at most a hundredth of
+	// it.
+	companyWait = 500 * time.Microsecond
+	// companyMost is how many go on together: what is done for more takes longer than it saves.
+	companyMost = 16
+)
 
 // gather waits for others, and says how many go on at this moment.
 func (c *company) gather() (lanes int) {
-	c.mu.Lock()
-	mine := c.next
-	if mine == nil {
-		mine = &departure{begins: make(chan struct{})}
-		c.next = mine
-		time.AfterFunc(companyWait, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.next = nil
-			close(mine.begins)
-		})
-	}
-	mine.lanes++
-	c.mu.Unlock()
+	mine := c.join()
 	<-mine.begins
 	return mine.lanes
+}
+
+func (c *company) join() *departure {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next == nil {
+		d := &departure{begins: make(chan struct{})}
+		d.timer = time.AfterFunc(companyWait, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.begin(d)
+		})
+		c.next = d
+	}
+	mine := c.next
+	if mine.lanes++; mine.lanes == companyMost {
+		mine.timer.Stop()
+		c.begin(mine)
+	}
+	return mine
+}
+
+// begin lets a departure begin, once. mu is held.
+func (c *company) begin(d *departure) {
+	if c.next == d {
+		c.next = nil
+		close(d.begins)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +37,7 @@ func (p *process) list(s *shard) *listed {
 }
 
 // TestGather: lanes that come within companyWait of the first one go on together, and know how many
-// they are.
+// they are. No more than companyMost do.
 func TestGather(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,6 +57,22 @@ func TestGather(t *testing.T) {
 			})
 		}
 		all.Wait()
+		begun = time.Now()
+		var together, alone atomic.Int64
+		for range companyMost + 1 {
+			all.Go(func() {
+				switch n, took := c.gather(), time.Since(begun); {
+				case n == companyMost && took == 0:
+					together.Add(1)
+				case n == 1 && took == companyWait:
+					alone.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if together.Load() != companyMost || alone.Load() != 1 {
+			t.Errorf("%d go at once, and %d later alone, want %d and 1", together.Load(), alone.Load(), companyMost)
+		}
 	})
 }
 

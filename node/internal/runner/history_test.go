@@ -135,8 +135,11 @@ func (h *history) run() {
 	p.lookAtAll()
 	// From here on no poll finds what a wake-up, an alarm or a flight's end misses.
 	push := func(s *shard, id string) {
-		p.hear(s, s.push(id, h.pushed[id]))
+		h.mu.Lock() // the producer may still be at work
+		n := h.pushed[id]
 		h.pushed[id]++
+		h.mu.Unlock()
+		p.hear(s, s.push(id, n))
 	}
 	for n := range 10 { // wake-ups that meet a pop
 		push(h.shards[0], fmt.Sprint("last", n%3))
