@@ -49,7 +49,7 @@ func onServer(b *testing.B, cfg Config, measure func(context.Context, *bench) er
 	}
 	defer on.close()
 	cfg = cfg.withDefaults()
-	return measure(b.Context(), &bench{cfg: cfg, on: on, jobs: makeJobs(cfg.Jobs)})
+	return measure(b.Context(), &bench{cfg: cfg, on: on, got: samples{}, others: samples{}})
 }
 
 func measureDrain(b *testing.B, cfg Config, batch int, name string, note func(string, float64)) error {
