@@ -19,8 +19,8 @@ const tick = time.Millisecond
 
 // openLoop pushes for d. Jobs arrive at fixed times, whatever the answers do: each has a goroutine
 // of its own, and is timed from when it was due. It returns how late each push began.
-func (s *Stream) openLoop(ctx context.Context, load Load, d time.Duration) (late []time.Duration, err error) {
-	late = make([]time.Duration, arrived(load.PerSecond, int(d/tick)))
+func (s *Stream) openLoop(ctx context.Context, load Load, d time.Duration) (_ []time.Duration, err error) {
+	late := make([]time.Duration, arrived(load.PerSecond, int(d/tick)))
 	group, ctx := errgroup.WithContext(ctx)
 	defer func() {
 		if failed := group.Wait(); failed != nil {
