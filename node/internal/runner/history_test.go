@@ -84,7 +84,7 @@ type history struct {
 }
 
 func newHistory(run *historytest.History) *history {
-	h := &history{History: run, faulty: []int{0, 5, 20, 50}[run.IntN(4)], scarce: run.IntN(2) == 0, slow: run.IntN(5) == 0, pushed: map[string]int{}}
+	h := &history{History: run, faulty: []int{0, 5, 20, 50}[run.IntN(4)], scarce: run.IntN(2) == 0, slow: run.Seed%8 == 7, pushed: map[string]int{}}
 	h.judge = &judge{h: h, of: map[call]fate{}, busy: map[string]call{}, last: map[string]int{}}
 	for i := range 1 + h.IntN(2) {
 		h.shards = append(h.shards, &shard{
