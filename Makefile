@@ -16,7 +16,7 @@ build: ## build bin/lowkiq-node
 
 # The nested modules read files of this one, which go test does not look at when it reuses a result.
 # The timeout is per package, for two cores that all packages share with their Redis servers. Clusters whose
-# leases last seconds are tested after the others, two packages at a time.
+# leases last seconds are tested after the others, one package at a time: two cores have enough of that.
 CLUSTERS := ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo ./e2e
 test: redis chromium cgo ## run all tests with the race detector; needs redis-server >= 6.2 and Chromium, installs them as root with apt-get
 	@set -e; for module in $(MODULES); do \
@@ -24,7 +24,7 @@ test: redis chromium cgo ## run all tests with the race detector; needs redis-se
 		[ "$$module" = . ] || fresh=-count=1; \
 		(cd $$module && CGO_ENABLED=1 $(GO) test -race $$fresh -timeout 40m $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')); \
 	done
-	@CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 30m $(CLUSTERS)
+	@CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 30m $(CLUSTERS)
 	@$(MAKE) --no-print-directory compose
 
 test-all: export LOWKIQ_TEST_ALL = 1
