@@ -2,18 +2,6 @@ package lowkiq
 
 import "context"
 
-// Batch is what one handler call receives: up to batch_size jobs of one shard.
-type Batch struct {
-	Shard Shard
-	// Fence is the fencing token of the shard's claim. It only grows. A handler that writes to its
-	// own store can send it along, so that the store can refuse a writer whose shard has been taken
-	// over (I1).
-	Fence int64
-	// Flight is the number of the pop that delivered the jobs, counted per claim.
-	Flight int64
-	Jobs   []Job
-}
-
 // Handler does the work. It is called for one batch of a shard at a time, unless the queue allows
 // more batches of different ids at once; never for one id twice at once (I1).
 //

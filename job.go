@@ -46,6 +46,9 @@ type Push struct {
 	PerformAt time.Time
 	// Header is what the payload says beside its data; see [Header] and [NewHeader].
 	Header map[string]string
+	// ReplyTo is the address to which the payload's end is told. Calls set it (queue.Client.Call), on
+	// the way in after all middlewares; "" else. Payloads are equal only if it is the same.
+	ReplyTo string
 }
 
 // Job is an id with the payloads that wait for it.
@@ -55,6 +58,10 @@ type Job struct {
 	PerformAt  time.Time // when it became, or becomes, due
 	RetryCount int       // failures in a row, less one: -1 for a job that never failed, or was made fresh again
 	Error      string    // what the last failure said, for people; it stays until an attempt succeeds
+	Callers    int       // calls that wait for the end of these payloads: a result (see [Answer]) is for them
+	// State is what an earlier answer for the id left, if the queue's rules keep states; nil if
+	// there is none. See [Answer.State].
+	State []byte
 }
 
 // Payload is one pushed value of a job.

@@ -1,6 +1,7 @@
 -- delete: forget what waits for these ids; a flight goes on.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys reply
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready, scheduled,
 --       retry, blocked, failed  then ids (at most 1,000)
 -- Returns {the number of ids of which something was deleted, of how many this call was, '1' if it began with one more
@@ -8,6 +9,7 @@
 --#include record
 --#include spill
 --#include waiting
+--#include tell
 --#include measure
 local count, looked = 0, 0
 for i = 3, #ARGV do
@@ -21,11 +23,13 @@ for i = 3, #ARGV do
     if string.byte(record, 1) == 115 then
       local piece = spill_take(KEY.spill, KEY.spillx, 'w', id, job)
       weigh(piece.n, piece.bytes)
+      tell(piece.data, 'deleted')
       if job.n > 0 then
         if sound then redis.call('HSET', busy and KEY.parked or KEY.jobs, id, head('s', job)) end
         return {count, looked, 1}
       end
     end
+    if sound then tell(job.data, 'deleted') end
     remove(id, busy)
   end
   looked = looked + 1

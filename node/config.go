@@ -106,6 +106,9 @@ type QueueConfig struct {
 	// negative = never. One crash proves nothing: jobs of several shards may have been at work.
 	MaxCrashes int
 	Exhausted  queue.Policy // default queue.Skip
+	// State lets handlers keep a state per id (lowkiq.Answer.State), for so long after it was last
+	// written. 0: none; negative: for ever.
+	State time.Duration
 	// RetryIn is the delay before attempt number count+1. Default: Lowkiq's
 	// count^4 + 15 + rand(30) * (count+1) seconds.
 	RetryIn func(count int) time.Duration

@@ -56,6 +56,7 @@ type Client struct {
 	db  *redisdb.DB
 
 	registry *Registry
+	replies  *replies // to its calls
 }
 
 // Open validates cfg and builds a client. It does not connect; [Client.Check] does.
@@ -74,7 +75,9 @@ func Open(cfg Config) (*Client, error) {
 func newClient(cfg Config, db *redisdb.DB) *Client {
 	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}}
 	g.sharing = newSharing(g)
-	return &Client{cfg: cfg, db: db, registry: g}
+	c := &Client{cfg: cfg, db: db, registry: g}
+	c.replies = newReplies(c)
+	return c
 }
 
 // Registry is what producers and nodes agree on about queues.
@@ -90,7 +93,10 @@ func (c *Client) Leases() *lease.Index { return lease.In(c.db) }
 func (c *Client) Time(ctx context.Context) (time.Time, error) { return c.db.Time(ctx) }
 
 // Close gives the connections back. It may be called twice.
-func (c *Client) Close() error { return c.db.Close() }
+func (c *Client) Close() error {
+	c.replies.close()
+	return c.db.Close()
+}
 
 // Cluster is the name of the cluster whose keys the client uses.
 func (c *Client) Cluster() string { return c.cfg.Cluster }

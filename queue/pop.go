@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type PopRequest struct {
 	// Company is how many pops of this client are asked for at this moment, this one included: they
 	// wait for each other, and share a request. 0 or 1: it waits for none.
 	Company int
+	States  bool // the ids' states come with the jobs
 	Slot    bool // the node's quarantine slot is held: an id that crashed before may come
 }
 
@@ -67,6 +69,12 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	if req.IDs < 1 || req.IDs > maxPop {
 		return Popped{}, fmt.Errorf("shard %s: pop %d jobs: want 1 to %d", c.Shard, req.IDs, maxPop)
 	}
+	if sayMore(req.Acks) { // what says more than done goes by itself
+		if _, err := c.Ack(ctx, req.Acks...); err != nil {
+			return Popped{}, err
+		}
+		req.Acks = nil
+	}
 	for first, rest := cutAcks(req.Acks); len(rest) > 0; first, rest = cutAcks(rest) { // the last ones go along
 		if _, err := c.ack(ctx, first); err != nil {
 			return Popped{}, err
@@ -97,6 +105,12 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 		return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
 	}
 	popped.Flight = number
+	if req.States {
+		// If this fails, the same pop is sent again, and answered with the same flight.
+		if err := c.states(ctx, popped.Jobs); err != nil {
+			return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
+		}
+	}
 	if len(popped.Damaged) > 0 {
 		return c.withoutDamaged(ctx, req, popped)
 	}
@@ -145,6 +159,36 @@ func (c *Claim) withoutDamaged(ctx context.Context, req PopRequest, popped Poppe
 	next, err := c.Pop(ctx, req)
 	next.Damaged = append(popped.Damaged, next.Damaged...)
 	return next, err
+}
+
+// statesRead is how many states one command reads: each may have lowkiq.MaxStateBytes.
+const statesRead = 16
+
+// states reads the states of jobs in flight: nobody but their handlers changes them.
+func (c *Claim) states(ctx context.Context, jobs []lowkiq.Job) error {
+	var cmds []redisdb.Cmd
+	for some := range slices.Chunk(jobs, statesRead) {
+		cmd := redisdb.Cmd{"HMGET", c.keys.States}
+		for i := range some {
+			cmd = append(cmd, some[i].ID)
+		}
+		cmds = append(cmds, cmd)
+	}
+	if len(cmds) == 0 {
+		return nil
+	}
+	replies, err := c.registry.db.Pipeline(ctx, "read states", cmds...)
+	if err != nil {
+		return err
+	}
+	for n, reply := range replies {
+		for i, state := range redisdb.List(reply) {
+			if text, ok := state.(string); ok && n*statesRead+i < len(jobs) {
+				jobs[n*statesRead+i].State = packed.Bytes(text)
+			}
+		}
+	}
+	return nil
 }
 
 func ackCount(acks []Acks) (n int) {

@@ -147,7 +147,7 @@ func fencedBy(t *testing.T, b *backend, again bool) {
 	operations := map[string]func() error{
 		"pop": func() error { _, err := old.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1}); return err },
 		"pop with ack": func() error {
-			_, err := old.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{{flight, []string{"a"}, false}}})
+			_, err := old.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{{Flight: flight, IDs: []string{"a"}}}})
 			return err
 		},
 		"ack":      func() error { _, err := old.Ack(r.ctx, Acks{Flight: flight, IDs: []string{"a"}}); return err },

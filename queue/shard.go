@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/lowkiq/lowkiq/internal/redisdb"
@@ -168,85 +167,4 @@ func (c *Claim) Release(ctx context.Context) (total int, err error) {
 			return total, nil
 		}
 	}
-}
-
-// Acks are ids of one flight that are done.
-type Acks struct {
-	Flight int64
-	IDs    []string
-	// Rest: all that is left of the flight is done; IDs is not looked at. It is the
-	// cheapest ack. Every other job of the flight must have been nacked or buried, and
-	// Redis must have said so.
-	Rest bool
-}
-
-func appendAcks(args []any, acks []Acks) []any {
-	for _, a := range acks {
-		if a.Rest {
-			args = append(args, a.Flight, 0)
-			continue
-		}
-		if len(a.IDs) == 0 {
-			continue
-		}
-		args = append(args, a.Flight, len(a.IDs))
-		for i := range a.IDs {
-			args = append(args, &a.IDs[i])
-		}
-	}
-	return args
-}
-
-// ackChunk is the most acks that one script gets: Redis serves no other client meanwhile, and Lua
-// has no room for more than 8,000 ids at once. Each id is one, and each flight that is named some
-// more: it must be found.
-const (
-	ackChunk  = 2000
-	ackFlight = 16
-)
-
-// cutAcks splits acks into what one script gets and what follows it.
-func cutAcks(acks []Acks) (first, rest []Acks) {
-	room := ackChunk
-	for i, a := range acks {
-		if room -= ackFlight; room < 1 {
-			return acks[:i], acks[i:]
-		}
-		if a.Rest {
-			continue
-		}
-		if len(a.IDs) > room {
-			begin, end := a, a
-			begin.IDs, end.IDs = a.IDs[:room], a.IDs[room:]
-			return append(slices.Clone(acks[:i]), begin), append([]Acks{end}, acks[i+1:]...)
-		}
-		room -= len(a.IDs)
-	}
-	return acks, nil
-}
-
-// Ack says that jobs are done. It returns how many were still in their flight; to
-// repeat it does nothing. Very many are sent in parts.
-func (c *Claim) Ack(ctx context.Context, acks ...Acks) (total int, err error) {
-	for {
-		first, rest := cutAcks(acks)
-		n, err := c.ack(ctx, first)
-		if total += n; err != nil || len(rest) == 0 {
-			return total, err
-		}
-		acks = rest
-	}
-}
-
-func (c *Claim) ack(ctx context.Context, acks []Acks) (int, error) {
-	args := appendAcks([]any{c.Instance, c.fence, c.keys.Wake}, acks)
-	reply, _, err := c.registry.sharing.ask(&part{
-		Call: redisdb.Call{Script: c.registry.db.Scripts.Ack, Keys: c.pop[:8], Args: args},
-		ctx:  ctx, shard: c.Shard, acks: len(acks) + ackCount(acks),
-	})
-	if err != nil {
-		return 0, fmt.Errorf("shard %s: %w", c.Shard, err)
-	}
-	n, _ := reply.(int64)
-	return int(n), nil
 }

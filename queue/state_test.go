@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
@@ -204,7 +203,7 @@ func (s *spill) take(prefix string, job *modelJob) {
 			return false
 		}
 		key, data := rest[:packed.KeyBytes], rest[packed.KeyBytes:]
-		field := prefix + string(envelope.Wrap("", []byte(bareOf(data))))
+		field := prefix + bareOf(data)
 		if s.fields[field] != key {
 			return false
 		}
@@ -229,7 +228,7 @@ func inPushOrder(record string, sorted []lowkiq.Payload) (list []modelPayload) {
 	rest, n, _ := packed.DecodeHead(record, &job)
 	for range n {
 		var p lowkiq.Payload
-		p, rest, _ = packed.DecodePayload(rest)
+		p, _, rest, _ = packed.DecodePayload(rest)
 		list = append(list, modelPayload{Data: storedOf(p), Score: p.Score})
 	}
 	return list

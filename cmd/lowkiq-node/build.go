@@ -109,7 +109,7 @@ func queueConfig(name string, q *config.Queue) node.QueueConfig {
 		Name: name, Shards: q.ShardCount(), BatchSize: or(q.BatchSize), Concurrency: or(q.Concurrency), ShardConcurrency: or(q.ShardConcurrency),
 		Prefetch: or(q.Prefetch), HandlerTimeout: orNone(q.HandlerTimeout), MaxRetryCount: orNone(q.MaxRetryCount),
 		MaxCrashes: orNone(q.MaxCrashes), Exhausted: queue.Policy(q.Exhausted), Scheduler: node.Scheduler(q.Scheduler),
-		Push: pushRules(q),
+		Push: pushRules(q), State: orNone(q.State),
 	}
 	if q.RetryIn != nil {
 		rules.RetryIn = q.RetryIn.Delay

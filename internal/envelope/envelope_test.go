@@ -3,6 +3,7 @@ package envelope_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -22,26 +23,25 @@ func TestOpenGivesWhatWasWrapped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stored := string(envelope.Wrap(header, []byte(data)))
-		gotHeader, gotData, ok := envelope.Open(stored)
-		if !ok || gotHeader != header || gotData != data {
-			t.Fatalf("got %q, %q, %v of %q, want %q, %q", gotHeader, gotData, ok, stored, header, data)
+		want := envelope.Content{Header: header, Address: rapid.SampledFrom([]string{"", "ra 1 c", strings.Repeat("a", envelope.MaxAddress)}).Draw(t, "address"), Data: data}
+		stored := string(envelope.Wrap(want.Header, want.Address, []byte(data)))
+		if got, ok := envelope.Open(stored); !ok || got != want {
+			t.Fatalf("got %q, %v of %q, want %q", got, ok, stored, want)
 		}
-		if header == "" && !strings.HasPrefix(data, "\x00L") && stored != data {
+		if header == "" && want.Address == "" && !strings.HasPrefix(data, "\x00L") && stored != data {
 			t.Fatalf("got %q stored, want the data alone, %q", stored, data)
 		}
 	})
 }
 
-// An address is passed over; what is cut short is no envelope.
+// What is cut short is no envelope.
 func TestOpenOfOthers(t *testing.T) {
 	t.Parallel()
-	header, data, ok := envelope.Open("\x00L\x00\x02{}\x03adrdata")
-	if header != "{}" || data != "data" || !ok {
-		t.Errorf("with an address: got %q, %q, %v", header, data, ok)
+	if got, ok := envelope.Open("\x00L\x00\x02{}\x03adrdata"); got != (envelope.Content{Header: "{}", Address: "adr", Data: "data"}) || !ok {
+		t.Errorf("with an address: got %q, %v", got, ok)
 	}
 	for _, bad := range []string{"\x00L", "\x00L\x00\x00", "\x00L\x00\x05{}\x00", "\x00L\x00\x00\x05abc"} {
-		if _, _, ok := envelope.Open(bad); ok {
+		if _, ok := envelope.Open(bad); ok {
 			t.Errorf("%q: got an envelope, want none", bad)
 		}
 	}
@@ -50,9 +50,15 @@ func TestOpenOfOthers(t *testing.T) {
 // TestGolden reads what every release has stored, and writes the same today.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	golden.Check(t, "envelope", string(envelope.Wrap(`{"tag":"vip"}`, []byte("data"))), func(t *testing.T, stored string) {
-		if header, data, ok := envelope.Open(stored); header != `{"tag":"vip"}` || data != "data" || !ok {
-			t.Errorf("got %q, %q, %v", header, data, ok)
+	golden.Check(t, "envelope", string(envelope.Wrap(`{"tag":"vip"}`, "", []byte("data"))), func(t *testing.T, stored string) {
+		if got, ok := envelope.Open(stored); got != (envelope.Content{Header: `{"tag":"vip"}`, Data: "data"}) || !ok {
+			t.Errorf("got %q, %v", got, ok)
+		}
+	})
+	address := envelope.Address("4Jw9vZ2xQ0aBcDeFgHiJkL", time.Minute, "lk:{c}:reply:1")
+	golden.Check(t, "envelope_call", string(envelope.Wrap("", address, []byte("data"))), func(t *testing.T, stored string) {
+		if got, ok := envelope.Open(stored); got != (envelope.Content{Address: "r4Jw9vZ2xQ0aBcDeFgHiJkL 60000 lk:{c}:reply:1", Data: "data"}) || !ok {
+			t.Errorf("got %q, %v", got, ok)
 		}
 	})
 }

@@ -17,24 +17,25 @@ var (
 	ErrPerformAt    = errors.New("perform_in is out of range")
 	ErrPayloadSize  = errors.New("payload is too large")
 	ErrTooManyBytes = errors.New("too many bytes of payloads wait for this id")
+	ErrReplyTo      = errors.New("reply address is too long")
 )
 
-// All gives jobs with headers, or with data that begins as an envelope does, the payloads that
-// are stored. A job whose headers cannot be keeps them, and Check refuses it.
+// All gives jobs with headers or an address, or with data that begins as an envelope does, the
+// payloads that are stored. A job whose headers or address cannot be keeps them, and Check refuses it.
 func All(jobs []lowkiq.Push) []lowkiq.Push {
 	copied := false
 	for i := range jobs {
-		if jobs[i].Header == nil && !marked(jobs[i].Payload) {
+		if jobs[i].Header == nil && jobs[i].ReplyTo == "" && !marked(jobs[i].Payload) {
 			continue
 		}
 		header, err := lowkiq.NewHeader(jobs[i].Header)
-		if err != nil {
+		if err != nil || len(jobs[i].ReplyTo) > MaxAddress {
 			continue
 		}
 		if !copied {
 			jobs, copied = slices.Clone(jobs), true
 		}
-		jobs[i].Payload, jobs[i].Header = Wrap(header, jobs[i].Payload), nil
+		jobs[i].Payload, jobs[i].Header, jobs[i].ReplyTo = Wrap(header, jobs[i].ReplyTo, jobs[i].Payload), nil, ""
 	}
 	return jobs
 }
@@ -47,6 +48,8 @@ func Check(job *lowkiq.Push, payloadBytes, idBytes int) error {
 		return fmt.Errorf("%w: it is empty", ErrID)
 	case len(job.ID) > lowkiq.MaxIDBytes:
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(job.ID), lowkiq.MaxIDBytes)
+	case len(job.ReplyTo) > MaxAddress:
+		return fmt.Errorf("job %q: %w: %d bytes, at most %d are allowed", job.ID, ErrReplyTo, len(job.ReplyTo), MaxAddress)
 	case job.Header != nil:
 		_, err := lowkiq.NewHeader(job.Header)
 		return fmt.Errorf("job %q: %w", job.ID, err)

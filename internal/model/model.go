@@ -55,13 +55,13 @@ func (p Payload) equals(other Payload) bool {
 	return BareOf(p.Data) == BareOf(other.Data)
 }
 
-// StoredOf is a payload as it is stored.
-func StoredOf(p lowkiq.Payload) string { return string(envelope.Wrap(p.Header, p.Data)) }
+// StoredOf is a payload as it is stored, but for who called.
+func StoredOf(p lowkiq.Payload) string { return string(envelope.Wrap(p.Header, "", p.Data)) }
 
 // BareOf is what of a stored payload others are compared with.
 func BareOf(stored string) string {
-	_, data, _ := envelope.Open(stored)
-	return data
+	content, _ := envelope.Open(stored)
+	return string(envelope.Wrap("", content.Address, []byte(content.Data)))
 }
 
 // Job has its payloads in push order. Its due time is soft like a score.

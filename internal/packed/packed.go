@@ -51,14 +51,14 @@ func Decode(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.Payl
 		score := us + int64(record[8])<<8 + int64(record[9])
 		job.PerformAt = time.UnixMicro(us)
 		slab = append(slab, lowkiq.Payload{Score: float64(score) / 1e6})
-		if err := Open(record[10:], &slab[first]); err != nil {
+		if err := openOnly(record[10:], &job, &slab[first]); err != nil {
 			return job, slab[:first], fmt.Errorf("job %q: %w", id, err)
 		}
 	case len(record) >= 16 && record[0] == 'e':
 		job.PerformAt = time.UnixMicro(Micros(record[1:]))
 		bits := binary.BigEndian.Uint64(Bytes(record[8:16]))
 		slab = append(slab, lowkiq.Payload{Score: math.Float64frombits(bits)})
-		if err := Open(record[16:], &slab[first]); err != nil {
+		if err := openOnly(record[16:], &job, &slab[first]); err != nil {
 			return job, slab[:first], fmt.Errorf("job %q: %w", id, err)
 		}
 	case len(record) > 0 && (record[0] == 'j' || record[0] == 's' || record[0] == 'p'):
@@ -71,12 +71,16 @@ func Decode(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.Payl
 		}
 		for range count {
 			var p lowkiq.Payload
+			var called bool
 			decode := DecodePayload
 			if record[0] == 'p' {
 				decode = decodeKeyed
 			}
-			if p, rest, err = decode(rest); err != nil {
+			if p, called, rest, err = decode(rest); err != nil {
 				return job, slab, fmt.Errorf("job %q: %w", id, err)
+			}
+			if called {
+				job.Callers++
 			}
 			slab = append(slab, p)
 		}
@@ -92,14 +96,24 @@ func Decode(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.Payl
 	return job, slab, nil
 }
 
-// Open gives a payload what is stored of it: its headers and its data.
-func Open(stored string, p *lowkiq.Payload) error {
-	header, data, ok := envelope.Open(stored)
+// Open gives a payload what is stored of it: its headers and its data. called: somebody waits for
+// its end.
+func Open(stored string, p *lowkiq.Payload) (called bool, err error) {
+	content, ok := envelope.Open(stored)
 	if !ok {
-		return ErrDamaged
+		return false, ErrDamaged
 	}
-	p.Header, p.Data = header, Bytes(data)
-	return nil
+	p.Header, p.Data = content.Header, Bytes(content.Data)
+	return content.Address != "", nil
+}
+
+// openOnly is Open of the only payload of a job.
+func openOnly(stored string, job *lowkiq.Job, p *lowkiq.Payload) error {
+	called, err := Open(stored, p)
+	if called {
+		job.Callers = 1
+	}
+	return err
 }
 
 // SortPayloads puts the lowest score first, and leaves equal ones in push order (I3).
@@ -157,29 +171,31 @@ func KeyScore(key string) float64 {
 }
 
 // decodeKeyed reads a key, 4 bytes of length, the payload.
-func decodeKeyed(s string) (p lowkiq.Payload, rest string, err error) {
+func decodeKeyed(s string) (p lowkiq.Payload, called bool, rest string, err error) {
 	if len(s) < KeyBytes+4 {
-		return p, "", ErrDamaged
+		return p, false, "", ErrDamaged
 	}
 	n := int64(binary.BigEndian.Uint32(Bytes(s[KeyBytes : KeyBytes+4])))
 	data := s[KeyBytes+4:]
 	if n > int64(len(data)) {
-		return p, "", ErrDamaged
+		return p, false, "", ErrDamaged
 	}
 	p.Score = KeyScore(s)
-	return p, data[n:], Open(data[:n], &p)
+	called, err = Open(data[:n], &p)
+	return p, called, data[n:], err
 }
 
 // DecodePayload reads "<score> <len>:<payload>".
-func DecodePayload(s string) (p lowkiq.Payload, rest string, err error) {
+func DecodePayload(s string) (p lowkiq.Payload, called bool, rest string, err error) {
 	score, s, ok1 := strings.Cut(s, " ")
 	length, s, ok2 := strings.Cut(s, ":")
 	n, err1 := strconv.Atoi(length)
 	p.Score, err = strconv.ParseFloat(score, 64)
 	if !ok1 || !ok2 || err1 != nil || err != nil || n < 0 || n > len(s) {
-		return p, "", ErrDamaged
+		return p, false, "", ErrDamaged
 	}
-	return p, s[n:], Open(s[:n], &p)
+	called, err = Open(s[:n], &p)
+	return p, called, s[n:], err
 }
 
 // Spilled is a payload of a crowded id: a member of spill, or a field of spillx; then Key is "".

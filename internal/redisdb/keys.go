@@ -44,6 +44,9 @@ func (k Keys) To(instance string) string { return k.of("to:" + instance) }
 // Answer is a channel that the asking client has chosen.
 func (k Keys) Answer(name string) string { return k.of("answer:" + name) }
 
+// Replies is the channel on which a client hears how its calls end.
+func (k Keys) Replies(client string) string { return k.of("replies:" + client) }
+
 // names are those of the keys above; those that end in a colon are followed by a node or an
 // instance.
 var names = []string{"queues", "instances", "record", "leader", "probe", "lease:", "name:", "timings:"}
@@ -73,7 +76,7 @@ func (k Keys) Shared(key string) bool {
 	})
 }
 
-var shardRule = regexp.MustCompile(`^lk:\{[^/{}]+/([^/{}]+)/(\d+)/(\d+)/[a-zA-Z]+\}:([a-z]+)$`)
+var shardRule = regexp.MustCompile(`^lk:\{[^/{}]+/([^/{}]+)/(\d+)/(\d+)/[a-zA-Z]+\}:([a-z]+)(?::[\w-]+)?$`)
 
 // ParseShard takes the key of a shard apart.
 func ParseShard(key string) (queue string, layout, index int, name string, ok bool) {
@@ -102,6 +105,8 @@ type ShardKeys struct {
 	Count, Spill, Spillx             string // counters; payloads of crowded ids
 	Aside                            string // records that could not be read
 	Attempts                         string // the last ones that came to nothing
+	States, Statesx                  string // what handlers keep of ids, and when that was written
+	Reply                            string // begins the keys of replies to calls, see ReplyTo
 	Wake                             string // channel that wakes the owner
 }
 
@@ -117,9 +122,13 @@ func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 		Morgue: tag + "morgue", Dead: tag + "dead",
 		Count: tag + "count", Spill: tag + "spill", Spillx: tag + "spillx", Aside: tag + "aside",
 		Attempts: tag + "attempts",
-		Wake:     tag + "wake",
+		States:   tag + "states", Statesx: tag + "statesx", Reply: tag + "reply",
+		Wake: tag + "wake",
 	}
 }
+
+// ReplyTo is the key of the reply to a call.
+func (k *ShardKeys) ReplyTo(token string) string { return k.Reply + ":" + token }
 
 // For are the keys of a script, in the order in which its head names them. It panics if they are
 // not a shard's.
@@ -138,9 +147,9 @@ func (k *ShardKeys) For(script *Script) []string {
 func (k *ShardKeys) Types() map[string]string {
 	types := map[string]string{}
 	for kind, keys := range map[string][]string{
-		"hash": {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late},
+		"hash": {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States},
 		"list": {k.Ready, k.Flight, k.Suspects, k.Attempts},
-		"zset": {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill},
+		"zset": {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx},
 	} {
 		for _, key := range keys {
 			types[key] = kind

@@ -1,4 +1,5 @@
 -- Included after lib/spill.lua: the morgue, payloads that wait for a person.
+--#include tell
 
 -- scored gives payloads that were in the spill their scores as text.
 local function scored(some)
@@ -27,6 +28,7 @@ local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, some, 
     rec = head('s', job)
   end
   redis.call('HSET', morgue_key, id, rec)
+  tell(some.data, 'buried\n' .. err)
   redis.call('ZADD', dead_key, string.format('%.0f', now), id)
   if job.n > had then redis.call('HINCRBY', count_key, 'morgue', job.n - had) end
 end

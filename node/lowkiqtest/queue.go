@@ -194,7 +194,7 @@ func (q *Queue) job(id string, of *model.Job) lowkiq.Job {
 	job := lowkiq.Job{ID: id, PerformAt: time.UnixMicro(of.At), RetryCount: of.Retry, Error: of.Err}
 	for _, stored := range of.InOrder() {
 		p := lowkiq.Payload{Score: stored.Score}
-		if err := packed.Open(string([]byte(stored.Data)), &p); err != nil { // a copy: a handler may write to it
+		if _, err := packed.Open(string([]byte(stored.Data)), &p); err != nil { // a copy: a handler may write to it
 			q.t.Fatalf("job %q: %v", id, err)
 		}
 		job.Payloads = append(job.Payloads, p)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
@@ -293,7 +294,7 @@ func (a *auditor) spillPart(ctx context.Context, s *queue.Shard, names []string,
 			found[""] = fmt.Sprintf("the spill has an entry that cannot be read: %.40q", name)
 			continue
 		}
-		if placed && packed.Open(e.Payload, new(lowkiq.Payload)) != nil {
+		if _, sound := envelope.Open(e.Payload); placed && !sound {
 			found[e.ID] = fmt.Sprintf("%s: %.40q", cutEnvelope, e.Payload)
 			continue
 		}

@@ -198,7 +198,7 @@ func spilled(ctx context.Context, s *queue.Shard, space, id string) ([]lowkiq.Pa
 				continue // damaged: check names it
 			}
 			p := lowkiq.Payload{Score: packed.KeyScore(e.Key)}
-			if packed.Open(e.Payload, &p) != nil {
+			if _, err := packed.Open(e.Payload, &p); err != nil {
 				p.Data = packed.Bytes(e.Payload) // as it is stored
 			}
 			payloads = append(payloads, p)

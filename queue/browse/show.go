@@ -128,7 +128,7 @@ func (job Listed) single(record string) Listed {
 // openCut reads the beginning of a payload, of which this many bytes are stored. Nothing is shown of
 // one that is cut off within its headers.
 func openCut(stored string, bytes int, p *lowkiq.Payload) error {
-	err := packed.Open(stored, p)
+	_, err := packed.Open(stored, p)
 	if err != nil && len(stored) < bytes {
 		p.Header, p.Data = "", nil
 		return nil

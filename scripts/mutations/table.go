@@ -89,8 +89,8 @@ var mutations = []mutation{
 	{
 		name: "what failed is acknowledged", promise: "I2",
 		file: "node/internal/runner/complete.go", test: runner,
-		old: "r.done(batch.Flight, all.Done)",
-		new: "r.done(batch.Flight, batch.Jobs)",
+		old: "r.done(batch.Flight, all.Done, said)",
+		new: "r.done(batch.Flight, batch.Jobs, said)",
 	},
 	{
 		name: "batch that was not started is not put back", promise: "I2",

@@ -34,8 +34,10 @@ const (
 	ackAgain = 100 * time.Millisecond
 )
 
-// add queues the acks of jobs that are done. rest: the flight has no others.
-func (a *acks) add(number int64, jobs []lowkiq.Job, rest bool) {
+// add queues the acks of jobs that are done, with the answers of some. rest: the flight has no others.
+// Somebody may wait for an answer: then they are sent at once, together with what comes until Redis has
+// answered the last ones.
+func (a *acks) add(number int64, jobs []lowkiq.Job, answers []queue.Answer, rest bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last := len(a.waiting) - 1
@@ -50,6 +52,12 @@ func (a *acks) add(number int64, jobs []lowkiq.Job, rest bool) {
 		a.waiting[last].IDs = append(a.waiting[last].IDs, jobs[i].ID)
 	}
 	a.waiting[last].Rest = rest
+	if len(answers) > 0 {
+		a.waiting[last].Answers = append(a.waiting[last].Answers, answers...)
+		if a.flushing == nil {
+			a.flush.Reset(0)
+		}
+	}
 }
 
 // untilTick is how long it is to the last tick within ackDelay.
@@ -98,7 +106,10 @@ func (a *acks) endFlush() {
 	defer a.mu.Unlock()
 	close(a.flushing)
 	a.flushing = nil
-	if len(a.waiting) > 0 {
+	switch {
+	case slices.ContainsFunc(a.waiting, func(one queue.Acks) bool { return len(one.Answers) > 0 }):
+		a.flush.Reset(0)
+	case len(a.waiting) > 0:
 		a.flush.Reset(untilTick(time.Now()))
 	}
 }

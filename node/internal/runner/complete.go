@@ -22,6 +22,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	}
 	answer, cause := r.caller.call(r.work, batch, t)
 	t.called = true
+	said := batch.EndAnswers()
 	batch.Jobs = jobs
 	if answer == errNoLease { // for good: its jobs go back with the release
 		r.unstart(batch)
@@ -30,26 +31,29 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	}
 	took := time.Since(began)
 	r.queue.Metrics.Handler.Observe(took)
+	if said != nil {
+		answer = r.queue.objections(batch, said, answer)
+	}
 	r.mu.Lock()
 	r.state.pace.took(took, len(jobs))
 	if answer == nil {
-		r.done(batch.Flight, jobs)
+		r.done(batch.Flight, jobs, said)
 	}
 	r.mu.Unlock()
 	if answer == nil {
 		return
 	}
 	if cause != nil && !errors.Is(cause, lowkiq.ErrTimeout) {
-		r.stopped(batch, answer)
+		r.stopped(batch, said, answer)
 		return
 	}
 	t.give()
-	r.settle(batch, answer)
+	r.settle(batch, said, answer)
 }
 
 // stopped deals with a batch whose handler was told to stop. What is in flight goes back
 // with the release, no retry spent; what the handler says it has done is done.
-func (r *Runner) stopped(batch *lowkiq.Batch, answer error) {
+func (r *Runner) stopped(batch *lowkiq.Batch, said map[string]lowkiq.Answered, answer error) {
 	if failed, _ := named(answer); failed == nil {
 		return
 	}
@@ -61,14 +65,14 @@ func (r *Runner) stopped(batch *lowkiq.Batch, answer error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.done(batch.Flight, done)
+	r.done(batch.Flight, done, said)
 }
 
 // exited settles the batch of a handler that ended its goroutine, and replaces the lane.
 func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	t.give()
 	if r.work.Err() == nil {
-		r.settle(batch, errors.New("handler called runtime.Goexit"))
+		r.settle(batch, nil, errors.New("handler called runtime.Goexit"))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,10 +82,11 @@ func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	}
 }
 
-// done queues the acks of jobs that are done, if any are. mu is held.
-func (r *Runner) done(number int64, jobs []lowkiq.Job) {
+// done queues the acks of jobs that are done, if any are, with what their handler has said of them.
+// mu is held.
+func (r *Runner) done(number int64, jobs []lowkiq.Job, said map[string]lowkiq.Answered) {
 	if len(jobs) > 0 {
-		r.acks.add(number, jobs, r.state.close(number, len(jobs)))
+		r.acks.add(number, jobs, r.queue.answers(jobs, said), r.state.close(number, len(jobs)))
 	}
 }
 
@@ -118,11 +123,11 @@ func (r *Runner) flushAcks() {
 }
 
 // settle deals with a batch that did not succeed as a whole.
-func (r *Runner) settle(batch *lowkiq.Batch, answer error) {
+func (r *Runner) settle(batch *lowkiq.Batch, said map[string]lowkiq.Answered, answer error) {
 	all := r.queue.verdicts(batch, answer)
 	r.process.logFailure(batch, answer, all)
 	r.mu.Lock()
-	r.done(batch.Flight, all.Done)
+	r.done(batch.Flight, all.Done, said)
 	r.mu.Unlock()
 	nacks, burials := all.Nacks, all.Burials
 	ok := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) }) &&

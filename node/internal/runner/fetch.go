@@ -11,6 +11,10 @@ import (
 // popBytes is the most bytes of payloads in one pop.
 const popBytes = 1 << 20
 
+// popStates is how many jobs come in a pop with states, unless a batch has more: each may bring
+// lowkiq.MaxStateBytes.
+const popStates = 64
+
 // fetch has a lane pop. It says whether to pop again at once. mu is held, and let go meanwhile.
 func (r *Runner) fetch(t *turn) (again bool) {
 	s := &r.state
@@ -27,7 +31,10 @@ func (r *Runner) fetch(t *turn) (again bool) {
 	}
 	req := queue.PopRequest{
 		IDs: s.pace.ids(&r.queue.Rules, s.able()), Bytes: popBytes, MaxCrashes: max(0, r.queue.MaxCrashes), Slot: s.quarantine.has,
-		Company: company,
+		Company: company, States: r.queue.States,
+	}
+	if req.States {
+		req.IDs = min(req.IDs, max(r.queue.BatchSize, popStates))
 	}
 	r.mu.Unlock()
 	t.give()

@@ -37,7 +37,7 @@ func TestHistories(t *testing.T) {
 func TestMutations(t *testing.T) {
 	historytest.Mutations(t, [][4]string{
 		{"the lease is not looked at before a call", "watchdog.go", "if !c.process.MayWork() {", "if false {"},
-		{"what failed is acknowledged", "complete.go", "r.done(batch.Flight, all.Done)", "r.done(batch.Flight, batch.Jobs)"},
+		{"what failed is acknowledged", "complete.go", "r.done(batch.Flight, all.Done, said)", "r.done(batch.Flight, batch.Jobs, said)"},
 		{"what was stopped is acknowledged", "complete.go", "		if err == nil {\n			done", "		if err != lowkiq.ErrTimeout {\n			done"},
 		{"acks are sent twice", "acks.go", "	a.waiting = nil\n	if taken != nil", "	if taken != nil"},
 		{"acks without an answer are forgotten", "complete.go", "		r.acks.putBack(acks)\n", ""},

@@ -36,6 +36,7 @@
 //	caller               handler calls: panics, timeouts, calls that run on        watchdog
 //	turn, Slots          what a lane needs for a call, and who is next for it      lane, slots
 //	verdict              what a handler's answer means for each job                verdict
+//	answers              what it says beside that: results, states                 answer
 //
 // # Why no id runs twice at once (I1)
 //
@@ -142,6 +143,8 @@ type Rules struct {
 	MaxRetryCount    int           // 0 or less: none
 	MaxCrashes       int           // 0 or less: a job is never buried for its crashes
 	Exhausted        queue.Policy
+	States           bool          // handlers may keep a state per id
+	StateFor         time.Duration // after its last write; 0: for ever
 	RetryIn          func(count int) time.Duration
 	InTurn           bool // of shards that wait for a slot, the longest waiting is next, not the one with the oldest job
 	RetriesExhausted func(lowkiq.Job, error)
@@ -272,7 +275,7 @@ func (r *Runner) lane(t *turn) {
 		} else {
 			t.give()
 			if answer != nil {
-				r.settle(batch, answer)
+				r.settle(batch, nil, answer)
 			} else {
 				r.unstart(batch)
 			}

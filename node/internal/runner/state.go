@@ -350,5 +350,5 @@ func (s *state) batch(t *turn) *lowkiq.Batch {
 	for i := range jobs {
 		t.ids = append(t.ids, jobs[i].ID)
 	}
-	return &lowkiq.Batch{Flight: number, Jobs: jobs}
+	return lowkiq.NewBatch(lowkiq.Shard{}, 0, number, jobs)
 }

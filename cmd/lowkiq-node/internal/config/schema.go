@@ -91,6 +91,7 @@ type Queue struct {
 	HandlerTimeout   *time.Duration `yaml:"handler_timeout" min:"0s" max:"8760h"` // 0 = none
 	Exhausted        string         `yaml:"exhausted" oneof:"skip,bury,block"`
 	MaxCrashes       *int           `yaml:"max_crashes" min:"0" max:"1000000"` // 0 = never bury; 1 is refused
+	State            *time.Duration `yaml:"state" min:"0s" max:"87600h"`       // 0 = for ever; without it handlers keep none
 
 	// Of what is pushed, by whomever: kept in the registry.
 	MaxPayloadSize string `yaml:"max_payload_size"` // as Size has it

@@ -1,0 +1,61 @@
+-- complete: the ids named are done, and there is more to say: results to who called, states of ids.
+--
+--#keys claim jobs ready due flight parked crashes count states statesx reply
+-- ARGV  1 instance  2 fence  3 channel that wakes the owner  4 how long a state is kept after its last write, us
+--       (0: for ever)  5 arguments of acks that follow, as in ack.lua  then these
+--       then per id of theirs with more to say: id, reply ('' nobody called, else lib/tell.lua), state ('' as it was, '-' none,
+--       '=' and the bytes)
+-- Returns the number of ids that were in their flight until now. What is to be said of the others is not said:
+-- an ack that is late or repeated changes nothing, so a state is replaced once per ack (I6).
+-- Errors: FENCED holder fence
+--#include claimed
+--#include take_out
+--#include enqueue
+--#include finish
+--#include record
+--#include sound
+--#include tell
+
+-- ended are the ids that were in their flight until now: finish takes them out by these two.
+local ended = {}
+do
+  local some, all = take_out, take_out_all
+  local function note(ids)
+    for i = 1, #ids do ended[ids[i]] = true end
+    return ids
+  end
+  take_out = function(...) return note(some(...)) end
+  take_out_all = function(...) return note(all(...)) end
+end
+
+-- Who called stands in the payloads, which go with the ack.
+local acks, records = 5 + tonumber(ARGV[5]), {}
+for p = acks + 1, #ARGV, 3 do
+  if ARGV[p + 1] ~= '' then records[ARGV[p]] = redis.call('HGET', KEY.jobs, ARGV[p]) end
+end
+local done, again = finish(KEY.jobs, KEY.ready, KEY.due, KEY.flight, KEY.parked, KEY.crashes, KEY.count, 6, acks)
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+for p = acks + 1, #ARGV, 3 do
+  local id, reply, state = ARGV[p], ARGV[p + 1], ARGV[p + 2]
+  if ended[id] then
+    if records[id] and readable(records[id]) then tell(parse(records[id]).data, reply) end
+    if state == '-' then
+      redis.call('HDEL', KEY.states, id)
+      redis.call('ZREM', KEY.statesx, id)
+    elseif state ~= '' then
+      redis.call('HSET', KEY.states, id, string.sub(state, 2))
+      redis.call('ZADD', KEY.statesx, string.format('%.0f', now), id)
+    end
+  end
+end
+local keep = tonumber(ARGV[4])
+if keep > 0 then
+  local old = redis.call('ZRANGEBYSCORE', KEY.statesx, '-inf', string.format('%.0f', now - keep), 'LIMIT', 0, 100)
+  if #old > 0 then
+    redis.call('ZREM', KEY.statesx, unpack(old))
+    redis.call('HDEL', KEY.states, unpack(old))
+  end
+end
+if again > 0 then redis.call('PUBLISH', ARGV[3], '0') end
+return done

@@ -1,0 +1,167 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// A call gets what the handler answered, also through a retry; calls with equal data get their own.
+func TestCall(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	failed := map[string]bool{} // one shard: one lane
+	rules := QueueConfig{Name: "quotes", Shards: 1, RetryIn: func(int) time.Duration { return time.Millisecond }, Exhausted: queue.Bury, MaxRetryCount: 2}
+	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
+		job := b.Jobs[0]
+		switch {
+		case job.Callers == 0:
+			return errors.New("got no callers")
+		case job.ID == "never":
+			return lowkiq.Bury{Reason: "no such thing"}
+		case job.ID == "again" && !failed[job.ID]:
+			failed[job.ID] = true
+			b.Answer(job.ID).Result([]byte("of a failure"))
+			return errors.New("not yet")
+		case job.ID != "silent":
+			b.Answer(job.ID).Result(fmt.Appendf(nil, "%s of %d", job.Payloads[0].Data, len(job.Payloads)))
+		}
+		return nil
+	}).serving()
+	client := n.Client()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for id, want := range map[string]lowkiq.Reply{
+		"acme":   {State: lowkiq.ReplyDone, Result: []byte("x of 1")},
+		"again":  {State: lowkiq.ReplyDone, Result: []byte("x of 1")},
+		"silent": {State: lowkiq.ReplyDone},
+		"never":  {State: lowkiq.ReplyBuried, Error: "no such thing"},
+	} {
+		got, err := client.Call(ctx, "quotes", lowkiq.Push{ID: id, Payload: []byte("x")})
+		if err != nil || got.ID != id || got.State != want.State || string(got.Result) != string(want.Result) || (got.Result == nil) != (want.Result == nil) || got.Error != want.Error {
+			t.Errorf("%s: got %+v, %v, want %+v", id, got, err, want)
+		}
+		later, err := client.Reply(ctx, "quotes", id, got.Token)
+		if err != nil || later.State != want.State || string(later.Result) != string(want.Result) {
+			t.Errorf("%s, later: got %+v, %v, want %+v", id, later, err, want)
+		}
+	}
+	if _, err := client.Reply(ctx, "quotes", "acme", "AAAAAAAAAAAAAAAAAAAAAA"); !errors.Is(err, lowkiq.ErrNoReply) {
+		t.Errorf("a stranger's token: got %v, want ErrNoReply", err)
+	}
+	var wg sync.WaitGroup
+	for range 20 { // equal data: calls that wait together are not merged
+		wg.Go(func() {
+			got, err := client.Call(ctx, "quotes", lowkiq.Push{ID: "acme", Payload: []byte("x")})
+			if err != nil || got.State != lowkiq.ReplyDone {
+				t.Errorf("got %+v, %v, want it done", got, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A call whose time is over is pending, and its reply can be had later.
+func TestCallPending(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	gate := make(chan struct{})
+	n := start(t, Config{Redis: server.URL()}, QueueConfig{Name: "quotes", Shards: 1}, func(_ context.Context, b *lowkiq.Batch) error {
+		<-gate
+		b.Answer("acme").Result([]byte("42"))
+		return nil
+	}).serving()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	got, err := n.Client().Call(ctx, "quotes", lowkiq.Push{ID: "acme"})
+	if !errors.Is(err, context.DeadlineExceeded) || got.State != lowkiq.ReplyPending || got.Token == "" {
+		t.Fatalf("got %+v, %v, want it pending", got, err)
+	}
+	later, err := n.Client().Reply(t.Context(), "quotes", "acme", got.Token)
+	if err != nil || later.State != lowkiq.ReplyPending {
+		t.Errorf("got %+v, %v, want it pending", later, err)
+	}
+	close(gate)
+	await(t, "the reply", func() bool {
+		later, err = n.Client().Reply(t.Context(), "quotes", "acme", got.Token)
+		return err != nil || later.State != lowkiq.ReplyPending
+	})
+	if err != nil || string(later.Result) != "42" {
+		t.Errorf("got %+v, %v, want 42", later, err)
+	}
+}
+
+// A counter per id that is the handler's only effect is exact.
+func TestState(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rules := QueueConfig{Name: "counters", Shards: 2, State: time.Hour, BatchSize: 3}
+	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
+		for _, job := range b.Jobs {
+			count, _ := strconv.Atoi(string(job.State))
+			b.Answer(job.ID).State([]byte(strconv.Itoa(count + len(job.Payloads)))).Result([]byte(strconv.Itoa(count + len(job.Payloads))))
+		}
+		return nil
+	}).serving()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	const calls, ids = 300, 7
+	var wg sync.WaitGroup
+	for i := range calls {
+		wg.Go(func() {
+			if got, err := n.Client().Call(ctx, "counters", lowkiq.Push{ID: strconv.Itoa(i % ids), Payload: []byte(strconv.Itoa(i))}); err != nil {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	total := 0
+	for i := range ids {
+		got, err := n.Client().Call(ctx, "counters", lowkiq.Push{ID: strconv.Itoa(i)})
+		count, _ := strconv.Atoi(string(got.Result))
+		if total += count - 1; err != nil {
+			t.Error(err)
+		}
+	}
+	if total != calls {
+		t.Errorf("got %d counted, want %d", total, calls)
+	}
+}
+
+// A state without the rule, one about a stranger and what is too long are failures that say why.
+func TestAnswersThatAreRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rules := QueueConfig{Name: "quotes", Shards: 1, MaxRetryCount: -1, Exhausted: queue.Bury}
+	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
+		switch id := b.Jobs[0].ID; id {
+		case "state":
+			b.Answer(id).State([]byte("1"))
+		case "stranger":
+			b.Answer("other").Result(nil)
+		case "long":
+			b.Answer(id).Result(make([]byte, lowkiq.MaxResultBytes+1))
+		}
+		return nil
+	}).serving()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for id, want := range map[string]string{
+		"state":    "the handler answered with a state, and the queue keeps none: its rule state says how long they are kept",
+		"stranger": `the handler answered about id "other", which is not in the batch, so all of it counts as failed`,
+		"long":     "its result is 262145 bytes, at most 262144 are allowed",
+	} {
+		got, err := n.Client().Call(ctx, "quotes", lowkiq.Push{ID: id})
+		if err != nil || got.State != lowkiq.ReplyBuried || got.Error != want {
+			t.Errorf("%s: got %+v, %v, want it buried with %q", id, got, err, want)
+		}
+	}
+}

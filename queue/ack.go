@@ -1,0 +1,220 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+)
+
+// Acks are ids of one flight that are done.
+type Acks struct {
+	Flight int64
+	IDs    []string
+	// Rest: all that is left of the flight is done; IDs is not looked at. It is the
+	// cheapest ack. Every other job of the flight must have been nacked or buried, and
+	// Redis must have said so.
+	Rest bool
+	// Answers are what their handler had to say beside that they are done, or whom it is to be told to.
+	// IDs has all of theirs, also with Rest.
+	Answers []Answer
+}
+
+// Answer is what goes with the end of a job, in one step or not at all.
+type Answer struct {
+	ID     string
+	Called bool   // calls wait for it: they get the result
+	Result []byte // nil: none
+	State  []byte // of the id; see Stated
+	Stated bool   // it is replaced, or deleted if State is nil
+	// StateFor is how long states are kept after their last write, 0 for ever. It is the same in all
+	// answers of a queue.
+	StateFor time.Duration
+	// Bytes are those of the job's payloads, which are looked through for calls.
+	Bytes int
+}
+
+// weight is what an answer costs Redis, in bytes.
+func (a *Answer) weight() int {
+	n := len(a.Result) + len(a.State) + answerWeight
+	if a.Called {
+		n += a.Bytes
+	}
+	return n
+}
+
+// answerWeight is what an answer costs beside its bytes; answersBytes is how much goes to one script,
+// but for one large answer: Redis serves no other client meanwhile.
+const (
+	answerWeight = 1 << 10
+	answersBytes = 1 << 20
+)
+
+func appendAcks(args []any, acks []Acks) []any {
+	for _, a := range acks {
+		if a.Rest {
+			args = append(args, a.Flight, 0)
+			continue
+		}
+		if len(a.IDs) == 0 {
+			continue
+		}
+		args = append(args, a.Flight, len(a.IDs))
+		for i := range a.IDs {
+			args = append(args, &a.IDs[i])
+		}
+	}
+	return args
+}
+
+// ackChunk is the most acks that one script gets: Redis serves no other client meanwhile, and Lua
+// has no room for more than 8,000 ids at once. Each id is one, and each flight that is named some
+// more: it must be found.
+const (
+	ackChunk  = 2000
+	ackFlight = 16
+)
+
+// cutAcks splits acks into what one script gets and what follows it.
+func cutAcks(acks []Acks) (first, rest []Acks) {
+	room := ackChunk
+	for i, a := range acks {
+		if room -= ackFlight; room < 1 {
+			return acks[:i], acks[i:]
+		}
+		if a.Rest {
+			continue
+		}
+		if len(a.IDs) > room {
+			begin, end := a, a
+			begin.IDs, end.IDs = a.IDs[:room], a.IDs[room:]
+			begin.Answers, end.Answers = answersOf(begin.IDs, a.Answers)
+			return append(slices.Clone(acks[:i]), begin), append([]Acks{end}, acks[i+1:]...)
+		}
+		room -= len(a.IDs)
+	}
+	return acks, nil
+}
+
+// answersOf splits answers into those of some ids and the others.
+func answersOf(ids []string, answers []Answer) (of, others []Answer) {
+	if len(answers) == 0 {
+		return nil, nil
+	}
+	some := map[string]bool{}
+	for _, id := range ids {
+		some[id] = true
+	}
+	for _, a := range answers {
+		if some[a.ID] {
+			of = append(of, a)
+		} else {
+			others = append(others, a)
+		}
+	}
+	return of, others
+}
+
+// sayMore reports whether any of the acks says more than that.
+func sayMore(acks []Acks) bool {
+	return slices.ContainsFunc(acks, func(a Acks) bool { return len(a.Answers) > 0 })
+}
+
+// complete sends acks of which some say more, in parts.
+func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error) {
+	for len(acks) > 0 {
+		var first []Acks
+		first, acks = cutAnswers(acks)
+		var answers []Answer
+		for i := range first {
+			answers = append(answers, first[i].Answers...)
+		}
+		args := appendAcks([]any{c.Instance, c.fence, c.keys.Wake, 0, 0}, first)
+		args[4] = len(args) - 5
+		for i := range answers {
+			args[3] = answers[i].StateFor.Microseconds()
+			args = answers[i].append(args)
+		}
+		reply, err := c.Run(ctx, c.registry.db.Scripts.Complete, args...)
+		if err != nil {
+			return total, fmt.Errorf("shard %s: %w", c.Shard, err)
+		}
+		n, _ := reply.(int64)
+		total += int(n)
+	}
+	return total, nil
+}
+
+// append adds the arguments of lua/complete.lua.
+func (a *Answer) append(args []any) []any {
+	reply, state := "", ""
+	switch {
+	case a.Called && a.Result == nil:
+		reply = replyDone
+	case a.Called:
+		reply = replyDone + "\n" + string(a.Result)
+	}
+	switch {
+	case a.Stated && a.State == nil:
+		state = "-"
+	case a.Stated:
+		state = "=" + string(a.State)
+	}
+	return append(args, a.ID, reply, state)
+}
+
+// cutAnswers splits acks into what one lua/complete.lua gets and what follows it. A flight's rest can
+// be acked only when its other answers are on their way: before those are, its ids are named.
+func cutAnswers(acks []Acks) (first, rest []Acks) {
+	room := answersBytes
+	for i, a := range acks {
+		for k := range a.Answers {
+			if room -= a.Answers[k].weight(); room >= 0 || k == 0 && i == 0 {
+				continue
+			}
+			if k == 0 {
+				return acks[:i], acks[i:]
+			}
+			begin, end := a, a
+			begin.Rest, begin.Answers, end.Answers = false, a.Answers[:k], a.Answers[k:]
+			begin.IDs = make([]string, k)
+			for n := range begin.Answers {
+				begin.IDs[n] = begin.Answers[n].ID
+			}
+			end.IDs = slices.DeleteFunc(slices.Clone(a.IDs), func(id string) bool { return slices.Contains(begin.IDs, id) })
+			return append(slices.Clone(acks[:i]), begin), append([]Acks{end}, acks[i+1:]...)
+		}
+	}
+	return acks, nil
+}
+
+// Ack says that jobs are done. It returns how many were still in their flight; to
+// repeat it does nothing. Very many are sent in parts.
+func (c *Claim) Ack(ctx context.Context, acks ...Acks) (total int, err error) {
+	for {
+		first, rest := cutAcks(acks)
+		n, err := c.ack(ctx, first)
+		if total += n; err != nil || len(rest) == 0 {
+			return total, err
+		}
+		acks = rest
+	}
+}
+
+func (c *Claim) ack(ctx context.Context, acks []Acks) (int, error) {
+	if sayMore(acks) {
+		return c.complete(ctx, acks)
+	}
+	args := appendAcks([]any{c.Instance, c.fence, c.keys.Wake}, acks)
+	reply, _, err := c.registry.sharing.ask(&part{
+		Call: redisdb.Call{Script: c.registry.db.Scripts.Ack, Keys: c.pop[:8], Args: args},
+		ctx:  ctx, shard: c.Shard, acks: len(acks) + ackCount(acks),
+	})
+	if err != nil {
+		return 0, fmt.Errorf("shard %s: %w", c.Shard, err)
+	}
+	n, _ := reply.(int64)
+	return int(n), nil
+}

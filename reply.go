@@ -1,0 +1,27 @@
+package lowkiq
+
+import "errors"
+
+// ReplyState is how the payload of a call ended.
+type ReplyState string
+
+// The ends of a payload. A failure that will be retried is none.
+const (
+	ReplyPending ReplyState = "pending" // it waits or runs: no end yet
+	ReplyDone    ReplyState = "done"
+	ReplyBuried  ReplyState = "buried"  // it went to the morgue, with an error
+	ReplyDeleted ReplyState = "deleted" // a person deleted it before it ran
+)
+
+// Reply is what a caller gets to know of a payload's end.
+type Reply struct {
+	ID     string
+	Token  string // 128 random bits: who has it may ask for the reply again, while it is kept
+	State  ReplyState
+	Result []byte // what the handler answered, see [Answer.Result]; nil if nothing
+	Error  string // why it was buried
+}
+
+// ErrNoReply: there is no reply to a call under this token. It never was a token of this id, or the
+// reply is no longer kept.
+var ErrNoReply = errors.New("no reply")
