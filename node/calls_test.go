@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -163,5 +165,41 @@ func TestAnswersThatAreRefused(t *testing.T) {
 		if err != nil || got.State != lowkiq.ReplyBuried || got.Error != want {
 			t.Errorf("%s: got %+v, %v, want it buried with %q", id, got, err, want)
 		}
+	}
+}
+
+// Results and states are stored by the queue's codec, as its payloads are.
+func TestAnswersAreEncoded(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	text := base64.StdEncoding
+	codec := queue.Codec{
+		Name:   "base64",
+		Encode: func(p []byte) ([]byte, error) { return text.AppendEncode(nil, p), nil },
+		Decode: func(p []byte) ([]byte, error) { return text.AppendDecode(nil, p) },
+	}
+	rules := QueueConfig{Name: "quotes", Shards: 1, State: time.Hour, Push: queue.PushRules{Codec: codec}}
+	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
+		b.Answer("acme").State([]byte("secret state")).Result(append([]byte("secret, before: "), b.Jobs[0].State...))
+		return nil
+	}).serving()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	token := ""
+	for _, want := range []string{"secret, before: ", "secret, before: secret state"} {
+		got, err := n.Client().Call(ctx, "quotes", lowkiq.Push{ID: "acme"})
+		if token = got.Token; err != nil || string(got.Result) != want {
+			t.Errorf("got %+v, %v, want %q", got, err, want)
+		}
+	}
+	db := n.Client().DB()
+	keys := db.Keys.Shard("quotes", 1, 0)
+	state, err1 := db.Do(ctx, "read", "HGET", keys.States, "acme")
+	reply, err2 := db.Do(ctx, "read", "GET", keys.ReplyTo(token))
+	if want := text.EncodeToString([]byte("secret state")); err1 != nil || redisdb.Text(state) != want {
+		t.Errorf("got the state %q, %v, want %q", state, err1, want)
+	}
+	if want := "done\n" + text.EncodeToString([]byte("secret, before: secret state")); err2 != nil || redisdb.Text(reply) != want {
+		t.Errorf("got the reply %q, %v, want %q", reply, err2, want)
 	}
 }

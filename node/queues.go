@@ -99,7 +99,7 @@ func (on *handled) forRunners(format func(error) string) *runner.Queue {
 		Rules: runner.Rules{
 			BatchSize: rules.BatchSize, ShardConcurrency: rules.ShardConcurrency, Prefetch: rules.Prefetch, HandlerTimeout: rules.HandlerTimeout,
 			MaxRetryCount: rules.MaxRetryCount, MaxCrashes: rules.MaxCrashes, Exhausted: rules.Exhausted, RetryIn: rules.RetryIn,
-			States: rules.State != 0, StateFor: max(0, rules.State),
+			States: rules.State != 0, StateFor: max(0, rules.State), Encode: rules.Push.Codec.Encode,
 			InTurn: rules.Scheduler == Seq, RetriesExhausted: rules.RetriesExhausted, FormatError: format,
 		},
 		Handler: on.handler, Reserve: on.reserve, Concurrency: on.concurrency(), Paused: &on.paused,

@@ -89,21 +89,26 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 		}
 	}
 	for i := range all {
-		if all[i].Err != nil {
-			continue
-		}
-		select {
-		case text := <-calls[i].reply:
-			readReply(&all[i].Reply, text)
-		case <-ctx.Done():
-			select {
-			case text := <-calls[i].reply: // what is there is worth more
-				readReply(&all[i].Reply, text)
-			default:
-			}
+		if all[i].Err == nil {
+			all[i].Err = q.await(ctx, &calls[i], &all[i].Reply)
 		}
 	}
 	return all, nil
+}
+
+// await waits for the end of a call's payload, until ctx ends: then it stays pending.
+func (q *Queue) await(ctx context.Context, one *call, reply *lowkiq.Reply) error {
+	select {
+	case text := <-one.reply:
+		return q.readReply(reply, text)
+	case <-ctx.Done():
+	}
+	select {
+	case text := <-one.reply: // what is there is worth more
+		return q.readReply(reply, text)
+	default:
+		return nil
+	}
 }
 
 // Reply asks for the reply to a call again: [lowkiq.ReplyPending] while its payload waits or runs,
@@ -125,8 +130,7 @@ func (c *Client) Reply(ctx context.Context, queue, id, token string) (lowkiq.Rep
 	if text == "" {
 		return reply, fmt.Errorf("job %q: %w under this token: it is no longer kept, or never was one of this job", id, lowkiq.ErrNoReply)
 	}
-	readReply(&reply, text)
-	return reply, nil
+	return reply, q.readReply(&reply, text)
 }
 
 // reply reads what there is of a reply; see lua/reply.lua.
@@ -140,14 +144,20 @@ func (s *Shard) reply(ctx context.Context, id, token string) (string, error) {
 }
 
 // readReply takes a reply apart; see lua/lib/tell.lua.
-func readReply(reply *lowkiq.Reply, text string) {
+func (q *Queue) readReply(reply *lowkiq.Reply, text string) (err error) {
 	state, rest, more := strings.Cut(text, "\n")
 	switch reply.State = lowkiq.ReplyState(state); {
 	case state == replyBuried:
 		reply.Error = rest
 	case more:
 		reply.Result = []byte(rest)
+		if decode := q.rules.Load().Codec.Decode; decode != nil {
+			if reply.Result, err = decode(reply.Result); err != nil {
+				return fmt.Errorf("job %q: decode its result: %w", reply.ID, err)
+			}
+		}
 	}
+	return nil
 }
 
 // tokenBytes are those of a token: 128 random bits, so that nobody finds another's reply.

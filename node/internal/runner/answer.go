@@ -3,7 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"runtime/debug"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
@@ -33,30 +33,58 @@ func (q *Queue) answers(jobs []lowkiq.Job, said map[string]lowkiq.Answered) (ans
 	return answers
 }
 
-// Errors of answers that cannot be stored.
-var (
-	errNoStates = errors.New("the handler answered with a state, and the queue keeps none: its rule state says how long they are kept")
-)
+var errNoStates = errors.New("the handler answered with a state, and the queue keeps none: its rule state says how long they are kept")
 
-// objections says what is wrong with what a handler has said of its jobs, together with its answer.
+// objections says what is wrong with what a handler has said of its jobs, together with its answer. It
+// puts results and states into the form in which they are stored.
 func (q *Queue) objections(batch *lowkiq.Batch, said map[string]lowkiq.Answered, answer error) error {
-	tooLong := lowkiq.Failed{}
+	failed, ids := lowkiq.Failed{}, map[string]bool{}
+	for i := range batch.Jobs {
+		ids[batch.Jobs[i].ID] = true
+	}
 	for id, one := range said {
 		switch {
-		case !slices.ContainsFunc(batch.Jobs, func(job lowkiq.Job) bool { return job.ID == id }):
+		case !ids[id]:
 			return join(answer, fmt.Errorf("the handler answered about id %.40q, which is not in the batch, so all of it counts as failed", id))
 		case one.Stated && !q.States:
 			return join(answer, errNoStates)
+		}
+		if q.Encode != nil {
+			var err error
+			if one, err = encoded(q.Encode, one); err != nil {
+				failed[id] = fmt.Errorf("encode its answer: %w", err)
+				continue
+			}
+			said[id] = one
+		}
+		switch {
 		case len(one.Result) > lowkiq.MaxResultBytes:
-			tooLong[id] = fmt.Errorf("its result is %d bytes, at most %d are allowed", len(one.Result), lowkiq.MaxResultBytes)
+			failed[id] = fmt.Errorf("its result is %d bytes, at most %d are allowed", len(one.Result), lowkiq.MaxResultBytes)
 		case len(one.State) > lowkiq.MaxStateBytes:
-			tooLong[id] = fmt.Errorf("its state is %d bytes, at most %d are allowed", len(one.State), lowkiq.MaxStateBytes)
+			failed[id] = fmt.Errorf("its state is %d bytes, at most %d are allowed", len(one.State), lowkiq.MaxStateBytes)
 		}
 	}
-	if len(tooLong) == 0 {
+	if len(failed) == 0 {
 		return answer
 	}
-	return merged(batch, answer, tooLong)
+	return merged(batch, answer, failed)
+}
+
+// encoded is an answer as it is stored: by the codec of the queue's payloads, which may be secret.
+func encoded(encode func([]byte) ([]byte, error), one lowkiq.Answered) (_ lowkiq.Answered, err error) {
+	defer func() {
+		if value := recover(); value != nil { // of user code: it must not end the process
+			err = &PanicError{value, debug.Stack()}
+		}
+	}()
+	var err1, err2 error
+	if one.Result != nil {
+		one.Result, err1 = encode(one.Result)
+	}
+	if one.State != nil {
+		one.State, err2 = encode(one.State)
+	}
+	return one, errors.Join(err1, err2)
 }
 
 // join adds a failure of the whole batch to its handler's answer.

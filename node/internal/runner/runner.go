@@ -145,6 +145,8 @@ type Rules struct {
 	Exhausted        queue.Policy
 	States           bool          // handlers may keep a state per id
 	StateFor         time.Duration // after its last write; 0: for ever
+	// Encode gives results and states the form in which they are stored; nil: as they are.
+	Encode           func([]byte) ([]byte, error)
 	RetryIn          func(count int) time.Duration
 	InTurn           bool // of shards that wait for a slot, the longest waiting is next, not the one with the oldest job
 	RetriesExhausted func(lowkiq.Job, error)

@@ -171,8 +171,8 @@ func Decide(rules *Rules, batch *lowkiq.Batch, answer error) (all Outcome) {
 	return all
 }
 
-// Decoded wraps a handler so that it gets decoded payloads. A payload that cannot be
-// decoded fails its job only.
+// Decoded wraps a handler so that it gets decoded payloads and states. One that cannot be decoded
+// fails its job only.
 func Decoded(decode func([]byte) ([]byte, error), next lowkiq.Handler) lowkiq.Handler {
 	return lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
 		failed := lowkiq.Failed{}
@@ -184,6 +184,11 @@ func Decoded(decode func([]byte) ([]byte, error), next lowkiq.Handler) lowkiq.Ha
 			for i := range payloads {
 				if payloads[i].Data, err = decode(payloads[i].Data); err != nil {
 					break
+				}
+			}
+			if err == nil && job.State != nil {
+				if job.State, err = decode(job.State); err != nil {
+					err = fmt.Errorf("its state: %w", err)
 				}
 			}
 			if err != nil {
