@@ -3,8 +3,8 @@
 --#keys claim jobs ready due flight parked crashes count states statesx reply
 -- ARGV  1 instance  2 fence  3 channel that wakes the owner  4 how long a state is kept after its last write, us
 --       (0: for ever)  5 arguments of acks that follow, as in ack.lua  then these
---       then per id of theirs with more to say: id, reply ('' nobody called, else lib/tell.lua), state ('' as it was, '-' none,
---       '=' and the bytes)
+--       then per id of theirs with more to say: flight, id, reply ('' nobody called, else lib/tell.lua), state ('' as it was,
+--       '-' none, '=' and the bytes)
 -- Returns the number of ids that were in their flight until now. What is to be said of the others is not said:
 -- an ack that is late or repeated changes nothing, so a state is replaced once per ack (I6).
 -- Errors: FENCED holder fence
@@ -16,29 +16,31 @@
 --#include sound
 --#include tell
 
--- ended are the ids that were in their flight until now: finish takes them out by these two.
+-- ended are the ids that were in their flight until now, by flight: finish takes them out by these two.
 local ended = {}
 do
   local some, all = take_out, take_out_all
-  local function note(ids)
-    for i = 1, #ids do ended[ids[i]] = true end
+  local function note(number, ids)
+    ended[number] = ended[number] or {}
+    for i = 1, #ids do ended[number][ids[i]] = true end
     return ids
   end
-  take_out = function(...) return note(some(...)) end
-  take_out_all = function(...) return note(all(...)) end
+  take_out = function(flight_key, crashes_key, number, ids) return note(number, some(flight_key, crashes_key, number, ids)) end
+  take_out_all = function(flight_key, crashes_key, number) return note(number, all(flight_key, crashes_key, number)) end
 end
 
 -- Who called stands in the payloads, which go with the ack.
 local acks, records = 5 + tonumber(ARGV[5]), {}
-for p = acks + 1, #ARGV, 3 do
-  if ARGV[p + 1] ~= '' then records[ARGV[p]] = redis.call('HGET', KEY.jobs, ARGV[p]) end
+for p = acks + 1, #ARGV, 4 do
+  if ARGV[p + 2] ~= '' then records[ARGV[p + 1]] = redis.call('HGET', KEY.jobs, ARGV[p + 1]) end
 end
 local done, again = finish(KEY.jobs, KEY.ready, KEY.due, KEY.flight, KEY.parked, KEY.crashes, KEY.count, 6, acks)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-for p = acks + 1, #ARGV, 3 do
-  local id, reply, state = ARGV[p], ARGV[p + 1], ARGV[p + 2]
-  if ended[id] then
+for p = acks + 1, #ARGV, 4 do
+  local number, id, reply, state = ARGV[p], ARGV[p + 1], ARGV[p + 2], ARGV[p + 3]
+  if ended[number] and ended[number][id] then
+    ended[number][id] = nil
     if records[id] and readable(records[id]) then tell(parse(records[id]).data, reply) end
     if state == '-' then
       redis.call('HDEL', KEY.states, id)

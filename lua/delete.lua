@@ -29,8 +29,8 @@ for i = 3, #ARGV do
         return {count, looked, 1}
       end
     end
+    remove(id, busy) -- first what frees memory: see lease.lua
     if sound then tell(job.data, 'deleted') end
-    remove(id, busy)
   end
   looked = looked + 1
   weigh_id()

@@ -127,15 +127,13 @@ func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error
 	for len(acks) > 0 {
 		var first []Acks
 		first, acks = cutAnswers(acks)
-		var answers []Answer
-		for i := range first {
-			answers = append(answers, first[i].Answers...)
-		}
 		args := appendAcks([]any{c.Instance, c.fence, c.keys.Wake, 0, 0}, first)
 		args[4] = len(args) - 5
-		for i := range answers {
-			args[3] = answers[i].StateFor.Microseconds()
-			args = answers[i].append(args)
+		for i := range first {
+			for k := range first[i].Answers {
+				args[3] = first[i].Answers[k].StateFor.Microseconds()
+				args = first[i].Answers[k].append(args, first[i].Flight)
+			}
 		}
 		reply, err := c.Run(ctx, c.registry.db.Scripts.Complete, args...)
 		if err != nil {
@@ -148,7 +146,7 @@ func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error
 }
 
 // append adds the arguments of lua/complete.lua.
-func (a *Answer) append(args []any) []any {
+func (a *Answer) append(args []any, flight int64) []any {
 	reply, state := "", ""
 	switch {
 	case a.Called && a.Result == nil:
@@ -162,7 +160,7 @@ func (a *Answer) append(args []any) []any {
 	case a.Stated:
 		state = "=" + string(a.State)
 	}
-	return append(args, a.ID, reply, state)
+	return append(args, flight, a.ID, reply, state)
 }
 
 // cutAnswers splits acks into what one lua/complete.lua gets and what follows it. A flight's rest can

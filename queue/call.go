@@ -38,7 +38,7 @@ type Called struct {
 const DefaultKeep = time.Minute
 
 // MaxKeep is the longest time for which a reply is kept.
-const MaxKeep = 7 * 24 * time.Hour
+const MaxKeep = envelope.MaxKeep
 
 // Call pushes a job and waits for the end of its payload: it is done, with the result that its
 // handler answered, or it was buried or deleted. A failure that will be retried is no end. ctx bounds

@@ -120,10 +120,10 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	for _, id := range []string{"a", "b", "c", "d"} {
 		push(id, "1")
 	}
-	push("a", "2")
+	do(func() error { _, err := r.q.Push(r.ctx, job("a", "2", replyTo(r.c, "first"))); return err })
 	p := pop("a[1 2] b[1]")
 	push("a", "3")
-	do(func() error { _, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, IDs: []string{"a"}}); return err })
+	do(func() error { _, err := r.claim.Ack(r.ctx, r.answered(p.Flight, "a", "first")); return err })
 	do(func() error {
 		_, err := r.claim.Nack(r.ctx, Nack{Flight: p.Flight, ID: "b", Kind: Retry, RetryCount: 0, Delay: time.Hour})
 		return err
@@ -136,9 +136,16 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	do(func() error { _, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, Rest: true}); return err })
 	pop("a[3]")
 	claim(Self)
-	p = pop("a[3]")
+	third := pop("a[3]").Flight
+	do(func() error { _, err := r.q.Push(r.ctx, job("a", "4", replyTo(r.c, "second"))); return err })
 	do(func() (err error) {
-		_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{{Flight: p.Flight, IDs: []string{"a"}}}})
+		p, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, States: true, Acks: []Acks{{Flight: third, IDs: []string{"a"}}}})
+		return err
+	})
+	eq(t, "popped", show(p.Jobs...), "a[4]")
+	eq(t, "its state", stateText(p.Jobs[0].State), "is first")
+	do(func() error {
+		_, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{r.answered(p.Flight, "a", "second")}})
 		return err
 	})
 	do(func() error { _, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "c"); return err })
@@ -178,7 +185,11 @@ func (r *rig) sum() {
 	eq(r.t, "retries", len(st.retry), 1)
 	eq(r.t, "retry count", st.jobs["b"].Retry, 0)
 	eq(r.t, "morgue", len(st.morgue), 0)
-	eq(r.t, "processed", st.count["processed"], "3")
+	eq(r.t, "processed", st.count["processed"], "4")
+	eq(r.t, "states", st.states, map[string]string{"a": "second"})
+	for _, token := range []string{"first", "second"} {
+		eq(r.t, "reply", r.reply(token), "done\n"+token)
+	}
 	eq(r.t, "failed", st.count["failed"], "2")
 	eq(r.t, "owner", st.claim["instance"], "")
 }

@@ -6,12 +6,14 @@ type (
 	modelShard   = model.Shard
 	modelJob     = model.Job
 	modelPayload = model.Payload
+	modelState   = model.State
 )
 
 var (
-	storedOf  = model.StoredOf
-	bareOf    = model.BareOf
-	sketch    = model.Sketch
-	failedJob = model.FailedJob
-	freshJob  = model.FreshJob
+	storedOf   = model.StoredOf
+	storedWith = model.StoredWith
+	bareOf     = model.BareOf
+	sketch     = model.Sketch
+	failedJob  = model.FailedJob
+	freshJob   = model.FreshJob
 )

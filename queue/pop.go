@@ -185,6 +185,9 @@ func (c *Claim) states(ctx context.Context, jobs []lowkiq.Job) error {
 		for i, state := range redisdb.List(reply) {
 			if text, ok := state.(string); ok && n*statesRead+i < len(jobs) {
 				jobs[n*statesRead+i].State = packed.Bytes(text)
+				if text == "" {
+					jobs[n*statesRead+i].State = []byte{} // not nil: there is one
+				}
 			}
 		}
 	}

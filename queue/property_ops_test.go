@@ -177,7 +177,7 @@ func (m *machine) pass(t *rapid.T) {
 // headRule finds the due time in a record of form j or s.
 var headRule = regexp.MustCompile(`^([js]-?\d+ )(\d+)`)
 
-// pass moves what lies in the future closer, in Redis. Only a test can.
+// pass moves what lies in the future closer, and states into the past, in Redis. Only a test can.
 func pass(s *Shard, ctx context.Context, now, us int64) error {
 	r, err := readRaw(s, ctx)
 	if err != nil {
@@ -202,6 +202,9 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 				}
 			}
 		}
+	}
+	for _, z := range r.statesx.Val() {
+		pipe.ZAdd(ctx, s.Keys().Statesx, redis.Z{Score: z.Score - float64(us), Member: z.Member})
 	}
 	if pipe.Len() == 0 {
 		return nil

@@ -27,6 +27,8 @@ var propertyTests = []testCase{{"Model", testModel}}
 func testModel(t *testing.T, b *backend) {
 	client := b.open(t)
 	client.DB().ForTests().AddHook(twice{})
+	heard := client.DB().ForTests().Subscribe(t.Context())
+	defer heard.Close()
 	rapid.Check(t, func(rt *rapid.T) {
 		if b.second && rapid.Uint64().Draw(rt, "second")%8 != 0 {
 			return
@@ -40,6 +42,7 @@ func testModel(t *testing.T, b *backend) {
 			c.ShareAlways()
 		}
 		m := newMachine(rt, ctx, c)
+		m.listen(rt, heard)
 		rt.Repeat(map[string]func(*rapid.T){
 			"push":    m.push,
 			"push2":   m.push,
@@ -66,6 +69,7 @@ type machine struct {
 	states    []*state // as last compared
 	claims    []*Claim
 	instances int
+	machineCalls
 }
 
 // Small limits are reached often, and the spill (32 payloads, 4 KiB) and a piece are crossed.
@@ -114,6 +118,7 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 		m.models = append(m.models, model)
 		m.claim(t, i, Fresh)
 	}
+	m.stateFor = rapid.SampledFrom([]time.Duration{0, 90 * time.Minute}).Draw(t, "states are kept for")
 	return m
 }
 
@@ -183,6 +188,8 @@ func (m *machine) compare(t *rapid.T) {
 	}
 	same(t, "stats", stats.Jobs, total)
 	m.compareLag(t)
+	m.compareReplies(t)
+	m.compareNews(t)
 }
 
 // compareLag compares each shard's lag with its state, which is that of the model.
@@ -242,8 +249,13 @@ func (m *machine) push(t *rapid.T) {
 	switch rapid.IntRange(0, 9).Draw(t, "form") {
 	case 0: // a crowd for one id
 		id, n, header := drawID.Draw(t, "id"), rapid.IntRange(20, 100).Draw(t, "n"), drawHeader.Draw(t, "header")
+		called := rapid.IntRange(0, 2).Draw(t, "called") == 0
 		for i := range n {
-			jobs = append(jobs, lowkiq.Push{ID: id, Payload: fmt.Append(nil, i%70), Header: header})
+			job := lowkiq.Push{ID: id, Payload: fmt.Append(nil, i%70), Header: header}
+			if called {
+				job.ReplyTo = m.newAddress()
+			}
+			jobs = append(jobs, job)
 		}
 	case 1, 2, 3: // no scores
 		for _, id := range rapid.SliceOfN(drawID, 1, 5).Draw(t, "ids") {
@@ -256,6 +268,11 @@ func (m *machine) push(t *rapid.T) {
 	default:
 		for range rapid.IntRange(1, 4).Draw(t, "n") {
 			jobs = append(jobs, drawPush(t))
+		}
+	}
+	for i := range jobs {
+		if jobs[i].ReplyTo == "" {
+			jobs[i].ReplyTo = m.drawAddress(t)
 		}
 	}
 	m.step()
@@ -284,7 +301,7 @@ func drawPush(t *rapid.T) lowkiq.Push {
 func (m *machine) modelPush(job lowkiq.Push, place int64, full bool) model.Verdict {
 	model := m.of(job.ID)
 	header, _ := lowkiq.NewHeader(job.Header)
-	p := modelPayload{Data: storedOf(lowkiq.Payload{Header: header, Data: job.Payload}), Score: float64(model.Now+place) / 1e6, Soft: true}
+	p := modelPayload{Data: storedWith(lowkiq.Payload{Header: header, Data: job.Payload}, job.ReplyTo), Score: float64(model.Now+place) / 1e6, Soft: true}
 	if job.Score != nil {
 		p.Score, p.Soft = *job.Score, false
 	}
@@ -320,7 +337,7 @@ func (m *machine) popNext(t *rapid.T) {
 	req := PopRequest{
 		IDs: rapid.IntRange(1, 4).Draw(t, "most"), Bytes: rapid.SampledFrom([]int{1, 1 << 20}).Draw(t, "bytes"),
 		MaxCrashes: rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "max_crashes"), Slot: rapid.Bool().Draw(t, "slot"),
-		Acks: drawFlying(t, model),
+		Acks: m.drawAcks(t, model), States: true,
 	}
 	m.step()
 	got, err := claim.Pop(m.ctx, req)
@@ -339,9 +356,15 @@ func samePop(t *rapid.T, m *modelShard, got Popped, ids []string, state Quaranti
 		popped = append(popped, job.ID)
 		var payloads []string
 		for _, p := range m.Flying[job.ID].InOrder() {
-			payloads = append(payloads, p.Data)
+			payloads = append(payloads, p.Handed())
 		}
 		same(t, "payloads of "+job.ID, fmt.Sprintf("%.30q", dataOf(job.Payloads)), fmt.Sprintf("%.30q", payloads))
+		same(t, "callers of "+job.ID, job.Callers, m.Flying[job.ID].Callers())
+		state := "none"
+		if m.States[job.ID] != nil {
+			state = "is " + m.States[job.ID].Data
+		}
+		same(t, "state of "+job.ID, stateText(job.State), state)
 	}
 	same(t, "popped", popped, ids)
 	same(t, "quarantine", got.Quarantine, state)
@@ -379,7 +402,7 @@ func (m *machine) popAgain(t *rapid.T) {
 	m.step()
 	again := m.q.Shard(i).Adopt(claim.Instance, claim.Fence)
 	again.Numbered(claim.LastPop() - 1)
-	got, err := again.Pop(m.ctx, PopRequest{IDs: 4, Bytes: 1, MaxCrashes: model.MaxCrashes})
+	got, err := again.Pop(m.ctx, PopRequest{IDs: 4, Bytes: 1, MaxCrashes: model.MaxCrashes, States: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -408,7 +431,7 @@ func (m *machine) popAgain(t *rapid.T) {
 
 func (m *machine) ack(t *rapid.T) {
 	_, model, claim := m.drawShard(t)
-	acks := drawFlying(t, model)
+	acks := m.drawAcks(t, model)
 	m.step()
 	n, err := claim.Ack(m.ctx, acks...)
 	if err != nil {

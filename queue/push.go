@@ -35,6 +35,7 @@ var (
 	ErrPayloadSize     = envelope.ErrPayloadSize
 	ErrTooManyPayloads = errors.New("too many payloads wait for this id")
 	ErrTooManyBytes    = envelope.ErrTooManyBytes
+	ErrReplyTo         = envelope.ErrReplyTo
 	ErrDamaged         = packed.ErrDamaged // what waits for this id cannot be read
 )
 

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,13 +31,15 @@ type state struct {
 	crashes              map[string]int
 	count, claim         map[string]string
 	attempts             []string // as sketched
+	states               map[string]string
+	stated               map[string]int64 // when they were written
 }
 
 // raw is the shard's keys as Redis returned them.
 type raw struct {
-	jobs, parked, morgue, crashes, count, claim, spillx, stale, late *redis.MapStringStringCmd
-	ready, suspects, spill, flight, attempts                         *redis.StringSliceCmd
-	due, retry, blocked, dead                                        *redis.ZSliceCmd
+	jobs, parked, morgue, crashes, count, claim, spillx, stale, late, states *redis.MapStringStringCmd
+	ready, suspects, spill, flight, attempts                                 *redis.StringSliceCmd
+	due, retry, blocked, dead, statesx                                       *redis.ZSliceCmd
 }
 
 func readRaw(s *Shard, ctx context.Context) (*raw, error) {
@@ -48,8 +51,8 @@ func readRaw(s *Shard, ctx context.Context) (*raw, error) {
 		claim: pipe.HGetAll(ctx, k.Claim), spillx: pipe.HGetAll(ctx, k.Spillx), stale: pipe.HGetAll(ctx, k.Stale), late: pipe.HGetAll(ctx, k.Late),
 		ready: pipe.LRange(ctx, k.Ready, 0, -1), suspects: pipe.LRange(ctx, k.Suspects, 0, -1), spill: pipe.ZRange(ctx, k.Spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.Due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.Retry, 0, -1),
-		attempts: pipe.LRange(ctx, k.Attempts, 0, -1),
-		blocked:  pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
+		attempts: pipe.LRange(ctx, k.Attempts, 0, -1), states: pipe.HGetAll(ctx, k.States), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
+		blocked: pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
 	return r, err
@@ -99,6 +102,7 @@ func (r *raw) state() (*state, error) {
 		ready: r.ready.Val(), suspects: r.suspects.Val(),
 		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
 		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
+		states: r.states.Val(), stated: times(r.statesx.Val()),
 	}
 	spill := newSpill(r.spill.Val(), r.spillx.Val())
 	var faults []error
@@ -179,7 +183,9 @@ func (s *spill) job(space, id, record string) (*modelJob, error) {
 	if record[0] == 's' {
 		s.take(space+strconv.Itoa(len(id))+":"+id+":", m)
 	} else {
-		m.Payloads = inPushOrder(record, job.Payloads)
+		if m.Payloads, err = inPushOrder(record); err != nil {
+			return nil, fmt.Errorf("job %q: %w", id, err)
+		}
 	}
 	if record[0] == 'a' || record[0] == 'e' {
 		return m, nil
@@ -213,25 +219,34 @@ func (s *spill) take(prefix string, job *modelJob) {
 	})
 }
 
-// inPushOrder reads the payloads of a record that is not crowded, unsorted.
-func inPushOrder(record string, sorted []lowkiq.Payload) (list []modelPayload) {
-	if record[0] == 'p' {
-		for _, p := range sorted {
-			list = append(list, modelPayload{Data: storedOf(p), Score: p.Score})
-		}
-		return list
-	}
-	if record[0] != 'j' {
-		return []modelPayload{{Data: storedOf(sorted[0]), Score: sorted[0].Score}}
+// inPushOrder reads the payloads of a record that is not crowded, with their addresses. Those of a
+// flight's record, of form p, are in the order of their keys.
+func inPushOrder(record string) (list []modelPayload, err error) {
+	if record[0] == 'a' || record[0] == 'e' {
+		var job lowkiq.Job
+		job, _, err = packed.Decode("", record, nil)
+		return []modelPayload{{Data: record[map[byte]int{'a': 10, 'e': 16}[record[0]]:], Score: job.Payloads[0].Score}}, err
 	}
 	var job lowkiq.Job
-	rest, n, _ := packed.DecodeHead(record, &job)
+	rest, n, err := packed.DecodeHead(record, &job)
 	for range n {
-		var p lowkiq.Payload
-		p, _, rest, _ = packed.DecodePayload(rest)
-		list = append(list, modelPayload{Data: storedOf(p), Score: p.Score})
+		var one modelPayload
+		size := 0
+		if record[0] == 'p' {
+			one.Score, size = packed.KeyScore(rest), int(binary.BigEndian.Uint32([]byte(rest[packed.KeyBytes:])))
+			rest = rest[packed.KeyBytes+4:]
+		} else if _, err := fmt.Sscanf(rest, "%g %d:", &one.Score, &size); err != nil {
+			return nil, fmt.Errorf("payload %.40q: %w", rest, err)
+		} else {
+			rest = rest[strings.IndexByte(rest, ':')+1:]
+		}
+		one.Data, rest = rest[:size], rest[size:]
+		list = append(list, one)
 	}
-	return list
+	if rest != "" {
+		return list, fmt.Errorf("%.40q follows the last payload", rest)
+	}
+	return list, err
 }
 
 // check is what holds in every shard at every moment, whatever happened before.
@@ -308,6 +323,7 @@ func (st *state) checkSums(fault func(string, ...any)) {
 		n, _ := strconv.Atoi(st.count[field])
 		return n
 	}
+	want("ids whose states have a time", slices.Sorted(maps.Keys(st.stated)), slices.Sorted(maps.Keys(st.states)))
 	want("count.tombs", number("tombs"), len(st.tombs))
 	dead := 0
 	for _, job := range st.morgue {
@@ -383,9 +399,24 @@ func diff(m *modelShard, st *state, hi int64) error {
 	want("flights", st.flight, m.Flight)
 	want("crashes", st.crashes, m.Crashes)
 	want("attempts", nonNil(st.attempts), nonNil(m.Attempts))
+	want("states", st.states, textsOf(m.States))
+	for id, state := range m.States {
+		if at := st.stated[id]; state.Soft && at >= m.Now && at <= hi {
+			state.At, state.Soft = at, false
+		}
+		want("time of the state of "+id, fmt.Sprint(st.stated[id]), fmt.Sprint(state.At))
+	}
 	want("processed", counter(st.count["processed"]), m.Processed)
 	want("failed", counter(st.count["failed"]), m.Failed)
 	return errors.Join(faults...)
+}
+
+func textsOf(states map[string]*modelState) map[string]string {
+	texts := map[string]string{}
+	for id, state := range states {
+		texts[id] = state.Data
+	}
+	return texts
 }
 
 func counter(text string) int64 {

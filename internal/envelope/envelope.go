@@ -15,6 +15,8 @@ package envelope
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -25,12 +27,35 @@ const (
 	fixed         = 5 // bytes of an envelope without headers and address
 )
 
-// MaxAddress is the longest address, bytes.
-const MaxAddress = 200
+// MaxAddress is the longest address, bytes. MaxKeep is the longest time for which a reply is kept.
+const (
+	MaxAddress = 200
+	MaxKeep    = 7 * 24 * time.Hour
+)
 
-// Address is that of a call: its reply is kept under the token for keep, and told on the channel.
+// Caller is who made a call: its reply is kept under the token for a while, and told on the channel.
+type Caller struct {
+	Token   string // letters, digits, _ and -
+	Keep    time.Duration
+	Channel string
+}
+
+// Address is that of a call.
 func Address(token string, keep time.Duration, channel string) string {
 	return fmt.Sprintf("r%s %d %s", token, max(1, keep.Milliseconds()), channel)
+}
+
+var addressRule = regexp.MustCompile(`^r([a-zA-Z0-9_-]+) ([0-9]{1,9}) ((?s:.+))$`)
+
+// ParseAddress reads what Address has written; ok is false of any other address.
+func ParseAddress(address string) (c Caller, ok bool) {
+	words := addressRule.FindStringSubmatch(address)
+	if words == nil {
+		return c, false
+	}
+	ms, _ := strconv.Atoi(words[2])
+	c = Caller{words[1], time.Duration(ms) * time.Millisecond, words[3]}
+	return c, ms > 0 && c.Keep <= MaxKeep
 }
 
 func marked[T string | []byte](payload T) bool {

@@ -1,6 +1,8 @@
 package envelope_test
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +45,34 @@ func TestOpenOfOthers(t *testing.T) {
 	for _, bad := range []string{"\x00L", "\x00L\x00\x00", "\x00L\x00\x05{}\x00", "\x00L\x00\x00\x05abc"} {
 		if _, ok := envelope.Open(bad); ok {
 			t.Errorf("%q: got an envelope, want none", bad)
+		}
+	}
+}
+
+// An address is read as it was written; what cannot be told is refused before it is stored.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	for _, want := range []envelope.Caller{
+		{Token: "4Jw9vZ2xQ0aBc-DeF_iJkL", Keep: time.Minute, Channel: "lk:{c}:replies:1"},
+		{Token: "a", Keep: envelope.MaxKeep, Channel: "with spaces  and\nlines"},
+		{Token: "a", Keep: time.Millisecond, Channel: "c"},
+	} {
+		address := envelope.Address(want.Token, want.Keep, want.Channel)
+		if got, ok := envelope.ParseAddress(address); got != want || !ok {
+			t.Errorf("%q: got %+v, %v, want %+v", address, got, ok, want)
+		}
+		if err := envelope.Check(&lowkiq.Push{ID: "a", ReplyTo: address}, 1, 1); err != nil {
+			t.Errorf("%q: got %v", address, err)
+		}
+	}
+	for _, bad := range []string{
+		"r", "ra", "ra 1", "ra 1 ", "a 1 c", "fa 1 c", "r 1 c", "ra -1 c", "ra 0 c", "ra 1.5 c", "ra 604800001 c", "ra 99999999999999999999 c",
+		"ra! 1 c", "ra\n 1 c", "ra  1 c", " ra 1 c", "rä 1 c", "ra 1 " + strings.Repeat("c", envelope.MaxAddress),
+	} {
+		push := lowkiq.Push{ID: "a", ReplyTo: bad, Header: map[string]string{"h": "v"}}
+		all := envelope.All([]lowkiq.Push{push})
+		if err := envelope.Check(&all[0], 100, 100); !errors.Is(err, envelope.ErrReplyTo) || !strings.Contains(err.Error(), fmt.Sprintf("%.20q", bad)[:3]) {
+			t.Errorf("%q: got %v, want %v", bad, err, envelope.ErrReplyTo)
 		}
 	}
 }

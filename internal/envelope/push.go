@@ -17,7 +17,7 @@ var (
 	ErrPerformAt    = errors.New("perform_in is out of range")
 	ErrPayloadSize  = errors.New("payload is too large")
 	ErrTooManyBytes = errors.New("too many bytes of payloads wait for this id")
-	ErrReplyTo      = errors.New("reply address is too long")
+	ErrReplyTo      = errors.New("reply address is none")
 )
 
 // All gives jobs with headers or an address, or with data that begins as an envelope does, the
@@ -29,7 +29,7 @@ func All(jobs []lowkiq.Push) []lowkiq.Push {
 			continue
 		}
 		header, err := lowkiq.NewHeader(jobs[i].Header)
-		if err != nil || len(jobs[i].ReplyTo) > MaxAddress {
+		if err != nil || !mayReply(jobs[i].ReplyTo) {
 			continue
 		}
 		if !copied {
@@ -48,8 +48,9 @@ func Check(job *lowkiq.Push, payloadBytes, idBytes int) error {
 		return fmt.Errorf("%w: it is empty", ErrID)
 	case len(job.ID) > lowkiq.MaxIDBytes:
 		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(job.ID), lowkiq.MaxIDBytes)
-	case len(job.ReplyTo) > MaxAddress:
-		return fmt.Errorf("job %q: %w: %d bytes, at most %d are allowed", job.ID, ErrReplyTo, len(job.ReplyTo), MaxAddress)
+	case !mayReply(job.ReplyTo):
+		return fmt.Errorf("job %q: %w: got %.50q of %d bytes, want r<token> <ms> <channel>, a token of letters, digits, _ and -, 1 to %d ms, at most %d bytes",
+			job.ID, ErrReplyTo, job.ReplyTo, len(job.ReplyTo), MaxKeep.Milliseconds(), MaxAddress)
 	case job.Header != nil:
 		_, err := lowkiq.NewHeader(job.Header)
 		return fmt.Errorf("job %q: %w", job.ID, err)
@@ -64,4 +65,13 @@ func Check(job *lowkiq.Push, payloadBytes, idBytes int) error {
 			time.Unix(lowkiq.MinPerformAt, 0).UTC().Format(time.RFC3339), time.Unix(lowkiq.MaxPerformAt, 0).UTC().Format(time.RFC3339))
 	}
 	return nil
+}
+
+// mayReply reports whether a reply can be told to this address, or is to be told to none.
+func mayReply(address string) bool {
+	if address == "" {
+		return true
+	}
+	_, ok := ParseAddress(address)
+	return ok && len(address) <= MaxAddress
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/envelope"
@@ -37,7 +38,11 @@ type Shard struct {
 	seats  int
 	Parked map[string]*Job // pushed while the id was in flight
 
-	Morgue            map[string]*Job
+	Morgue  map[string]*Job
+	Replies map[string]Reply  // to calls, by token
+	News    []News            // told since the caller last forgot it
+	States  map[string]*State // by id
+
 	Attempts          []string // that came to nothing, newest first
 	Processed, Failed int64
 	Pop               int64
@@ -55,10 +60,47 @@ func (p Payload) equals(other Payload) bool {
 	return BareOf(p.Data) == BareOf(other.Data)
 }
 
-// StoredOf is a payload as it is stored, but for who called.
-func StoredOf(p lowkiq.Payload) string { return string(envelope.Wrap(p.Header, "", p.Data)) }
+// Reply is how a call has ended, and how long that is kept.
+type Reply struct {
+	Text string
+	Keep time.Duration
+}
 
-// BareOf is what of a stored payload others are compared with.
+// News is a reply that a channel was told.
+type News struct{ Channel, Token, Text string }
+
+// State is what a handler keeps of an id. When that was written is soft like a score.
+type State struct {
+	Data string
+	At   int64
+	Soft bool
+}
+
+// StoredOf is a payload as it is stored, but for who called.
+func StoredOf(p lowkiq.Payload) string { return StoredWith(p, "") }
+
+// StoredWith is a payload as it is stored, with the address of who called.
+func StoredWith(p lowkiq.Payload, address string) string {
+	return string(envelope.Wrap(p.Header, address, p.Data))
+}
+
+// Handed is a payload as its handler gets it, wrapped again: without the address.
+func (p Payload) Handed() string {
+	content, _ := envelope.Open(p.Data)
+	return StoredOf(lowkiq.Payload{Header: content.Header, Data: []byte(content.Data)})
+}
+
+// Callers is how many of the payloads have an address.
+func (j *Job) Callers() (n int) {
+	for _, p := range j.Payloads {
+		if content, _ := envelope.Open(p.Data); content.Address != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// BareOf is what of a stored payload others are compared with: all but its headers.
 func BareOf(stored string) string {
 	content, _ := envelope.Open(stored)
 	return string(envelope.Wrap("", content.Address, []byte(content.Data)))
@@ -79,7 +121,7 @@ func NewShard(payloads, bytes int) *Shard {
 		Payloads: payloads, Bytes: bytes, Piece: 2000, PieceBytes: 1 << 20,
 		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
 		Crashes: map[string]int{}, Flying: map[string]*Job{}, Flight: map[string]int64{}, Seat: map[string]int{}, Parked: map[string]*Job{},
-		Morgue: map[string]*Job{},
+		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{},
 	}
 }
 
@@ -247,6 +289,17 @@ func (m *Shard) Push(id string, p Payload, at int64, full bool) Verdict {
 	}
 	job.put(p)
 	return Stored
+}
+
+// tell tells the callers of payloads how these have ended.
+func (m *Shard) tell(payloads []Payload, text string) {
+	for _, p := range payloads {
+		content, _ := envelope.Open(p.Data)
+		if to, ok := envelope.ParseAddress(content.Address); ok {
+			m.Replies[to.Token] = Reply{text, to.Keep}
+			m.News = append(m.News, News{to.Channel, to.Token, text})
+		}
+	}
 }
 
 // String shows payloads in the order in which a handler gets them.

@@ -63,6 +63,7 @@ func (m *Shard) Delete(place browse.State, id string) int {
 	if home[id] == nil || !m.isIn(place, id) {
 		return 0
 	}
+	m.tell(home[id].Payloads, "deleted")
 	m.remove(id)
 	return 1
 }
@@ -159,7 +160,7 @@ func (m *Shard) DeleteDead(id string) int {
 func FailedJob(j *Job) bool { return j.Retry >= 0 }
 func FreshJob(j *Job) bool  { return j.Retry < 0 }
 
-// Pass lets time go by: what lies in the future comes closer.
+// Pass lets time go by: what lies in the future comes closer, and states grow older.
 func (m *Shard) Pass(us int64) {
 	for _, jobs := range []map[string]*Job{m.Waiting, m.Parked} {
 		for _, job := range jobs {
@@ -167,6 +168,9 @@ func (m *Shard) Pass(us int64) {
 				job.At -= us
 			}
 		}
+	}
+	for _, state := range m.States {
+		state.At -= us
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
@@ -131,13 +132,44 @@ func (m *Shard) unpark(id string) {
 	m.enqueue(id)
 }
 
-func (m *Shard) Ack(number int64, id string) int {
-	if m.land(id, number, true) == nil {
+func (m *Shard) Ack(number int64, id string) int { return m.done(number, queue.Answer{ID: id}) }
+
+// done ends a job's flight, with what its handler has to say: that counts once, as the ack does.
+func (m *Shard) done(number int64, answer queue.Answer) int {
+	job := m.land(answer.ID, number, true)
+	if job == nil {
 		return 0
 	}
 	m.Processed++
-	m.unpark(id)
+	m.unpark(answer.ID)
+	if answer.Called {
+		text := "done"
+		if answer.Result != nil {
+			text += "\n" + string(answer.Result)
+		}
+		m.tell(job.Payloads, text)
+	}
+	switch {
+	case answer.Stated && answer.State == nil:
+		delete(m.States, answer.ID)
+	case answer.Stated:
+		m.States[answer.ID] = &State{string(answer.State), m.Now, true}
+	}
 	return 1
+}
+
+// expire forgets states that are older than they are kept, of the oldest at most 100.
+func (m *Shard) expire(after time.Duration) {
+	var old []string
+	for id, state := range m.States {
+		if state.At <= m.Now-after.Microseconds() {
+			old = append(old, id)
+		}
+	}
+	slices.SortFunc(old, func(x, y string) int { return cmp.Compare(m.States[x].At, m.States[y].At) })
+	for _, id := range old[:min(len(old), 100)] {
+		delete(m.States, id)
+	}
 }
 
 func (m *Shard) Nack(n queue.Nack) int {
@@ -207,6 +239,7 @@ func (m *Shard) entomb(id string, payloads []Payload, retry int, err string) {
 	for _, p := range payloads {
 		dead.put(p)
 	}
+	m.tell(payloads, "buried\n"+err)
 	dead.Retry, dead.Err, dead.At, dead.Soft = retry, cmp.Or(err, dead.Err), m.Now, true
 }
 
@@ -257,10 +290,21 @@ func (m *Shard) judge(id string, alone bool) (poison bool) {
 }
 
 func (m *Shard) AckAll(acks []queue.Acks) (n int) {
+	stateFor := time.Duration(0)
 	for _, a := range acks {
 		for _, id := range a.IDs {
-			n += m.Ack(a.Flight, id)
+			answer := queue.Answer{ID: id}
+			if k := slices.IndexFunc(a.Answers, func(of queue.Answer) bool { return of.ID == id }); k >= 0 {
+				answer = a.Answers[k]
+			}
+			n += m.done(a.Flight, answer)
 		}
+		for i := range a.Answers {
+			stateFor = a.Answers[i].StateFor
+		}
+	}
+	if stateFor > 0 {
+		m.expire(stateFor)
 	}
 	return n
 }

@@ -87,6 +87,30 @@ var mutations = []mutation{
 		new: "          if false then\n",
 	},
 	{
+		name: "who called is not told of a deletion", promise: "each end of a called payload is told",
+		file: "lua/delete.lua", test: single,
+		old: "    if sound then tell(job.data, 'deleted') end\n",
+		new: "",
+	},
+	{
+		name: "who called is not told of a burial", promise: "each end of a called payload is told",
+		file: "lua/lib/morgue.lua", test: single,
+		old: "  tell(some.data, 'buried\\n' .. err)\n",
+		new: "",
+	},
+	{
+		name: "long reply is that of what ended later", promise: "a reply says how its payload ended",
+		file: "lua/lib/tell.lua", test: single,
+		old: "    name = string.format('%s-%s%06d-%d', tokens[1], time[1], time[2], shared)\n",
+		new: "    name = tokens[1] .. '-'\n",
+	},
+	{
+		name: "late answer replaces a state", promise: "I6",
+		file: "lua/complete.lua", test: single,
+		old: "  if ended[number] and ended[number][id] then\n    ended[number][id] = nil\n",
+		new: "  if true then\n",
+	},
+	{
 		name: "what failed is acknowledged", promise: "I2",
 		file: "node/internal/runner/complete.go", test: runner,
 		old: "r.done(batch.Flight, all.Done, said)",

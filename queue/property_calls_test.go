@@ -1,0 +1,200 @@
+package queue_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/model"
+)
+
+// machineCalls is the machine's part of calls, results and states.
+type machineCalls struct {
+	addresses []string // of the calls so far
+	stateFor  time.Duration
+	heard     *redis.PubSub // what is told; nil if messages may arrive in another order than they are sent
+	markers   int
+}
+
+// machineChannels are the clients that call.
+var machineChannels = []string{"one", "two"}
+
+// machineKeep is how long replies are kept at least: longer than any test lasts.
+const machineKeep = time.Hour
+
+// newAddress is that of another call.
+func (m *machine) newAddress() string {
+	n := len(m.addresses)
+	channel := m.q.Shard(0).DB().Keys.Replies(machineChannels[n%len(machineChannels)])
+	m.addresses = append(m.addresses, envelope.Address(fmt.Sprintf("token_%d-", n), machineKeep+time.Duration(n)*time.Minute, channel))
+	return m.addresses[n]
+}
+
+// drawAddress draws that of a call, seldom one that there was, of a push that is repeated; "" of what
+// nobody waits for.
+func (m *machine) drawAddress(t *rapid.T) string {
+	switch kind := rapid.IntRange(0, 7).Draw(t, "address"); {
+	case kind < 5:
+		return ""
+	case kind == 7 && len(m.addresses) > 0:
+		return rapid.SampledFrom(m.addresses).Draw(t, "again")
+	}
+	return m.newAddress()
+}
+
+var (
+	drawResult = rapid.SampledFrom([]*string{nil, new(""), new("r"), new("buried\nno"), new(strings.Repeat("R", 300)), new(strings.Repeat("long", 5000))})
+	drawState  = rapid.SampledFrom([]*string{nil, nil, nil, new(""), new("s"), new("-"), new("a later\x00state")})
+)
+
+func bytesOf(text *string) []byte {
+	if text == nil {
+		return nil
+	}
+	return []byte(*text)
+}
+
+// stateText tells a state of no bytes from none.
+func stateText(state []byte) string {
+	if state == nil {
+		return "none"
+	}
+	return "is " + string(state)
+}
+
+// drawAcks draws acks, most of them with more to say.
+func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
+	acks = drawFlying(t, model)
+	if len(model.Flying) > 0 && rapid.IntRange(0, 3).Draw(t, "the rest") == 0 {
+		flight := model.Flight[rapid.SampledFrom(slices.Sorted(maps.Keys(model.Flying))).Draw(t, "of")]
+		rest := Acks{Flight: flight, Rest: true}
+		for _, id := range slices.Sorted(maps.Keys(model.Flying)) {
+			if model.Flight[id] == flight {
+				rest.IDs = append(rest.IDs, id)
+			}
+		}
+		slices.SortFunc(rest.IDs, func(x, y string) int { return model.Seat[x] - model.Seat[y] }) // as they are taken out
+		acks = append(acks, rest)
+	}
+	if rapid.IntRange(0, 3).Draw(t, "no more than done") == 0 {
+		return acks
+	}
+	drawn := map[string]bool{} // of an id that is named twice the same answer would have to come twice
+	for i := range acks {
+		for _, id := range acks[i].IDs {
+			if name := fmt.Sprint(acks[i].Flight, " ", id); drawn[name] {
+				continue
+			} else {
+				drawn[name] = true
+			}
+			if rapid.IntRange(0, 3).Draw(t, "answer") == 0 {
+				continue
+			}
+			answer := Answer{ID: id, Called: model.Flying[id].Callers() > 0, Result: bytesOf(drawResult.Draw(t, "result")), StateFor: m.stateFor}
+			if answer.Stated = rapid.Bool().Draw(t, "stated"); answer.Stated {
+				answer.State = bytesOf(drawState.Draw(t, "state"))
+			}
+			acks[i].Answers = append(acks[i].Answers, answer)
+		}
+	}
+	return acks
+}
+
+// compareReplies compares what is kept under the tokens of all calls, in each shard.
+func (m *machine) compareReplies(t *rapid.T) {
+	for i, shard := range m.models {
+		keys, rdb := m.q.Shard(i).Keys(), m.q.Shard(i).DB().ForTests()
+		pipe := rdb.Pipeline()
+		for _, address := range m.addresses {
+			to, _ := envelope.ParseAddress(address)
+			pipe.Get(m.ctx, keys.ReplyTo(to.Token))
+			pipe.PTTL(m.ctx, keys.ReplyTo(to.Token))
+		}
+		cmds, _ := pipe.Exec(m.ctx)
+		for k, address := range m.addresses {
+			to, _ := envelope.ParseAddress(address)
+			text, err := cmds[2*k].(*redis.StringCmd).Result()
+			left := cmds[2*k+1].(*redis.DurationCmd).Val()
+			if name, ok := strings.CutPrefix(text, "see "); ok {
+				text, err = rdb.Get(m.ctx, keys.ReplyTo(name)).Result()
+				if of := rdb.PTTL(m.ctx, keys.ReplyTo(name)).Val(); of < left-time.Minute {
+					t.Fatalf("shard %d: reply %s is kept for %v, and the text that it names for %v", i, to.Token, left, of)
+				}
+			}
+			want, told := shard.Replies[to.Token]
+			if told != (err == nil) || text != want.Text || told && (left > want.Keep || left < want.Keep-machineKeep/2) {
+				t.Fatalf("shard %d: reply %s: got %.40q, %v, kept for %v, want %t, %.40q for %v", i, to.Token, text, err, left, told, want.Text, want.Keep)
+			}
+		}
+	}
+}
+
+// listen hears what the machine's calls are told.
+func (m *machine) listen(t *rapid.T, heard *redis.PubSub) {
+	db := m.q.Shard(0).DB()
+	if db.Sharded { // the bus between the masters keeps no order
+		return
+	}
+	m.heard = heard
+	channels := []string{db.Keys.Replies("marker")}
+	for _, name := range machineChannels {
+		channels = append(channels, db.Keys.Replies(name))
+	}
+	if err := heard.Unsubscribe(m.ctx); err != nil { // from those of the machine before
+		t.Fatal(err)
+	}
+	if err := heard.Subscribe(m.ctx, channels...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compareNews compares what was told since the last time, by a message behind it.
+func (m *machine) compareNews(t *rapid.T) {
+	var want, got []model.News
+	for _, shard := range m.models {
+		want, shard.News = append(want, shard.News...), nil
+	}
+	if m.heard == nil {
+		return
+	}
+	m.markers++
+	db, marker := m.q.Shard(0).DB(), fmt.Sprint(m.markers)
+	if err := db.ForTests().Publish(m.ctx, db.Keys.Replies("marker"), marker).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		msg, err := m.heard.ReceiveTimeout(m.ctx, time.Minute)
+		if err != nil {
+			t.Fatalf("messages: %v", err)
+		}
+		one, ok := msg.(*redis.Message)
+		if !ok || !strings.HasPrefix(one.Channel, db.Keys.Replies("")) { // of the machine before
+			continue
+		}
+		if one.Channel == db.Keys.Replies("marker") {
+			if one.Payload == marker {
+				break
+			}
+			continue
+		}
+		tokens, text, _ := strings.Cut(one.Payload, "\n")
+		for token := range strings.SplitSeq(tokens, " ") {
+			got = append(got, model.News{Channel: one.Channel, Token: token, Text: text})
+		}
+	}
+	for _, list := range [][]model.News{got, want} {
+		slices.SortFunc(list, func(x, y model.News) int {
+			return cmp.Or(cmp.Compare(x.Channel, y.Channel), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Text, y.Text))
+		})
+	}
+	same(t, "told", fmt.Sprintf("%.60q", got), fmt.Sprintf("%.60q", want))
+}
