@@ -15,21 +15,25 @@ type answer struct {
 	ok     *bool
 	reason *string
 	failed lowkiq.Failed
+	said   map[string]lowkiq.Answered
 	flight *int64
+	most   int      // ids that failed and said may have: those of the batch, and a stranger
 	fields []string // seen
 }
 
-// ParseAnswer reads a handler's answer to batch, and returns what a Go handler would have returned:
-// nil when every job is done, [lowkiq.Failed] when some failed or, with a [lowkiq.Bury], are never
-// to be tried again, else the failure of the whole batch. An [*Error] means that text is no answer
-// at all. An answer that names an id which is not in the batch is a failure of the whole batch,
-// because what the handler meant cannot be told.
+// ParseAnswer reads a handler's answer to batch, and does what a Go handler would have done: it
+// returns nil when every job is done, [lowkiq.Failed] when some failed or, with a [lowkiq.Bury], are
+// never to be tried again, else the failure of the whole batch, and gives results and states of jobs
+// that are done to [lowkiq.Batch.Answer]. An [*Error] means that text is no answer at all. An answer
+// that names an id which is not in the batch is a failure of the whole batch, because what the handler
+// meant cannot be told. A result or state that is too long fails its job. Nothing is given to
+// Batch.Answer of an answer that fails as a whole, nor of jobs that fail.
 func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
 	if string(text) == `{"ok":true}` {
 		return nil
 	}
 	d := decoder{lexer: lexer{src: text}}
-	a, err := d.answer()
+	a, err := d.answer(len(batch.Jobs) + 1)
 	if err != nil {
 		return d.located(err)
 	}
@@ -47,41 +51,77 @@ func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
 		return errorAt(text, 0, "", `answer has neither "ok" nor "failed" nor "bury"`)
 	case *a.ok && a.reason != nil:
 		return errorAt(text, 0, "error", `given although "ok" is true`)
-	case *a.ok:
+	case *a.ok && a.said == nil:
 		return nil
+	case *a.ok:
+		return a.perID(batch)
 	case a.reason == nil || *a.reason == "":
 		return errors.New("handler answered ok: false, without an error")
 	}
 	return errors.New(*a.reason)
 }
 
-// perID is the answer per id, if the ids are those of the batch.
+// perID is the answer per id, if the ids are those of the batch. It gives to the batch what is said of
+// jobs that are done.
 func (a *answer) perID(batch *lowkiq.Batch) error {
-	if len(a.failed) == 0 {
+	if id, ok := stranger(batch, a.failed); ok {
+		return fmt.Errorf("handler named %.600q as failed, which is not in the batch: all of it counts as failed", id)
+	}
+	if id, ok := stranger(batch, a.said); ok {
+		return fmt.Errorf("handler answered about %.600q, which is not in the batch: all of it counts as failed", id)
+	}
+	failed := a.failed
+	for id, one := range a.said {
+		if err := tooLong(one); err != nil && failed[id] == nil {
+			if failed == nil {
+				failed = lowkiq.Failed{}
+			}
+			failed[id] = err
+		}
+	}
+	for id, one := range a.said {
+		if failed[id] != nil {
+			continue
+		}
+		answer := batch.Answer(id)
+		if one.Result != nil {
+			answer.Result(one.Result)
+		}
+		if one.Stated {
+			answer.State(one.State)
+		}
+	}
+	if len(failed) == 0 {
 		return nil
 	}
+	return failed
+}
+
+// stranger returns an id that is named and not in the batch.
+func stranger[T any](batch *lowkiq.Batch, named map[string]T) (id string, ok bool) {
 	known := 0
 	for i := range batch.Jobs {
-		if _, ok := a.failed[batch.Jobs[i].ID]; ok {
+		if _, ok := named[batch.Jobs[i].ID]; ok {
 			known++
 		}
 	}
-	if known == len(a.failed) {
-		return a.failed
+	if known == len(named) {
+		return "", false
 	}
 	ids := make(map[string]bool, len(batch.Jobs))
 	for i := range batch.Jobs {
 		ids[batch.Jobs[i].ID] = true
 	}
-	for id := range a.failed {
+	for id := range named {
 		if !ids[id] {
-			return fmt.Errorf("handler named %q as failed, which is not in the batch: all of it counts as failed", id)
+			return id, true
 		}
 	}
-	return a.failed // the batch named an id twice
+	return "", false // the batch named an id twice
 }
 
-func (d *decoder) answer() (a answer, err *fault) {
+func (d *decoder) answer(most int) (a answer, err *fault) {
+	a.most = most
 	if d.space(); d.peek() != '{' {
 		return a, d.unexpected(`an answer such as {"ok":true}`)
 	}
@@ -126,9 +166,13 @@ func (d *decoder) answerField(key []byte, a *answer) *fault {
 		return d.failures(a, d.decodeKey, burial)
 	case `"bury_base64"`:
 		return d.failures(a, d.decodeKey64, burial)
+	case `"answers"`:
+		return d.answers(a, d.decodeKey)
+	case `"answers_base64"`:
+		return d.answers(a, d.decodeKey64)
 	}
 	d.field = ""
-	return d.fault("unknown field %s in an answer (known: ok, error, failed, failed_base64, bury, bury_base64, flight)", key)
+	return d.fault("unknown field %s in an answer (known: ok, error, failed, failed_base64, bury, bury_base64, answers, answers_base64, flight)", key)
 }
 
 func (d *decoder) boolean(into **bool) *fault {
@@ -183,7 +227,9 @@ func (d *decoder) failures(a *answer, decodeKey func([]byte) (string, *fault), k
 		if a.failed[id] != nil {
 			return &fault{reason: fmt.Sprintf("id %q is named twice", id)}
 		}
-		a.failed[id] = kind(reason)
+		if len(a.failed) < a.most {
+			a.failed[id] = kind(reason)
+		}
 		return nil
 	})
 }
@@ -199,6 +245,85 @@ func (d *decoder) decodeKey(raw []byte) (string, *fault) {
 func (d *decoder) decodeKey64(raw []byte) (string, *fault) {
 	l := decoder{lexer: lexer{src: raw}}
 	return l.base64Text()
+}
+
+// answers reads an object of ids and what is said of them.
+func (d *decoder) answers(a *answer, decodeKey func([]byte) (string, *fault)) *fault {
+	if d.peek() != '{' {
+		return d.wrongKind(`must be an object of ids and what is said of them, such as {"a":{"result":1}}`)
+	}
+	if a.said == nil {
+		a.said = map[string]lowkiq.Answered{}
+		d.arena = make([]byte, 0, len(d.src)-d.pos)
+	}
+	return d.object(1, func(key []byte) *fault {
+		at := d.keyPos
+		id, err := decodeKey(key)
+		if err != nil {
+			return err
+		}
+		if _, twice := a.said[id]; twice {
+			return &fault{at, fmt.Sprintf("id %.600q is answered twice", id)}
+		}
+		one, err := d.answered()
+		if err != nil {
+			return &fault{max(at, err.pos), fmt.Sprintf("id %.600q: %s", id, err.reason)}
+		}
+		if len(a.said) < a.most {
+			a.said[id] = one
+		}
+		return nil
+	})
+}
+
+// answered reads what is said of an id.
+func (d *decoder) answered() (one lowkiq.Answered, err *fault) {
+	if d.peek() != '{' {
+		return one, d.wrongKind(`must be an object with a result, a state or both, such as {"result":1,"state":{"n":1}}`)
+	}
+	err = d.object(2, func(key []byte) *fault {
+		at, name := d.keyPos, key[1:len(key)-1]
+		if string(name) == "result" && one.Result != nil || string(name) == "state" && one.Stated {
+			return &fault{at, fmt.Sprintf("%s: given twice", name)}
+		}
+		var err *fault
+		switch string(name) {
+		case "result":
+			one.Result, err = d.said()
+		case "state":
+			if one.Stated = true; d.peek() == 'n' {
+				err = d.literal("null")
+			} else {
+				one.State, err = d.said()
+			}
+		case "then":
+			err = &fault{reason: "follow-up pushes are not there yet: the handler has to push by itself"}
+		default:
+			return &fault{at, fmt.Sprintf("unknown field %.600s (known: result, state)", key)}
+		}
+		if err != nil {
+			return &fault{max(at, err.pos), fmt.Sprintf("%s: %s", name, err.reason)}
+		}
+		return nil
+	})
+	return one, err
+}
+
+// said reads a result or a state: as a payload, and never nil.
+func (d *decoder) said() ([]byte, *fault) {
+	data, err := d.payload()
+	return some(data), err
+}
+
+// tooLong says which of a job's result and state is too long.
+func tooLong(one lowkiq.Answered) error {
+	switch {
+	case len(one.Result) > lowkiq.MaxResultBytes:
+		return fmt.Errorf("its result is %d bytes, at most %d are allowed", len(one.Result), lowkiq.MaxResultBytes)
+	case len(one.State) > lowkiq.MaxStateBytes:
+		return fmt.Errorf("its state is %d bytes, at most %d are allowed", len(one.State), lowkiq.MaxStateBytes)
+	}
+	return nil
 }
 
 // Error says what was wrong in the text that was read, and where.

@@ -32,6 +32,13 @@ func AppendBatch(dst []byte, b *lowkiq.Batch) []byte {
 		dst = append(dst, `,"retry_count":`...)
 		dst = strconv.AppendInt(dst, int64(b.Jobs[i].RetryCount), 10)
 		dst = appendPayloads(dst, b.Jobs[i].Payloads)
+		if b.Jobs[i].Callers > 0 {
+			dst = append(dst, `,"callers":`...)
+			dst = strconv.AppendInt(dst, int64(b.Jobs[i].Callers), 10)
+		}
+		if b.Jobs[i].State != nil {
+			dst = appendState(append(dst, `,"state":`...), b.Jobs[i].State)
+		}
 		dst = append(dst, '}')
 	}
 	return append(dst, `]}`...)
@@ -106,15 +113,42 @@ func AppendPayload(dst, data []byte) []byte {
 	if len(data) == 0 {
 		return append(dst, `""`...)
 	}
+	spaced, ok := standsForItself(data)
+	if !ok {
+		return appendBase64(dst, data)
+	}
+	return appendCompact(dst, data, spaced)
+}
+
+// appendState is AppendPayload for a state, which a handler gets back to the byte: JSON with white
+// space travels in base64. So does the text null: in an answer it would delete the state.
+func appendState(dst, data []byte) []byte {
+	if len(data) == 0 {
+		return append(dst, `""`...)
+	}
+	if spaced, ok := standsForItself(data); !ok || spaced || string(data) == "null" {
+		return appendBase64(dst, data)
+	}
+	return append(dst, data...)
+}
+
+// standsForItself reports whether bytes are a JSON text that is read as these bytes, and whether
+// there is white space in it.
+func standsForItself(data []byte) (spaced, ok bool) {
 	l := lexer{src: data}
 	l.space()
-	if l.value(1) == nil && string(data) != `""` {
-		if l.space(); l.pos == len(data) {
-			if _, ok := envelope(data); !ok {
-				return appendCompact(dst, data, l.spaced)
-			}
-		}
+	start := l.pos
+	if l.value(1) != nil || string(data[start:l.pos]) == `""` {
+		return false, false
 	}
+	if l.space(); l.pos < len(data) {
+		return false, false
+	}
+	_, looksRaw := envelope(data)
+	return l.spaced, !looksRaw
+}
+
+func appendBase64(dst, data []byte) []byte {
 	dst = append(dst, `{"$base64":"`...)
 	dst = base64.StdEncoding.AppendEncode(dst, data)
 	return append(dst, `"}`...)
@@ -184,6 +218,8 @@ type batchText struct {
 			Payload json.RawMessage
 			Header  map[string]string
 		}
+		Callers int
+		State   json.RawMessage
 	}
 }
 
@@ -199,9 +235,20 @@ func ParseBatch(text []byte) (*lowkiq.Batch, error) {
 	}
 	batch := &lowkiq.Batch{Shard: lowkiq.Shard{Queue: b.Queue, Index: b.Shard}, Fence: b.Fence, Flight: b.Flight}
 	for _, j := range b.Jobs {
-		job := lowkiq.Job{ID: j.ID, RetryCount: j.RetryCount}
+		job := lowkiq.Job{ID: j.ID, RetryCount: j.RetryCount, Callers: j.Callers}
 		if j.IDBase64 != nil {
 			job.ID = string(j.IDBase64)
+		}
+		if j.Callers < 0 {
+			return nil, fmt.Errorf("batch: job %q: callers: %d, want 0 or more", job.ID, j.Callers)
+		}
+		if len(j.State) > 0 && string(j.State) != "null" {
+			d := decoder{lexer: lexer{src: j.State}}
+			state, fault := d.payload()
+			if fault != nil {
+				return nil, fmt.Errorf("batch: job %q: state: %s", job.ID, fault.reason)
+			}
+			job.State = some(state)
 		}
 		for _, p := range j.Payloads {
 			d := decoder{lexer: lexer{src: p.Payload}}
@@ -237,6 +284,14 @@ func (d *decoder) payload() ([]byte, *fault) {
 	return d.keep(raw), nil
 }
 
+// some is never nil: bytes that are there, if none of them.
+func some(data []byte) []byte {
+	if data == nil {
+		return []byte{}
+	}
+	return data
+}
+
 // bytes decodes the value of an envelope.
 func (d *decoder) bytes(value []byte) ([]byte, *fault) {
 	bad := &fault{reason: "$base64 must be a string of standard base64 with padding"}
@@ -250,6 +305,9 @@ func (d *decoder) bytes(value []byte) ([]byte, *fault) {
 	out, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
 		return nil, bad
+	}
+	if len(out) == 0 {
+		return nil, nil // as ""
 	}
 	return out, nil
 }

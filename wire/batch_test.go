@@ -55,6 +55,7 @@ func TestAppendPayload(t *testing.T) {
 		"JSON on two lines":   {"{\n\"b\": 1}\n", `{"b":1}`},
 		"text":                {"hello", `{"$base64":"aGVsbG8="}`},
 		"quotes only":         {`""`, `{"$base64":"IiI="}`},
+		"quotes and a space":  {` ""`, `{"$base64":"ICIi"}`},
 		"looks like raw":      {`{"$base64":"eA=="}`, `{"$base64":"eyIkYmFzZTY0IjoiZUE9PSJ9"}`},
 		"looks like raw, \\u": {`{"\u0024base64":1}`, `{"$base64":"eyJcdTAwMjRiYXNlNjQiOjF9"}`},
 		"JSON and more":       {`1 2`, `{"$base64":"MSAy"}`},
@@ -89,7 +90,7 @@ func roundTrip(t *testing.T, data []byte) {
 }
 
 func FuzzAppendPayload(f *testing.F) {
-	for _, seed := range []string{"", `""`, `{"a": [1, "\n"]}`, "hello", "\x00\xff", `{"$base64":"eA=="}`, `{ "$base64" : 1 }`, "[\n]", "\"\u2028\""} {
+	for _, seed := range []string{"", `""`, `{"a": [1, "\n"]}`, "hello", "\x00\xff", `{"$base64":"eA=="}`, `{ "$base64" : 1 }`, "[\n]", "\"\u2028\"", ` ""`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(roundTrip)
@@ -103,6 +104,8 @@ func FuzzParseBatch(f *testing.F) {
 		`{"queue":"q","jobs":[{"id_base64":"/w==","payloads":[{"score":1e18,"payload":"text"}]}]}`, `{"queue":"q","jobs":[{}]}`, `{"queue":"q","jobs":[null]}`,
 		`{"queue":"q","jobs":[{"id":"a","payloads":[{}]}]}`, `{"queue":"q","jobs":[{"id":"a","payloads":[{"score":null,"payload":""}]}]}`,
 		`{"queue":"q","shard":-1,"jobs":[{"id":"a","payloads":[{"payload":{"$base64":"x"}}]}]}`, `{"queue":"","jobs":[]}`, `{}`, ``, `[`,
+		`{"queue":"q","jobs":[{"payloads":[{"payload":{"$base64":""}}]}]}`,
+		`{"queue":"q","jobs":[{"id":"a","callers":2,"state":{"n":1}}]}`, `{"queue":"q","jobs":[{"callers":-1}]}`, `{"queue":"q","jobs":[{"state":null},{"state":""},{"state":{"$base64":"bnVsbA=="}},{"state":[ 1 ]}]}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -218,14 +221,32 @@ func TestParseAnswerKinds(t *testing.T) {
 	}
 }
 
+// FuzzParseAnswer: what is no JSON is no answer; whatever an answer says of jobs is about jobs of the
+// batch that are done, and within the limits.
 func FuzzParseAnswer(f *testing.F) {
-	for _, seed := range []string{`{"ok":true}`, `{"ok":false,"error":"x"}`, `{"failed":{"a":"x"}}`, `{"failed_base64":{"YQ==":"x"}}`, `[`, `{"ok":`} {
+	for _, seed := range []string{`{"ok":true}`, `{"ok":false,"error":"x"}`, `{"failed":{"a":"x"}}`, `{"failed_base64":{"YQ==":"x"}}`, `[`, `{"ok":`,
+		`{"ok":true,"answers":{"a":{"result":{"$base64":"/w=="},"state":null}}}`, `{"failed":{"a":"x"},"answers":{"b":{"state": [1, 2]},"a":{"result":""}}}`,
+		`{"ok":true,"answers":{"c":{}}}`, `{"ok":true,"answers":{"a":{"then":[]}}}`, `{"bury":{"b":""},"answers_base64":{"YQ==":{"result":null}}}`, `{"ok":true,"answers":{"a":1}}`,
+	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
+		batch := one("1")
+		batch.Jobs = append(batch.Jobs, lowkiq.Job{ID: "b"})
+		err := ParseAnswer(text, batch)
 		var bad *Error
-		if err := ParseAnswer(text, one("1")); !errors.As(err, &bad) && !json.Valid(text) {
+		if !errors.As(err, &bad) && !json.Valid(text) {
 			t.Fatalf("%q: got %v for what is no JSON", text, err)
+		}
+		var failed lowkiq.Failed
+		said := batch.Answers()
+		if err != nil && !errors.As(err, &failed) && len(said) > 0 {
+			t.Fatalf("%q: got %v, and %s all the same", text, err, told(said))
+		}
+		for id, one := range said {
+			if id != "a" && id != "b" || failed[id] != nil || len(one.Result) > lowkiq.MaxResultBytes || len(one.State) > lowkiq.MaxStateBytes {
+				t.Fatalf("%q: got %v, and %s", text, err, told(said))
+			}
 		}
 	})
 }
@@ -298,6 +319,21 @@ func TestGolden(t *testing.T) {
 		got, err := ParseBatch([]byte(stored))
 		if err != nil || got.Jobs[0].Payloads[0].Header.Get("tag") != "vip" || string(AppendBatch(nil, got)) != stored {
 			t.Errorf("got %+v %v of %s", got, err, stored)
+		}
+	})
+	batch.Jobs[0].Callers, batch.Jobs[0].State, batch.Jobs[1].State = 2, []byte(`{"n":41}`), []byte("null")
+	golden.Check(t, "batch-state", string(AppendBatch(nil, batch)), func(t *testing.T, stored string) {
+		got, err := ParseBatch([]byte(stored))
+		if err != nil || got.Jobs[0].Callers != 2 || string(got.Jobs[0].State) != `{"n":41}` || string(got.Jobs[1].State) != "null" || string(AppendBatch(nil, got)) != stored {
+			t.Errorf("got %+v %v of %s", got, err, stored)
+		}
+	})
+	const answers = `{"failed_base64":{"/w==":"boom"},"answers":{"a":{"result":{"price":3},"state":{"$base64":"AP8="}}}}`
+	golden.Check(t, "answer-answers", answers, func(t *testing.T, stored string) {
+		said := lowkiq.Batch{Jobs: batch.Jobs}
+		err := ParseAnswer([]byte(stored), &said)
+		if got := said.Answers()["a"]; err == nil || err.Error() != "\xff: boom" || string(got.Result) != `{"price":3}` || string(got.State) != "\x00\xff" {
+			t.Errorf("got %v and %s of %s", err, told(said.Answers()), stored)
 		}
 	})
 	const failed = `{"failed":{"a":"no stock"},"failed_base64":{"/w==":"boom"}}`

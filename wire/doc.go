@@ -11,7 +11,9 @@
 //	{"queue":"history","shard":3,"fence":1763600000123,"flight":17,
 //	 "jobs":[{"id":"a","retry_count":-1,"payloads":[{"score":1,"payload":{"any":"JSON"}}]}]}
 //
-// A payload that was pushed with headers has them beside it: "header":{"tag":"vip"}.
+// A payload that was pushed with headers has them beside it: "header":{"tag":"vip"}. A job for whose end
+// calls wait has their number beside its payloads, "callers":1, and a job whose id has a state has that,
+// "state":{"n":41}.
 //
 // An answer is one of
 //
@@ -24,16 +26,28 @@
 // also carry the number of the batch's flight, as in {"ok":true,"flight":17}: an answer with
 // another number is refused. Batches of one pop share it.
 //
-// A payload is bytes. JSON is stored compacted, with its numbers and the order of
-// its keys untouched, and comes out as it went in. No payload and the empty string
-// "" are both zero bytes, which come out as "". Bytes that are no JSON text travel
+// An answer may also say more of jobs than that they are done, beside "ok":true or beside those that
+// failed:
+//
+//	{"ok":true,"answers":{"a":{"result":{"price":3},"state":{"n":42}}}}
+//
+// "result" is for those who called, "state" replaces the state of the id; "state":null deletes it, and
+// without "state" it stays. They count for jobs that are done. A job whose result or state is longer than
+// lowkiq.MaxResultBytes or lowkiq.MaxStateBytes fails.
+//
+// A payload is bytes, and so are a result and a state. JSON is stored compacted, with
+// its numbers and the order of its keys untouched, and comes out as it went in. No
+// payload and the empty string "" are both zero bytes, which come out as "". Bytes that are no JSON text travel
 // as {"$base64":"…"}, an object with exactly this one key; so do the few JSON texts
-// that would be misread (such an object itself, and the two bytes ""). An id that
-// is not valid UTF-8 travels in the field id_base64 in place of id, and in an
-// answer below failed_base64 or bury_base64 in place of failed or bury.
+// that would be misread (such an object itself, and the two bytes ""). Of a state that
+// goes to a handler these are also null and all JSON with white space, so that it comes
+// to the byte as it was stored. An id that is not valid UTF-8 travels in the field
+// id_base64 in place of id, and in an answer below failed_base64, bury_base64 or
+// answers_base64 in place of failed, bury or answers.
 //
 // The package has no goroutines and keeps no state between calls, but for
 // [Scanner], which belongs to one goroutine. It promises that whatever
 // [AppendPayload] writes is one line, and is read back as the same bytes when they
-// are no JSON text, or a compact one. Errors of reading are [*Error].
+// are no JSON text, or a compact one, and that a state is read back as the same bytes
+// whatever it is. Errors of reading are [*Error].
 package wire
