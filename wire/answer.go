@@ -254,7 +254,6 @@ func (d *decoder) answers(a *answer, decodeKey func([]byte) (string, *fault)) *f
 	}
 	if a.said == nil {
 		a.said = map[string]lowkiq.Answered{}
-		d.arena = make([]byte, 0, len(d.src)-d.pos)
 	}
 	return d.object(1, func(key []byte) *fault {
 		at := d.keyPos
@@ -309,8 +308,10 @@ func (d *decoder) answered() (one lowkiq.Answered, err *fault) {
 	return one, err
 }
 
-// said reads a result or a state: as a payload, and never nil.
+// said reads a result or a state: as a payload, and never nil. It shares its memory with no other one:
+// some are kept for longer than others.
 func (d *decoder) said() ([]byte, *fault) {
+	d.arena = nil
 	data, err := d.payload()
 	return some(data), err
 }

@@ -107,7 +107,7 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 	if writeErr != nil {
 		_ = c.out.SetReadDeadline(time.Now().Add(exitPatience))
 	}
-	answer, err := readLine(c.answers)
+	answer, err := readLine(c.answers, answerLimit(b))
 	if errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(writeErr, syscall.EPIPE) {
 		return errors.New("closed its stdin without reading its batch"), nil
 	}
@@ -398,14 +398,14 @@ func (e *Exec) readStderr(r *os.File, t *tail) {
 	}
 }
 
-// readLine returns one line of at most maxAnswer bytes, without its newline, valid until
+// readLine returns one line of at most that many bytes, without its newline, valid until
 // the next read.
-func readLine(r *bufio.Reader) ([]byte, error) {
+func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	var long []byte
 	for {
 		part, err := r.ReadSlice('\n')
-		if len(long)+len(part) > maxAnswer+1 {
-			return nil, fmt.Errorf("wrote an answer longer than %d bytes, beginning with %s", maxAnswer, excerpt(append(long, part...), 100))
+		if len(long)+len(part) > most+1 {
+			return nil, fmt.Errorf("wrote an answer longer than %d bytes, beginning with %s", most, excerpt(append(long, part...), 100))
 		}
 		switch {
 		case err == nil && long == nil:

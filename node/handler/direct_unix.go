@@ -90,7 +90,8 @@ type link struct {
 	conn  net.Conn
 	end   *end
 	in    *bufio.Reader
-	left  int64 // bytes that the response may still have
+	most  int64 // bytes that the response may have but for its head
+	left  int64 // bytes that it may still have
 	body  []byte
 	out   []byte
 	used  bool // for a request before
@@ -100,7 +101,7 @@ type link struct {
 // Read bounds what a response may have. It is called by in alone.
 func (l *link) Read(p []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, fmt.Errorf("response is longer than %d bytes", maxHeader+maxAnswer)
+		return 0, fmt.Errorf("response is longer than %d bytes", maxHeader+l.most)
 	}
 	n, err := l.conn.Read(p[:min(int64(len(p)), l.left)])
 	l.left -= int64(n)
@@ -180,7 +181,7 @@ func (d *direct) tidy() {
 func large(b *lowkiq.Batch) bool {
 	size := 0
 	for i := range b.Jobs {
-		size += len(b.Jobs[i].ID) + 64
+		size += len(b.Jobs[i].ID) + len(b.Jobs[i].State) + 64
 		for _, p := range b.Jobs[i].Payloads {
 			size += len(p.Data) + len(p.Header) + 32
 		}
@@ -189,7 +190,7 @@ func large(b *lowkiq.Batch) bool {
 }
 
 // post sends the batch and returns the response with its body, of which it reads no more than tells
-// that it is longer than maxAnswer. connected says whether the endpoint may have seen the request.
+// that it is longer than answerLimit. connected says whether the endpoint may have seen the request.
 func (d *direct) post(ctx context.Context, b *lowkiq.Batch) (res *http.Response, body []byte, connected bool, err error) {
 	if large(b) {
 		return nil, nil, false, errLarge
@@ -211,7 +212,7 @@ func (d *direct) post(ctx context.Context, b *lowkiq.Batch) (res *http.Response,
 		n, err := l.conn.Write(l.out)
 		reusable := false
 		if err == nil {
-			res, body, reusable, err = l.response()
+			res, body, reusable, err = l.response(int64(answerLimit(b)))
 		}
 		if unhook() && reusable && err == nil {
 			d.put(l)
@@ -252,9 +253,10 @@ func (d *direct) write(l *link, b *lowkiq.Batch) {
 // posted is the request as the reader of responses wants it.
 var posted = &http.Request{Method: http.MethodPost}
 
-// response reads the response. reusable: the connection can have another request.
-func (l *link) response() (res *http.Response, body []byte, reusable bool, err error) {
-	l.left = maxHeader + maxAnswer
+// response reads the response, whose body may have most bytes. reusable: the connection can have
+// another request.
+func (l *link) response(most int64) (res *http.Response, body []byte, reusable bool, err error) {
+	l.most, l.left = most, maxHeader+most
 	for res == nil || res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols {
 		if _, err := l.in.Peek(1); err != nil {
 			return nil, nil, false, err
@@ -264,25 +266,25 @@ func (l *link) response() (res *http.Response, body []byte, reusable bool, err e
 		}
 	}
 	if res.Body != http.NoBody {
-		if body, err = readAnswer(res); err != nil {
+		if body, err = readAnswer(res, most); err != nil {
 			return res, nil, false, fmt.Errorf("read response: %w", err)
 		}
 	}
-	reusable = !res.Close && res.StatusCode >= 200 && len(body) <= maxAnswer && l.in.Buffered() == 0
+	reusable = !res.Close && res.StatusCode >= 200 && int64(len(body)) <= most && l.in.Buffered() == 0
 	return res, body, reusable, nil
 }
 
 // readAnswer reads a body to its end, or one byte more than an answer may have.
-func readAnswer(res *http.Response) ([]byte, error) {
+func readAnswer(res *http.Response, most int64) ([]byte, error) {
 	if !strings.EqualFold(res.Header.Get("Content-Encoding"), "gzip") {
-		return io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+		return io.ReadAll(io.LimitReader(res.Body, most+1))
 	}
 	unzipped, err := gzip.NewReader(res.Body)
 	if err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(io.LimitReader(unzipped, maxAnswer+1))
-	if err == nil && len(body) <= maxAnswer {
+	body, err := io.ReadAll(io.LimitReader(unzipped, most+1))
+	if err == nil && int64(len(body)) <= most {
 		_, err = io.Copy(io.Discard, res.Body) // to the end, for the next response
 	}
 	return body, err

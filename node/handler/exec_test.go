@@ -107,7 +107,7 @@ func TestExecMisbehaviour(t *testing.T) {
 		"killed":          {loop(`kill -9 $$`), "ended before it answered: killed by SIGKILL"},
 		"half an answer":  {loop(`printf '{"ok"'; exit 1`), "ended before it answered: exit status 1"},
 		"nonsense":        {loop(`echo debug; echo '{"ok":true}'`), `wrote "debug" to stdout instead of an answer`},
-		"too long":        {loop(`head -c 1048577 /dev/zero | tr '\0' x; echo`), "longer than 1048576 bytes"},
+		"too long":        {loop(`head -c 1703937 /dev/zero | tr '\0' x; echo`), "longer than 1703936 bytes"},
 		"closes stdout":   {loop(`exec >/dev/null`), "closed its stdout before it answered"},
 		"exits at once":   {sh(`exit 4`), "exit status 4"},
 		"speaks first":    {sh(`echo ready; sleep 60`), `"ready" to stdout`},

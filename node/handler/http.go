@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	maxAnswer     = 1 << 20          // longest answer, of an endpoint or a child, bytes
+	maxAnswer     = 1 << 20          // longest answer without results and states, bytes; see answerLimit
 	quoted        = 512              // bytes of a response that an error quotes
 	minRetryAfter = time.Second      // an endpoint that says 0 is not asked again without a pause
 	maxRetryAfter = 24 * time.Hour   // an endpoint cannot put a job off for longer
@@ -31,6 +31,13 @@ const (
 	pongWithin    = 2 * time.Minute  // an endpoint with one thread answers no ping while it works
 	dialWithin    = 5 * time.Second  // a host that answers nothing is out of reach, long before a handler's timeout
 )
+
+// answerLimit is how long the answer to a batch may be, of an endpoint or a child, bytes: twice the
+// longest result and state of each job are room for base64, and for white space between tokens. What
+// is longer is not read, so that an endpoint or a child cannot fill the node's memory.
+func answerLimit(b *lowkiq.Batch) int {
+	return maxAnswer + len(b.Jobs)*2*(lowkiq.MaxResultBytes+lowkiq.MaxStateBytes)
+}
 
 // HTTPConfig says where to post batches.
 type HTTPConfig struct {
@@ -165,7 +172,7 @@ func (h *HTTP) exchange(ctx context.Context, b *lowkiq.Batch) (res *http.Respons
 		return nil, nil, got.Load(), err
 	}
 	defer res.Body.Close()
-	if body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err != nil {
+	if body, err = io.ReadAll(io.LimitReader(res.Body, int64(answerLimit(b))+1)); err != nil {
 		err = fmt.Errorf("read response: %w", err)
 	}
 	return res, body, true, err
@@ -251,8 +258,8 @@ func (h *HTTP) verdict(res *http.Response, body []byte, b *lowkiq.Batch) error {
 	if res.StatusCode < 200 || res.StatusCode > 299 {
 		return fmt.Errorf("post %s: %s: %s", h.url, res.Status, excerpt(body, quoted))
 	}
-	if len(body) > maxAnswer {
-		return fmt.Errorf("post %s: %s, but the response is longer than %d bytes", h.url, res.Status, maxAnswer)
+	if most := answerLimit(b); len(body) > most {
+		return fmt.Errorf("post %s: %s, but the response is longer than %d bytes", h.url, res.Status, most)
 	}
 	body = bytes.TrimSpace(body)
 	if !looksLikeJSON(res.Header, body) {

@@ -76,7 +76,7 @@ func TestHTTPResponses(t *testing.T) {
 		"unknown id":          {200, nil, `{"failed":{"zz":"x"}}`, `named "zz" as failed, which is not in the batch`},
 		"other JSON":          {200, nil, `{"status":"fine"}`, `200 OK, but the response is no answer: line 1, column 11: unknown field "status"`},
 		"JSON by its type":    {200, map[string]string{"Content-Type": "application/json"}, `nope`, "is no answer"},
-		"too long":            {200, nil, strings.Repeat(" ", maxAnswer+1), "longer than 1048576 bytes"},
+		"too long":            {200, nil, strings.Repeat(" ", answerLimit(batch())+1), "longer than 1703936 bytes"},
 		"server error":        {500, nil, "boom", `500 Internal Server Error: "boom"`},
 		"long server error":   {500, nil, strings.Repeat("x", 600), strings.Repeat("x", 512) + `"…`},
 		"redirect":            {302, map[string]string{"Location": "/else"}, "", "302 Found"},
