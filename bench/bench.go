@@ -70,7 +70,8 @@ func (b *bench) run(ctx context.Context) error {
 			Step{"bulk push, drain at batch 100", b.batch100},
 			Step{"bulk push, drain at batch 1", b.batch1},
 			Step{"50 goroutines push one by one", b.single},
-			Step{"push to start on an idle node", b.start})
+			Step{"push to start on an idle node", b.start},
+			Step{"calls", b.calls})
 	}
 	if b.cfg.Only != OnlyDrain {
 		steps = append(steps, b.streamSteps()...)

@@ -32,6 +32,8 @@ func goals(r *Report) []Goal {
 		ofFloor("drain_batch100_per_s", r.ToFloor.Drain100, 0.60),
 		atMost("start_p50_ms", r.StartP50, 1),
 		atMost("start_p99_ms", r.StartP99, 3),
+		atMost("call_p50_ms", r.CallP50, 2),
+		{"calls_per_s", ">= 15,000", r.CallsPer >= 15_000},
 		atMost("redis_bytes_per_job", r.RedisBytes, 120),
 	}...)
 	if r.Idle != nil {

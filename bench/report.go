@@ -15,6 +15,10 @@ type Figures struct {
 	// From before a push to the start of its handler, on a node that waits.
 	StartP50 float64 `json:"start_p50_ms"`
 	StartP99 float64 `json:"start_p99_ms"`
+	// Calls: from before a push to the answer of its handler, on a node that waits; and how many a second
+	// with 1,000 callers at once, on 16 shards at batch 1.
+	CallP50  float64 `json:"call_p50_ms"`
+	CallsPer float64 `json:"calls_per_s"`
 	// CPU time of the Redis process, in a bulk push and in a drain at batch 100.
 	RedisPush  float64 `json:"redis_us_per_job_push"`
 	RedisDrain float64 `json:"redis_us_per_job_drain"`
@@ -77,6 +81,8 @@ func (f *Figures) list() []figure {
 		{"drain_batch100_per_s", "drain at batch 100, jobs/s", &f.Drain100},
 		{"start_p50_ms", "push to start on an idle node, p50, ms", &f.StartP50},
 		{"start_p99_ms", "push to start on an idle node, p99, ms", &f.StartP99},
+		{"call_p50_ms", "call on an idle node, p50, ms", &f.CallP50},
+		{"calls_per_s", "calls by 1,000 callers, 16 shards, calls/s", &f.CallsPer},
 		{"redis_us_per_job_push", "Redis CPU per pushed job, us", &f.RedisPush},
 		{"redis_us_per_job_drain", "Redis CPU per drained job, us", &f.RedisDrain},
 		{"redis_bytes_per_job", "Redis memory per queued job, bytes", &f.RedisBytes},

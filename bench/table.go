@@ -38,7 +38,7 @@ func (r *Report) drainTable(out io.Writer) {
 	floor, ratio := r.Floor.list(), r.ToFloor.list()
 	for i, f := range r.Figures.list() {
 		want, verdict := r.verdict(f.name)
-		fmt.Fprintf(out, row, f.title, number(*f.value), number(*floor[i].value), share(*ratio[i].value), want, verdict)
+		fmt.Fprintf(out, row, f.title, number(*f.value), floorOf(*floor[i].value), share(*ratio[i].value), want, verdict)
 	}
 	r.idleRows(out)
 	fmt.Fprintf(out, "\nAcks: %s.\nFloor: two minimal scripts (bulk insert; pop and ack 100 ids with list, hash and flight), same chunks, same connections, no checks.\n", r.Acks)
@@ -105,6 +105,14 @@ func (r *Report) verdict(name string) (want, verdict string) {
 		}
 	}
 	return "", ""
+}
+
+// floorOf prints what the floor reached, if it has such a figure.
+func floorOf(v float64) string {
+	if v == 0 {
+		return "-"
+	}
+	return number(v)
 }
 
 // share prints a ratio: as a part of the floor, or as a multiple of it.

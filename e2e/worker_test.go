@@ -6,10 +6,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,7 +44,7 @@ type settings struct {
 	Shards      int
 	Concurrency int           // default 8
 	MaxCrashes  int           // as in node.QueueConfig
-	Handler     string        // work, poison, stubborn, gate, exec, http
+	Handler     string        // work, count, poison, stubborn, gate, exec, http
 	Work        time.Duration // of one handler call
 	Argv        []string      // exec
 	Processes   int           // exec
@@ -118,6 +121,9 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 			return nil, err
 		}
 		rules := node.QueueConfig{Name: name, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: middlewares}
+		if s.Handler == "count" {
+			rules.State, rules.BatchSize, rules.RetryIn = time.Hour, 10, func(int) time.Duration { return time.Millisecond }
+		}
 		if name == s.Broken {
 			rules.Middlewares = rules.Middlewares[:1]
 		}
@@ -140,6 +146,8 @@ func (s *settings) handler(log *slog.Logger) (lowkiq.Handler, error) {
 		return lowkiq.HandlerFunc(stubborn), nil
 	case "gate":
 		return lowkiq.HandlerFunc(gate), nil
+	case "count":
+		return lowkiq.HandlerFunc(s.count), nil
 	case "work":
 		return lowkiq.HandlerFunc(s.pretend), nil
 	}
@@ -156,6 +164,24 @@ func (s *settings) pretend(ctx context.Context, batch *lowkiq.Batch) error {
 		took = 3 * ttl / 2
 	}
 	return pause.For(ctx, took)
+}
+
+// count counts payloads in the states of their ids, which is all it does, and answers with the count.
+// One job in eight fails after that.
+func (s *settings) count(ctx context.Context, batch *lowkiq.Batch) error {
+	failed := lowkiq.Failed{}
+	for _, job := range batch.Jobs {
+		before, _ := strconv.Atoi(string(job.State))
+		count := []byte(strconv.Itoa(before + len(job.Payloads)))
+		batch.Answer(job.ID).State(count).Result(count)
+		if rand.IntN(8) == 0 {
+			failed[job.ID] = errors.New("after it has counted")
+		}
+	}
+	if err := s.pretend(ctx, batch); err != nil || len(failed) == 0 {
+		return err
+	}
+	return failed
 }
 
 const poisonID = "poison"

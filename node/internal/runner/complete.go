@@ -85,9 +85,16 @@ func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 // done queues the acks of jobs that are done, if any are, with what their handler has said of them.
 // mu is held.
 func (r *Runner) done(number int64, jobs []lowkiq.Job, said map[string]lowkiq.Answered) {
-	if len(jobs) > 0 {
-		r.acks.add(number, jobs, r.queue.answers(jobs, said), r.state.close(number, len(jobs)))
+	if len(jobs) == 0 {
+		return
 	}
+	answers, flights := r.queue.answers(jobs, said), &r.state.flights
+	if len(answers) > 0 {
+		flights.said[number] = true
+	}
+	named := flights.said[number]
+	rest := r.state.close(number, len(jobs))
+	r.acks.add(number, jobs, answers, rest && !named)
 }
 
 // acknowledged counts acks that Redis has taken.

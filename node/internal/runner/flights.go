@@ -18,7 +18,10 @@ import (
 type flights struct {
 	waiting []flight      // no lane has them
 	open    map[int64]int // by flight: jobs that are not closed, those that no handler gets included
-	strange int64         // a flight in the last pop's answer that is unknown here; 0 = none
+	// said has those of open of which an answer was queued. Their acks name ids to the end: one of all
+	// the rest could overtake an answer that is on its way, and end its job without it.
+	said    map[int64]bool
+	strange int64 // a flight in the last pop's answer that is unknown here; 0 = none
 }
 
 // flight is a part of one pop.
@@ -72,6 +75,7 @@ func (f *flights) close(number int64, n int) (ended bool) {
 		return false
 	}
 	delete(f.open, number)
+	delete(f.said, number)
 	return true
 }
 

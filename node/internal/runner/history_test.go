@@ -41,6 +41,8 @@ func TestMutations(t *testing.T) {
 		{"what was stopped is acknowledged", "complete.go", "		if err == nil {\n			done", "		if err != lowkiq.ErrTimeout {\n			done"},
 		{"acks are sent twice", "acks.go", "	a.waiting = nil\n	if taken != nil", "	if taken != nil"},
 		{"acks without an answer are forgotten", "complete.go", "		r.acks.putBack(acks)\n", ""},
+		{"an ack of the rest overtakes an answer", "complete.go", "rest && !named", "rest && (named || !named)"},
+		{"an answer is left out", "acks.go", "append(a.waiting[last].Answers, answers...)", "answers"},
 		{"a release overtakes acks", "acks.go", "		<-flushing\n", ""},
 		{"a batch is not put back", "flights.go", "	f.waiting = append([]flight{{batch.Flight, batch.Jobs}}, f.waiting...)\n", ""},
 		{"a pause gives nothing back", "runner.go", "	sent := r.send(", "	nacks = nil\n	sent := r.send("},
@@ -472,6 +474,11 @@ func (p *process) handle(ctx context.Context, b *lowkiq.Batch) (answer error) {
 	h := p.h
 	jobs := slices.Clone(b.Jobs)
 	h.judge.enter(p, b)
+	for i := range jobs {
+		if jobs[i].Callers > 0 { // it counts if the job is done
+			b.Answer(jobs[i].ID).Result(resultOf(jobs[i].Payloads))
+		}
+	}
 	kind := h.IntN(40)
 	if h.calm.Load() { // it fails now and then, and does nothing worse
 		kind = []int{39, 5}[kind/20]
@@ -515,6 +522,14 @@ func (p *process) handle(ctx context.Context, b *lowkiq.Batch) (answer error) {
 		return lowkiq.Failed{jobs[h.IntN(len(jobs))].ID: errBoom}
 	}
 	return nil
+}
+
+// resultOf is the answer about a job.
+func resultOf(payloads []lowkiq.Payload) (result []byte) {
+	for i := range payloads {
+		result = append(append(result, payloads[i].Data...), ' ')
+	}
+	return result
 }
 
 // leftovers looks at what a process has at its end.

@@ -216,7 +216,7 @@ func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner
 	r.caller = caller{shard: s, queue: q, process: p, exited: r.exited}
 	r.acks.flush = stoppedTimer(r.flushAcks)
 	r.state = state{
-		queue: q, idle: make(chan struct{}), flights: flights{open: map[int64]int{}},
+		queue: q, idle: make(chan struct{}), flights: flights{open: map[int64]int{}, said: map[int64]bool{}},
 		quarantine: quarantine{slot: p.Quarantine, wake: r.Wake},
 		patience:   patience{timer: stoppedTimer(r.relieve)},
 		alarm:      alarm{now: p.Now, timer: stoppedTimer(r.ring)}, polls: polls{lastWork: p.Now()},

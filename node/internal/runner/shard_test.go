@@ -186,8 +186,27 @@ func (s *shard) finish(fence int64, acks []queue.Acks) {
 			if fate := s.h.judge.fate(call{s.Shard, fence, a.Flight, id}); !fate.succeeded || !slices.Equal(fate.payloads, s.ids[id].payloads) {
 				s.fault("flight %d: %s is acknowledged and not done (I2)", a.Flight, id)
 			}
+			s.told(a, id)
 			delete(s.crashes, id)
 			s.rest(id)
+		}
+	}
+}
+
+// called says of which ids somebody waits for the end.
+func called(id string) bool { return id[len(id)-1]%2 == 0 }
+
+// told looks whether the end of an id comes with what its handler has answered.
+func (s *shard) told(a queue.Acks, id string) {
+	i := slices.IndexFunc(a.Answers, func(one queue.Answer) bool { return one.ID == id })
+	switch {
+	case !called(id) && i >= 0:
+		s.fault("flight %d: %s has an answer for nobody", a.Flight, id)
+	case called(id) && i < 0:
+		s.fault("flight %d: %s is acknowledged without its answer", a.Flight, id)
+	case i >= 0:
+		if got, want := string(a.Answers[i].Result), string(resultOf(s.job(id).Payloads)); got != want || !a.Answers[i].Called {
+			s.fault("flight %d: %s has the answer %q, want %q for its callers", a.Flight, id, got, want)
 		}
 	}
 }
@@ -252,6 +271,9 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 func (s *shard) job(id string) lowkiq.Job {
 	r := s.ids[id]
 	job := lowkiq.Job{ID: id, RetryCount: r.retry, PerformAt: time.Now()}
+	if called(id) {
+		job.Callers = len(r.payloads)
+	}
 	for _, n := range r.payloads {
 		job.Payloads = append(job.Payloads, lowkiq.Payload{Score: float64(n), Data: strconv.AppendInt(nil, int64(n), 10)})
 	}
