@@ -1,8 +1,11 @@
 package lowkiq
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"sync"
+	"unicode/utf8"
 )
 
 // Batch is what one handler call receives: up to batch_size jobs of one shard.
@@ -51,10 +54,73 @@ type Answered struct {
 	Stated bool   // the state is replaced by State, or deleted if that is nil
 }
 
+// Note is what a handler says of a job while it works on it. What is zero stays as it was.
+type Note struct {
+	Progress float64 // how much is done, 0 to 1
+	Log      string  // a line of up to MaxLogBytes bytes of UTF-8: the last one is shown
+	State    []byte  // replaces the id's state now, whatever becomes of the job; not nil, see [Answer.State]
+}
+
+// MaxLogBytes is the longest line of a note.
+const MaxLogBytes = 1 << 10
+
+// Check says what is wrong with a note.
+func (n *Note) Check() error {
+	switch {
+	case !(n.Progress >= 0 && n.Progress <= 1): // NaN, too
+		return fmt.Errorf("%w: progress is %v, want 0 to 1", ErrNote, n.Progress)
+	case len(n.Log) > MaxLogBytes:
+		return fmt.Errorf("%w: the line has %d bytes, at most %d are allowed", ErrNote, len(n.Log), MaxLogBytes)
+	case !utf8.ValidString(n.Log):
+		return fmt.Errorf("%w: the line is not UTF-8", ErrNote)
+	case len(n.State) > MaxStateBytes:
+		return fmt.Errorf("%w: the state has %d bytes, at most %d are allowed", ErrNote, len(n.State), MaxStateBytes)
+	}
+	return nil
+}
+
+// Note tells people how far a job of the batch is: lists of what is in flight, and the id's page,
+// show it. Of the notes about one id in a second the last one is sent; one with a state is sent at
+// once, and is stored when Note returns: where the next attempt goes on if this one fails. A note is
+// no sign of life that the job needs: the lease is.
+//
+// ErrEnded says that the job is not this handler's any more, which is a good moment to stop. Errors of
+// what is sent later are not told.
+func (b *Batch) Note(ctx context.Context, id string, note Note) error {
+	if err := note.Check(); err != nil {
+		return fmt.Errorf("job %q: %w", id, err)
+	}
+	if b.answers == nil {
+		return nil // a test
+	}
+	b.answers.mu.Lock()
+	take, over := b.answers.note, b.answers.over
+	b.answers.mu.Unlock()
+	switch {
+	case over:
+		return fmt.Errorf("job %q: %w", id, ErrEnded)
+	case take == nil:
+		return nil
+	}
+	return take(ctx, id, note)
+}
+
+// OnNote has notes taken by a function: for nodes, and for tests of handlers that were given a batch of
+// [NewBatch].
+func (b *Batch) OnNote(take func(ctx context.Context, id string, note Note) error) {
+	if b.answers == nil {
+		b.answers = &answers{}
+	}
+	b.answers.mu.Lock()
+	defer b.answers.mu.Unlock()
+	b.answers.note = take
+}
+
 type answers struct {
 	mu   sync.Mutex
-	byID map[string]Answered // guarded by mu
-	over bool                // the call has ended; guarded by mu
+	byID map[string]Answered                       // guarded by mu
+	over bool                                      // the call has ended; guarded by mu
+	note func(context.Context, string, Note) error // nil: nobody takes notes; guarded by mu
 }
 
 // Answer is the answer to a job of the batch, which several goroutines may give.

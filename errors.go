@@ -16,6 +16,10 @@ var (
 	// ErrTimeout is the cause of a handler's cancelled context when the queue's handler timeout is
 	// over.
 	ErrTimeout = errors.New("handler timeout")
+	// ErrEnded means that a job is not, or no longer, in the flight in which its handler got it.
+	ErrEnded = errors.New("the handler's call for it has ended")
+	// ErrNote is a note that cannot be taken. The error says why.
+	ErrNote = errors.New("bad note")
 	// ErrUnknownQueue means that the queue is neither registered in Redis nor configured here.
 	ErrUnknownQueue = errors.New("unknown queue")
 	// ErrShardCount means that the queue is registered with another shard count.

@@ -1,7 +1,7 @@
 -- bury: ids of flights ran out of retries.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due
---#keys attempts blocked reply
+--#keys attempts blocked reply progress
 -- ARGV  1 instance  2 fence  then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
 --       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person)
@@ -74,10 +74,12 @@ function verdict.block(id, job, retry, err)
 end
 
 local count, looked = 0, 0
+local noted = redis.call('EXISTS', KEY.progress) == 1
 for p = 3, #ARGV, 6 do
   local ids = take_out(KEY.flight, KEY.crashes, ARGV[p], {ARGV[p + 1]})
   if ids[1] then
     count = count + 1
+    if noted then redis.call('HDEL', KEY.progress, ids[1]) end
     local record = redis.call('HGET', KEY.jobs, ids[1])
     if record then
       weigh_record(record)

@@ -1,6 +1,8 @@
--- complete: the ids named are done, and there is more to say: results to who called, states of ids.
+-- complete: the ids named are done, and there is more to say: results to who called, states of ids; or their progress is
+-- noted, and ends.
 --
 --#keys claim jobs ready due flight parked crashes count states statesx reply
+--#keys progress
 -- ARGV  1 instance  2 fence  3 channel that wakes the owner  4 how long a state is kept after its last write, us
 --       (0: for ever)  5 arguments of acks that follow, as in ack.lua  then these
 --       then per id of theirs with more to say: flight, id, reply ('' nobody called, else lib/tell.lua), state ('' as it was,
@@ -15,6 +17,7 @@
 --#include record
 --#include sound
 --#include tell
+--#include keep
 
 -- ended are the ids that were in their flight until now, by flight: finish takes them out by these two.
 local ended = {}
@@ -42,18 +45,13 @@ for p = acks + 1, #ARGV, 4 do
   if ended[number] and ended[number][id] then
     ended[number][id] = nil
     if records[id] and readable(records[id]) then tell(parse(records[id]).data, reply) end
-    if state == '-' then
-      redis.call('HDEL', KEY.states, id)
-      redis.call('ZREM', KEY.statesx, id)
-    elseif state ~= '' then
-      redis.call('HSET', KEY.states, id, string.sub(state, 2))
-      redis.call('ZADD', KEY.statesx, string.format('%.0f', now), id)
-    end
+    keep(id, state, string.format('%.0f', now))
+    redis.call('HDEL', KEY.progress, id)
   end
 end
-local keep = tonumber(ARGV[4])
-if keep > 0 then
-  local old = redis.call('ZRANGEBYSCORE', KEY.statesx, '-inf', string.format('%.0f', now - keep), 'LIMIT', 0, 100)
+local kept = tonumber(ARGV[4])
+if kept > 0 then
+  local old = redis.call('ZRANGEBYSCORE', KEY.statesx, '-inf', string.format('%.0f', now - kept), 'LIMIT', 0, 100)
   if #old > 0 then
     redis.call('ZREM', KEY.statesx, unpack(old))
     redis.call('HDEL', KEY.states, unpack(old))

@@ -1,6 +1,7 @@
 -- nack: put ids of flights back: failed (a retry is spent), postponed or returned (none is).
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count attempts
+--#keys progress
 -- ARGV  1 instance  2 fence  then per id: flight, id, kind, retry count, delay us, error, its line
 --       kind: retry (due after the delay, with this retry count and error), postpone (due after
 --       the delay, the rest stays), return (no handler saw it: to the head, nothing changes)
@@ -20,6 +21,7 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local put, failed, looked = 0, 0, 0
+local noted = redis.call('EXISTS', KEY.progress) == 1
 
 local function put_back(id, kind, retry, delay, err, line)
   local record = redis.call('HGET', KEY.jobs, id)
@@ -46,6 +48,7 @@ for p = 3, #ARGV, 7 do
   local ids = take_out(KEY.flight, kind ~= 'return' and KEY.crashes or nil, ARGV[p], {ARGV[p + 1]})
   if ids[1] then
     put = put + 1
+    if noted then redis.call('HDEL', KEY.progress, ids[1]) end
     put_back(ids[1], kind, tonumber(ARGV[p + 3]), tonumber(ARGV[p + 4]), ARGV[p + 5], ARGV[p + 6])
   end
   looked = looked + 1

@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // A call gets what the handler answered, also through a retry; calls with equal data get their own.
@@ -201,5 +202,61 @@ func TestAnswersAreEncoded(t *testing.T) {
 	}
 	if want := "done\n" + text.EncodeToString([]byte("secret, before: secret state")); err2 != nil || redisdb.Text(reply) != want {
 		t.Errorf("got the reply %q, %v, want %q", reply, err2, want)
+	}
+}
+
+// What a handler notes is shown while it has the job, its state is kept whatever becomes of the job, and
+// nothing is left of the progress.
+func TestNote(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	noted, seen := make(chan error), make(chan struct{})
+	late := make(chan *lowkiq.Batch, 1)
+	rules := QueueConfig{Name: "files", Shards: 1, State: time.Hour, RetryIn: func(int) time.Duration { return time.Millisecond }}
+	n := start(t, Config{Redis: server.URL()}, rules, func(ctx context.Context, b *lowkiq.Batch) error {
+		if string(b.Jobs[0].State) == "page 12" {
+			late <- b
+			return nil
+		}
+		noted <- errors.Join(
+			b.Note(ctx, "a", lowkiq.Note{Progress: .25, Log: "page 11"}),
+			b.Note(ctx, "a", lowkiq.Note{Progress: .5, Log: "page 12", State: []byte("page 12")}))
+		<-seen
+		return errors.New("and then it fails")
+	}).serving()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := n.Client().Push(ctx, "files", lowkiq.Push{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, "the notes", noted); err != nil {
+		t.Fatal(err)
+	}
+	q, err := n.Client().Queue(ctx, "files")
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, _, err := browse.Of(q).Job(ctx, "a")
+	if err != nil || job.Progress == nil || job.Progress.Share != .5 || job.Progress.Log != "page 12" || job.Progress.At.IsZero() {
+		t.Errorf("got %+v, %v, want it half done, on page 12", job.Progress, err)
+	}
+	seen <- struct{}{}
+	b := receive(t, "the second attempt, with the state", late)
+	await(t, "its end", func() bool {
+		_, ok, err := browse.Of(q).Job(ctx, "a")
+		return err == nil && !ok
+	})
+	if err := b.Note(ctx, "a", lowkiq.Note{Progress: 1}); !errors.Is(err, lowkiq.ErrEnded) {
+		t.Errorf("a note after the call: got %v, want ErrEnded", err)
+	}
+	for _, fence := range []int64{b.Fence, b.Fence - 1} {
+		err := q.Of("a").Note(ctx, fence, queue.Note{Flight: b.Flight, ID: "a", Note: lowkiq.Note{Progress: 1}})
+		if !errors.Is(err, lowkiq.ErrEnded) {
+			t.Errorf("a note with the fence: got %v, want ErrEnded", err)
+		}
+	}
+	db := n.Client().DB()
+	if left, err := db.Do(ctx, "look", "EXISTS", db.Keys.Shard("files", 1, 0).Progress); err != nil || left != int64(0) {
+		t.Errorf("got %v, %v of progress left, want none", left, err)
 	}
 }

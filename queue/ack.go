@@ -29,6 +29,7 @@ type Answer struct {
 	Result []byte // nil: none
 	State  []byte // of the id; see Stated
 	Stated bool   // it is replaced, or deleted if State is nil
+	Noted  bool   // there are notes about the job, which end with it; see Claim.Note
 	// StateFor is how long states are kept after their last write, 0 for ever. It is the same in all
 	// answers of a queue.
 	StateFor time.Duration
@@ -147,20 +148,25 @@ func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error
 
 // append adds the arguments of lua/complete.lua.
 func (a *Answer) append(args []any, flight int64) []any {
-	reply, state := "", ""
+	reply := ""
 	switch {
 	case a.Called && a.Result == nil:
 		reply = replyDone
 	case a.Called:
 		reply = replyDone + "\n" + string(a.Result)
 	}
+	return append(args, flight, a.ID, reply, stateArg(a.State, a.Stated))
+}
+
+// stateArg is what lua/lib/keep.lua gets.
+func stateArg(state []byte, stated bool) string {
 	switch {
-	case a.Stated && a.State == nil:
-		state = "-"
-	case a.Stated:
-		state = "=" + string(a.State)
+	case !stated:
+		return ""
+	case state == nil:
+		return "-"
 	}
-	return append(args, flight, a.ID, reply, state)
+	return "=" + string(state)
 }
 
 // cutAnswers splits acks into what one lua/complete.lua gets and what follows it. A flight's rest can

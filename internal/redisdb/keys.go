@@ -106,6 +106,7 @@ type ShardKeys struct {
 	Aside                            string // records that could not be read
 	Attempts                         string // the last ones that came to nothing
 	States, Statesx                  string // what handlers keep of ids, and when that was written
+	Progress                         string // of ids in flight, as their handlers note it
 	Reply                            string // begins the keys of replies to calls, see ReplyTo
 	Wake                             string // channel that wakes the owner
 }
@@ -123,7 +124,8 @@ func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 		Count: tag + "count", Spill: tag + "spill", Spillx: tag + "spillx", Aside: tag + "aside",
 		Attempts: tag + "attempts",
 		States:   tag + "states", Statesx: tag + "statesx", Reply: tag + "reply",
-		Wake: tag + "wake",
+		Progress: tag + "progress",
+		Wake:     tag + "wake",
 	}
 }
 
@@ -147,7 +149,7 @@ func (k *ShardKeys) For(script *Script) []string {
 func (k *ShardKeys) Types() map[string]string {
 	types := map[string]string{}
 	for kind, keys := range map[string][]string{
-		"hash": {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States},
+		"hash": {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States, k.Progress},
 		"list": {k.Ready, k.Flight, k.Suspects, k.Attempts},
 		"zset": {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx},
 	} {

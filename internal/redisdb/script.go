@@ -54,7 +54,7 @@ var shardKeys = func() map[string]bool {
 type Scripts struct {
 	Push, PushEach, Pop, PopEach          *Script
 	Ack, Complete, Nack, Bury             *Script
-	Reply                                 *Script
+	Reply, Note                           *Script
 	Claim, Resume, Release, Aside         *Script
 	Delete, Kill, RunNow, Requeue, Forget *Script
 	Register, Swap, Remove                *Script
@@ -68,7 +68,7 @@ type Scripts struct {
 func NewScripts() *Scripts {
 	return &Scripts{
 		Push: newScript("push"), PushEach: newScript("push_each"), Pop: newScript("pop"), PopEach: newScript("pop_each"),
-		Ack: newScript("ack"), Complete: newScript("complete"), Reply: newScript("reply"), Nack: newScript("nack"), Bury: newScript("bury"),
+		Ack: newScript("ack"), Complete: newScript("complete"), Reply: newScript("reply"), Note: newScript("note"), Nack: newScript("nack"), Bury: newScript("bury"),
 		Claim: newScript("claim"), Resume: newScript("resume"), Release: newScript("release"), Aside: newScript("aside"),
 		Delete: newScript("delete"), Kill: newScript("kill"), RunNow: newScript("run_now"),
 		Requeue: newScript("requeue"), Forget: newScript("morgue_delete"),
@@ -82,7 +82,7 @@ func NewScripts() *Scripts {
 
 // All are those that nodes and producers call: not those of audits.
 func (s *Scripts) All() []*Script {
-	return []*Script{s.Push, s.PushEach, s.Pop, s.PopEach, s.Ack, s.Complete, s.Reply, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
+	return []*Script{s.Push, s.PushEach, s.Pop, s.PopEach, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
 		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.Register, s.Swap, s.Remove,
 		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Show}
 }

@@ -1,6 +1,7 @@
 -- Included after lib/spill.lua and lib/measure.lua: put what is in flight back to the head (I2), a
 -- part of it per call. Expects `claim` (fields of the claim), KEY.claim, KEY.jobs, KEY.ready,
--- KEY.flight, KEY.parked, KEY.crashes, KEY.suspects, KEY.spill, KEY.spillx, KEY.late.
+-- KEY.flight, KEY.parked, KEY.crashes, KEY.suspects, KEY.spill, KEY.spillx, KEY.late,
+-- KEY.progress.
 --
 -- Field recover of the claim says that this has begun, why, and how many ids were in flight then:
 -- "seize 36". While it is there no pop takes anything, so no pop sees a shard of which only a part
@@ -36,6 +37,7 @@ end
 local function recovery(cause)
   redis.call('HDEL', KEY.claim, '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
   if not claim.recover then
+    redis.call('DEL', KEY.progress)
     local n = redis.call('LLEN', KEY.flight)
     local open = n > 0
     for field in pairs(claim) do open = open or string.byte(field, 1) == 35 end

@@ -43,6 +43,8 @@ type Listed struct {
 	Flight int64     // of a job in flight
 	Since  time.Time // of a job in flight: when it was popped
 	Parked int       // payloads pushed while the job was in flight
+	// Progress is what its handler noted last of a job in flight; nil: nothing.
+	Progress *queue.Progress
 
 	// On a page only, where payloads beyond 4 KiB per job, and what is long of an error, are cut
 	// off:
@@ -104,7 +106,8 @@ func locate(ctx context.Context, s *queue.Shard, job *Listed) error {
 		redisdb.Cmd{"HGET", s.Keys().Parked, job.ID},
 		redisdb.Cmd{"ZSCORE", s.Keys().Due, job.ID},
 		redisdb.Cmd{"ZSCORE", s.Keys().Retry, job.ID},
-		redisdb.Cmd{"ZSCORE", s.Keys().Blocked, job.ID})
+		redisdb.Cmd{"ZSCORE", s.Keys().Blocked, job.ID},
+		redisdb.Cmd{"HGET", s.Keys().Progress, job.ID})
 	if err != nil {
 		return err
 	}
@@ -115,6 +118,7 @@ func locate(ctx context.Context, s *queue.Shard, job *Listed) error {
 		job.Flight = flightAt(claim, redisdb.Int(place))
 		job.Since = flightSince(claim, job.Flight)
 		job.Parked = countPayloads(redisdb.Text(parked))
+		job.progress(redisdb.Text(r[6]))
 	case due != nil:
 		job.State = StateScheduled
 	case retry != nil:
@@ -125,6 +129,13 @@ func locate(ctx context.Context, s *queue.Shard, job *Listed) error {
 		job.State = StateReady
 	}
 	return nil
+}
+
+// progress takes in what was noted of a job in flight.
+func (job *Listed) progress(text string) {
+	if p, ok := queue.ProgressOf(text); ok {
+		job.Progress = &p
+	}
 }
 
 func countPayloads(record string) int {

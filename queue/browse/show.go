@@ -45,7 +45,36 @@ func (j *Jobs) show(ctx context.Context, state State, cut int, found []candidate
 			}
 		}
 	}
-	return jobs, nil
+	return jobs, j.showProgress(ctx, jobs)
+}
+
+// showProgress adds what was noted of jobs in flight.
+func (j *Jobs) showProgress(ctx context.Context, jobs []Listed) error {
+	byShard := map[int][]int{} // indexes of jobs
+	for i := range jobs {
+		if jobs[i].State == StateInFlight {
+			byShard[jobs[i].Shard] = append(byShard[jobs[i].Shard], i)
+		}
+	}
+	var cmds []redisdb.Cmd
+	var of [][]int
+	for shard, places := range byShard {
+		cmd := redisdb.Cmd{"HMGET", j.shards[shard].Keys().Progress}
+		for _, i := range places {
+			cmd = append(cmd, jobs[i].ID)
+		}
+		cmds, of = append(cmds, cmd), append(of, places)
+	}
+	replies, err := j.db.Pipeline(ctx, "read progress of "+j.q.Name, cmds...)
+	if err != nil {
+		return err
+	}
+	for n, reply := range replies {
+		for k, text := range redisdb.Texts(reply) {
+			jobs[of[n][k]].progress(text)
+		}
+	}
+	return nil
 }
 
 func showCall(s *queue.Shard, state State, cut int, found []candidate, todo []int) *redisdb.Call {

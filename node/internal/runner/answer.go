@@ -4,21 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
+// spoken is what a handler has said of the jobs of its batch beside done or failed.
+type spoken struct {
+	answers map[string]lowkiq.Answered
+	noted   map[string]time.Time // ids with notes, which end with their jobs
+}
+
 // answers are what Redis is to store with the ends of these jobs: what their handler has said of
 // them, and to whom it is to be told. nil in all queues that use neither.
-func (q *Queue) answers(jobs []lowkiq.Job, said map[string]lowkiq.Answered) (answers []queue.Answer) {
+func (q *Queue) answers(jobs []lowkiq.Job, said spoken) (answers []queue.Answer) {
 	for i := range jobs {
 		job := &jobs[i]
-		if job.Callers == 0 && said == nil {
+		if job.Callers == 0 && said.answers == nil && said.noted == nil {
 			continue
 		}
-		answer, ok := said[job.ID]
-		if job.Callers == 0 && (!ok || !answer.Stated) {
+		answer := said.answers[job.ID]
+		_, noted := said.noted[job.ID]
+		if job.Callers == 0 && !answer.Stated && !noted {
 			continue // a result is for callers
 		}
 		bytes := 0
@@ -26,7 +34,7 @@ func (q *Queue) answers(jobs []lowkiq.Job, said map[string]lowkiq.Answered) (ans
 			bytes += len(job.Payloads[k].Data) + len(job.Payloads[k].Header)
 		}
 		answers = append(answers, queue.Answer{
-			ID: job.ID, Called: job.Callers > 0, Result: answer.Result, State: answer.State, Stated: answer.Stated,
+			ID: job.ID, Called: job.Callers > 0, Result: answer.Result, State: answer.State, Stated: answer.Stated, Noted: noted,
 			StateFor: q.StateFor, Bytes: bytes,
 		})
 	}

@@ -91,6 +91,8 @@ func (n *noting) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 	return n.fake.Nack(ctx, nacks...)
 }
 
+func (n *noting) Note(context.Context, queue.Note) error { return nil }
+
 func (n *noting) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
 	for _, burial := range burials {
 		n.texts.Store(burial.ID, burial.Error)

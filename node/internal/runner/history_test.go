@@ -30,7 +30,11 @@ import (
 //
 // says how many; see historytest for more.
 func TestHistories(t *testing.T) {
-	historytest.Run(t, 3000, func(_ *testing.T, h *historytest.History) { newHistory(h).run() })
+	historytest.Run(t, 3000, func(_ *testing.T, run *historytest.History) {
+		h := newHistory(run)
+		h.called = true
+		h.run()
+	})
 }
 
 // TestMutations: in each of these copies of the package some history fails.
@@ -78,6 +82,7 @@ type history struct {
 	paused atomic.Bool
 	rules  Rules
 	scarce bool
+	called bool // somebody waits for the ends of some ids
 	slow   bool // most calls take long
 	lazy   bool // some answers are late even without faults
 
@@ -494,6 +499,9 @@ func (p *process) handle(ctx context.Context, b *lowkiq.Batch) (answer error) {
 		if h.IntN(6) == 0 { // what waits behind it goes back
 			took += longWait
 		}
+	}
+	if h.IntN(4) == 0 && took == 0 {
+		b.Note(ctx, jobs[0].ID, lowkiq.Note{Progress: 0.5}) //nolint:errcheck // whatever becomes of it
 	}
 	select {
 	case <-time.After(took):

@@ -27,6 +27,7 @@ type turn struct {
 	waits  bool   // the lane waits for what it lacks; guarded by the runner's mu
 
 	clock stamps // of the lane's calls
+	notes notes  // of the call
 
 	// For people; see state.whereabouts.
 	ids   []string                    // of the batch at hand; guarded by the runner's mu

@@ -36,7 +36,8 @@
 //	caller               handler calls: panics, timeouts, calls that run on        watchdog
 //	turn, Slots          what a lane needs for a call, and who is next for it      lane, slots
 //	verdict              what a handler's answer means for each job                verdict
-//	answers              what it says beside that: results, states                 answer
+//	spoken               what it says beside that: results, states                 answer
+//	notes                what it says while it works                               notes
 //
 // # Why no id runs twice at once (I1)
 //
@@ -102,6 +103,7 @@ type Claim interface {
 	Ack(context.Context, ...queue.Acks) (int, error)
 	Nack(context.Context, ...queue.Nack) (int, error)
 	Bury(context.Context, ...queue.Burial) (int, error)
+	Note(context.Context, queue.Note) error
 	Release(context.Context) (int, error)
 }
 
@@ -263,7 +265,7 @@ func (r *Runner) look(e event) {
 
 // start begins a lane, or what works like one: the shard's release waits for it. mu is held.
 func (r *Runner) start(work func(*turn)) {
-	t := &turn{queue: r.queue, slots: r.process.Slots}
+	t := &turn{queue: r.queue, slots: r.process.Slots, notes: notes{r: r}}
 	r.state.turns = append(r.state.turns, t)
 	r.process.Lanes.Go(func() { work(t) })
 }
@@ -277,7 +279,7 @@ func (r *Runner) lane(t *turn) {
 		} else {
 			t.give()
 			if answer != nil {
-				r.settle(batch, nil, answer)
+				r.settle(batch, spoken{}, answer)
 			} else {
 				r.unstart(batch)
 			}

@@ -1,0 +1,20 @@
+-- note: how far a job is, while its handler has it, and what the id's state is from now on.
+--
+--#keys claim flight states statesx progress
+-- ARGV  1 instance  2 fence  3 flight  4 id  5 progress ('' as it was, else "share\nline")
+--       6 state, as in complete.lua
+-- Returns 1; 0 if the id is not in that flight (any more): nothing is noted.
+-- Errors: FENCED holder fence
+-- What is in progress goes with the id's flight: complete.lua, nack.lua, bury.lua and lib/recover.lua
+-- delete it.
+--#include claimed
+--#include take_out
+local before, size = stretch(ARGV[3])
+local place = size > 0 and redis.call('LPOS', KEY.flight, ARGV[4])
+if not place or place < before or place >= before + size then return 0 end
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
+if ARGV[5] ~= '' then redis.call('HSET', KEY.progress, ARGV[4], now .. ' ' .. ARGV[5]) end
+--#include keep
+keep(ARGV[4], ARGV[6], now)
+return 1

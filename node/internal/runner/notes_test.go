@@ -1,0 +1,106 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// noteTaker is a claim that takes notes only.
+type noteTaker struct {
+	Claim
+	mu  sync.Mutex
+	got []string // guarded by mu
+}
+
+func (c *noteTaker) Note(_ context.Context, n queue.Note) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got = append(c.got, fmt.Sprintf("%d %s %v %s %s", n.Flight, n.ID, n.Progress, n.Log, n.State))
+	return nil
+}
+
+// Of the notes about an id in a second the last one is sent, states at once, and nothing after the
+// call.
+func TestNotesAreFew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		claim := &noteTaker{}
+		n := notes{r: &Runner{claim: claim, queue: &Queue{Rules: Rules{States: true}}, process: &Process{IO: t.Context()}}}
+		batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}, {ID: "b"}})
+		note := func(id string, note lowkiq.Note) {
+			t.Helper()
+			if err := batch.Note(t.Context(), id, note); err != nil {
+				t.Error(err)
+			}
+		}
+		sent := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			claim.mu.Lock()
+			defer claim.mu.Unlock()
+			if !slices.Equal(claim.got, want) {
+				t.Errorf("got %q sent, want %q", claim.got, want)
+			}
+			claim.got = nil
+		}
+		n.begin(batch)
+		note("a", lowkiq.Note{Progress: .1})
+		note("b", lowkiq.Note{Progress: .2})
+		sent("7 a 0.1  ", "7 b 0.2  ")
+		for i := range 9 {
+			note("a", lowkiq.Note{Progress: .1 + float64(i)/100, Log: fmt.Sprint("line ", i)})
+		}
+		sent()
+		time.Sleep(time.Second)
+		sent("7 a 0.18 line 8 ")
+		note("a", lowkiq.Note{Log: "on its way"})
+		note("a", lowkiq.Note{State: []byte("now")})
+		sent("7 a 0 on its way now")
+		time.Sleep(2 * time.Second)
+		sent()
+		note("a", lowkiq.Note{Progress: .9})
+		note("a", lowkiq.Note{Progress: 1})
+		sent("7 a 0.9  ")
+		batch.EndAnswers()
+		if ids := n.end(); len(ids) != 2 {
+			t.Errorf("got notes about %v, want a and b", ids)
+		}
+		time.Sleep(2 * time.Second)
+		sent()
+		if err := batch.Note(t.Context(), "a", lowkiq.Note{}); !errors.Is(err, lowkiq.ErrEnded) {
+			t.Errorf("after the call: got %v, want ErrEnded", err)
+		}
+	})
+}
+
+func TestNotesThatAreRefused(t *testing.T) {
+	t.Parallel()
+	n := notes{r: &Runner{claim: &noteTaker{}, queue: &Queue{}}}
+	batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}})
+	n.begin(batch)
+	for what, c := range map[string]struct {
+		id   string
+		note lowkiq.Note
+		want error
+	}{
+		"a stranger":            {"b", lowkiq.Note{Progress: .1}, lowkiq.ErrNote},
+		"too much":              {"a", lowkiq.Note{Progress: 1.1}, lowkiq.ErrNote},
+		"a long line":           {"a", lowkiq.Note{Log: string(make([]byte, lowkiq.MaxLogBytes+1))}, lowkiq.ErrNote},
+		"no text":               {"a", lowkiq.Note{Log: "\xff"}, lowkiq.ErrNote},
+		"a long state":          {"a", lowkiq.Note{State: make([]byte, lowkiq.MaxStateBytes+1)}, lowkiq.ErrNote},
+		"a state without rules": {"a", lowkiq.Note{State: []byte("s")}, errNoStates},
+	} {
+		if err := batch.Note(t.Context(), c.id, c.note); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", what, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+)
+
+// Note is what a handler says of a job in flight.
+type Note struct {
+	Flight int64
+	ID     string
+	lowkiq.Note
+}
+
+// Note stores what a handler says of a job while it has it. lowkiq.ErrEnded: it has the job no more.
+func (c *Claim) Note(ctx context.Context, note Note) error {
+	progress := ""
+	if note.Progress != 0 || note.Log != "" {
+		progress = strconv.FormatFloat(note.Progress, 'f', -1, 64) + "\n" + note.Log
+	}
+	reply, err := c.Run(ctx, c.registry.db.Scripts.Note, c.Instance, c.fence, note.Flight, note.ID, progress, stateArg(note.State, note.State != nil))
+	if err != nil {
+		return fmt.Errorf("shard %s: %w", c.Shard, err)
+	}
+	if reply != int64(1) {
+		return fmt.Errorf("shard %s: job %q is not in flight %d: %w", c.Shard, note.ID, note.Flight, lowkiq.ErrEnded)
+	}
+	return nil
+}
+
+// Note is Claim.Note for who knows the fence alone, which a handler is given with its batch.
+func (s *Shard) Note(ctx context.Context, fence int64, note Note) error {
+	holder, err := s.Owner(ctx)
+	if err != nil {
+		return err
+	}
+	if holder.Fence != fence || holder.Instance == "" {
+		return fmt.Errorf("shard %s: %w: %w", s, lowkiq.ErrEnded, &FencedError{holder})
+	}
+	return s.Adopt(holder.Instance, fence).Note(ctx, note)
+}
+
+// Progress is what was noted last of a job in flight.
+type Progress struct {
+	At    time.Time // by Redis's clock
+	Share float64   // 0 to 1
+	Log   string
+}
+
+// ProgressOf reads a field of the key progress; see lua/note.lua. ok is false if it is none.
+func ProgressOf(text string) (p Progress, ok bool) {
+	head, line, ok1 := strings.Cut(text, "\n")
+	at, share, ok2 := strings.Cut(head, " ")
+	var err error
+	if p.Share, err = strconv.ParseFloat(share, 64); err != nil || !ok1 || !ok2 {
+		return Progress{}, false
+	}
+	p.At, p.Log = redisdb.Micros(at), line
+	return p, true
+}
