@@ -260,3 +260,25 @@ func TestNote(t *testing.T) {
 		t.Errorf("got %v, %v of progress left, want none", left, err)
 	}
 }
+
+// A state of zero bytes is a state, also where a codec makes nil of it: it is not deleted.
+func TestEmptyState(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	same := func(p []byte) ([]byte, error) { return append([]byte(nil), p...), nil }
+	for name, codec := range map[string]queue.Codec{"plain": {}, "coded": {Name: "same", Encode: same, Decode: same}} {
+		rules := QueueConfig{Name: name, Shards: 1, State: time.Hour, Push: queue.PushRules{Codec: codec}}
+		n := start(t, Config{Redis: server.URL(), Name: name}, rules, func(_ context.Context, b *lowkiq.Batch) error {
+			state := b.Jobs[0].State
+			b.Answer("acme").State([]byte{}).Result(fmt.Appendf(nil, "%t %d", state != nil, len(state)))
+			return nil
+		}).serving()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for _, want := range []string{"false 0", "true 0", "true 0"} {
+			if got, err := n.Client().Call(ctx, name, lowkiq.Push{ID: "acme"}); err != nil || string(got.Result) != want {
+				t.Errorf("%s: got %q, %v, want %q", name, got.Result, err, want)
+			}
+		}
+	}
+}

@@ -88,11 +88,21 @@ func encoded(encode func([]byte) ([]byte, error), one lowkiq.Answered) (_ lowkiq
 	var err1, err2 error
 	if one.Result != nil {
 		one.Result, err1 = encode(one.Result)
+		one.Result = some(one.Result)
 	}
 	if one.State != nil {
 		one.State, err2 = encode(one.State)
+		one.State = some(one.State)
 	}
 	return one, errors.Join(err1, err2)
+}
+
+// some is never nil, which would be no result and no state: a codec may make that of zero bytes.
+func some(data []byte) []byte {
+	if data == nil {
+		return []byte{}
+	}
+	return data
 }
 
 // join adds a failure of the whole batch to its handler's answer.

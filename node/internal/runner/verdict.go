@@ -190,6 +190,7 @@ func Decoded(decode func([]byte) ([]byte, error), next lowkiq.Handler) lowkiq.Ha
 				if job.State, err = decode(job.State); err != nil {
 					err = fmt.Errorf("its state: %w", err)
 				}
+				job.State = some(job.State)
 			}
 			if err != nil {
 				failed[job.ID] = err
