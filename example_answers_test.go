@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -66,6 +67,54 @@ func ExamplePostpone() {
 	fmt.Println(handler.Handle(context.Background(), batchOf("ann")))
 	// Output:
 	// postponed by 1h0m0s: the bank is closed
+}
+
+// A number per account is kept as the state of its id, and told to who has called. It is stored in one
+// step with the end of the job or not at all: the count is exact, however often the job is tried.
+func ExampleBatch_Answer() {
+	handler := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		for _, job := range batch.Jobs {
+			count := 0
+			if job.State != nil {
+				if err := json.Unmarshal(job.State, &count); err != nil {
+					return err
+				}
+			}
+			text := strconv.AppendInt(nil, int64(count+len(job.Payloads)), 10)
+			batch.Answer(job.ID).State(text).Result(text)
+		}
+		return nil
+	})
+
+	batch := batchOf("ann")
+	batch.Jobs[0].State = []byte("41") // what the last job of this id has left
+	fmt.Println(handler.Handle(context.Background(), batch))
+	said := batch.Answers()["invoice-1"]
+	fmt.Printf("result %s, state %s\n", said.Result, said.State)
+	// Output:
+	// <nil>
+	// result 42, state 42
+}
+
+// What is said of a job that fails does not count; the state of a finished invoice is no longer needed.
+func ExampleAnswer_State() {
+	handler := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		failed := lowkiq.Failed{}
+		for _, job := range batch.Jobs {
+			batch.Answer(job.ID).State(nil) // deletes it
+			if err := charge(string(job.Payloads[0].Data)); err != nil {
+				failed[job.ID] = err // and so it stays
+			}
+		}
+		if len(failed) > 0 {
+			return failed
+		}
+		return nil
+	})
+
+	fmt.Println(handler.Handle(context.Background(), batchOf("ann", "bob")))
+	// Output:
+	// invoice-2: no such account
 }
 
 // A payload that no retry mends goes to the morgue, where a person sees it, and the others of the

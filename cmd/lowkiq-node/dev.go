@@ -122,11 +122,14 @@ type printer struct {
 
 const linesPerSecond = 20
 
-// Handle never fails.
+// Handle never fails. Who has called gets the last payload back.
 func (p *printer) Handle(_ context.Context, batch *lowkiq.Batch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, job := range batch.Jobs {
+		if job.Callers > 0 && len(job.Payloads) > 0 {
+			batch.Answer(job.ID).Result(job.Payloads[len(job.Payloads)-1].Data)
+		}
 		for _, payload := range job.Payloads {
 			if p.printed == linesPerSecond {
 				p.more++

@@ -14,6 +14,11 @@ every job is done, unless the body names those that failed:
 
     {"failed": {"a": "try me later"}, "bury": {"b": "no such account, never retry"}}
 
+It may also have a result for those who pushed a job by a call and wait for its end, and a state,
+which comes back with the id's next job if the queue has the key "state" (see ../python/counter.py):
+
+    {"ok": true, "answers": {"a": {"result": 3, "state": {"count": 3}}}}
+
 429 or 503 with Retry-After puts the batch back without spending a retry: say so when
 you are busy. Any other response is a failure, and the batch is retried later.
 
@@ -33,7 +38,7 @@ orders = {}  # id -> payloads seen
 
 
 def handle(job):
-    """Does the work for one id; an exception is its failure."""
+    """Does the work for one id; an exception is its failure. Returns how many payloads it has had."""
     if "id" not in job:
         raise ValueError("the id is not UTF-8, see id_base64")
     for item in job["payloads"]:
@@ -43,6 +48,7 @@ def handle(job):
             seen = orders.setdefault(job["id"], [])
             if item["payload"] not in seen:  # a job that runs again changes nothing
                 seen.append(item["payload"])
+    return len(seen)
 
 
 def stale(batch):
@@ -53,15 +59,15 @@ def stale(batch):
 
 
 def answer(batch):
-    failed = {}
+    failed, answers = {}, {}
     for job in batch["jobs"]:
         try:
-            handle(job)
+            answers[job.get("id")] = {"result": handle(job)}  # dropped if nobody has called
         except Exception as error:  # one bad job must not fail its neighbours
             if "id" not in job:
                 return {"ok": False, "error": str(error)}
             failed[job["id"]] = f"{type(error).__name__}: {error}"
-    return {"failed": failed} if failed else {"ok": True}
+    return {"failed": failed, "answers": answers} if failed else {"ok": True, "answers": answers}
 
 
 class Endpoint(BaseHTTPRequestHandler):

@@ -14,6 +14,8 @@ batch, each line on stdout is the answer to it:
     {"bury": {"a": "no such account"}}    these ids are never retried and go to the morgue; may stand beside "failed"
     {"ok": false, "error": "..."}         the whole batch failed
 
+counter.py beside this file answers more: a result for who has called, and a state for the id's next job.
+
 stdout belongs to the answers: print() for debugging would be taken for one. Write to
 stderr, the node logs it.
 

@@ -67,6 +67,33 @@ func TestPythonExample(t *testing.T) {
 	}
 }
 
+// The count goes from job to job as the state of its id, and ends when it is reset.
+func TestPythonCounterExample(t *testing.T) {
+	t.Parallel()
+	e := running(t, ExecConfig{Argv: []string{python(t), example(t, "python/counter.py")}})
+	states := map[string][]byte{}
+	for _, want := range []struct{ payload, result, state string }{
+		{`1`, "1", `{"count":1}`}, {`1`, "2", `{"count":2}`}, {`"reset"`, "0", ""}, {`1`, "1", `{"count":1}`},
+	} {
+		b := batch()
+		b.Jobs[0].Payloads[0].Data = []byte(want.payload)
+		b.Jobs = append(b.Jobs, b.Jobs[0])
+		b.Jobs[1].ID = "\xff"
+		for i := range b.Jobs {
+			b.Jobs[i].State = states[b.Jobs[i].ID]
+		}
+		if err := e.Handle(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"a", "\xff"} {
+			got := b.Answers()[id]
+			if states[id] = got.State; string(got.Result) != want.result || string(got.State) != want.state || !got.Stated {
+				t.Errorf("%q: got the result %s and the state %s, want %s and %s", id, got.Result, got.State, want.result, want.state)
+			}
+		}
+	}
+}
+
 func TestShellExample(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -112,7 +139,11 @@ func TestHTTPExample(t *testing.T) {
 	}
 	t.Cleanup(func() { h.Close() })
 	for range 3 {
-		onlyBadFails(t, h.Handle(t.Context(), two()))
+		b := two()
+		onlyBadFails(t, h.Handle(t.Context(), b))
+		if said := b.Answers(); len(said) != 1 || string(said["café/1"].Result) != "3" {
+			t.Errorf("got %+v answered, want that café/1 has had 3 payloads", said)
+		}
 	}
 	old := batch()
 	old.Fence--
