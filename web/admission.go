@@ -24,21 +24,23 @@ import (
 
 // admissions counts the requests that a server has admitted.
 type admissions struct {
-	most int64
-	now  atomic.Int64
+	most   int64
+	now    atomic.Int64
+	ending context.Context // over when the server is to end
 }
 
 // arrival is the connection of a request, and the server's admissions.
 type arrival struct {
 	admissions *admissions
 	conn       *connlimit.Conn // nil if the listener has no bound
+	ending     context.Context // over when the server is to end
 }
 
 type arrivalKey struct{}
 
 // withArrival notes the connection for the requests that come over it.
 func withArrival(ctx context.Context, c net.Conn, all *admissions) context.Context {
-	return context.WithValue(ctx, arrivalKey{}, arrival{admissions: all, conn: connlimit.Of(c)})
+	return context.WithValue(ctx, arrivalKey{}, arrival{admissions: all, conn: connlimit.Of(c), ending: all.ending})
 }
 
 // enter admits a request, if there is room.

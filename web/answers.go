@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"unicode/utf8"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -72,11 +73,31 @@ type Job struct {
 	Shard        int          `json:"shard"`
 	Flight       int64        `json:"flight,omitempty"`
 	Parked       int          `json:"parked,omitempty"`
-	Since        float64      `json:"since,omitempty"`     // unix seconds: when it was popped
+	Since        float64      `json:"since,omitempty"` // unix seconds: when it was popped
+	Progress     *Progress    `json:"progress,omitempty"`
 	BuriedAt     float64      `json:"buried_at,omitempty"` // unix seconds
 	PayloadCount int          `json:"payload_count,omitempty"`
 	PayloadBytes int64        `json:"payload_bytes,omitempty"`
 	Cut          bool         `json:"cut,omitempty"` // there is more of payloads or error than the page has
+}
+
+// Progress is what a handler has noted of a job in flight.
+type Progress struct {
+	Share float64 `json:"share"` // 0 to 1
+	Log   string  `json:"log"`   // the last line
+	At    float64 `json:"at"`    // unix seconds
+}
+
+// Note is the body of a handler's note.
+type Note struct {
+	Progress float64 `json:"progress,omitempty"`
+	Log      string  `json:"log,omitempty"`
+}
+
+// Noted answers it.
+type Noted struct {
+	JobID
+	Noted bool `json:"noted"`
 }
 
 // JobPayload is a payload of a job.
@@ -109,6 +130,21 @@ type PushResult struct {
 	// Retry: the job was not sent, or it is unknown whether it was stored; pushing it
 	// again is safe and may work. Without it, the job was refused for what it is.
 	Retry bool `json:"retry,omitempty"`
+
+	// Of a push with wait:
+	State  lowkiq.ReplyState `json:"state,omitempty"`  // pending, done, buried (then error says why) or deleted
+	Result json.RawMessage   `json:"result,omitempty"` // what the handler answered, if anything
+	// ResultKept: there is a result, for which the node has no memory now; ask for the reply.
+	ResultKept bool   `json:"result_kept,omitempty"`
+	Token      string `json:"token,omitempty"` // gives the reply later
+}
+
+// Reply is how a call has ended.
+type Reply struct {
+	JobID
+	State  lowkiq.ReplyState `json:"state"`
+	Result json.RawMessage   `json:"result,omitempty"`
+	Error  string            `json:"error,omitempty"` // why it was buried
 }
 
 // Changed says how far an action on jobs has come.

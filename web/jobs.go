@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -119,6 +120,11 @@ func appendListed(dst []byte, listed browse.Listed) []byte {
 		dst = strconv.AppendInt(dst, int64(listed.Parked), 10)
 		dst = append(dst, `,"since":`...)
 		dst = strconv.AppendFloat(dst, float64(listed.Since.UnixMicro())/1e6, 'f', -1, 64)
+		if p := listed.Progress; p != nil {
+			if text, err := json.Marshal(Progress{p.Share, p.Log, float64(p.At.UnixMicro()) / 1e6}); err == nil {
+				dst = append(append(dst, `,"progress":`...), text...)
+			}
+		}
 	case browse.StateMorgue:
 		dst = append(dst, `,"buried_at":`...)
 		dst = strconv.AppendFloat(dst, float64(listed.PerformAt.UnixMicro())/1e6, 'f', -1, 64)
@@ -163,6 +169,13 @@ func (a *api) push(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	traced(jobs, traceOf(r.Header))
 	if err := accountOf(r).take(headersMemory(jobs)); err != nil {
 		return nil, err
+	}
+	waits, err := waitOf(r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	if waits.wait > 0 {
+		return a.call(q, r, jobs, waits)
 	}
 	results, err := q.Push(r.Context(), jobs...)
 	if err != nil && len(results) == 0 {

@@ -203,7 +203,11 @@ func TestOpenAPIBodiesAreTaken(t *testing.T) {
 			}
 			t.Run(name+" "+kind, func(t *testing.T) {
 				t.Parallel()
-				expect(t, newWorld(t, redis).fill().do(method, example.Replace(path), body, "Content-Type", kind), 200)
+				want := 200
+				if strings.HasSuffix(path, "/note") {
+					want = 409 // the job is not in that flight
+				}
+				expect(t, newWorld(t, redis).fill().do(method, example.Replace(path), body, "Content-Type", kind), want)
 			})
 		}
 	}

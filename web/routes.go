@@ -88,11 +88,15 @@ func onQueue(rows []route) []route {
 
 func (a *api) jobRoutes() []route {
 	rows := []route{
-		{pattern: "POST jobs", about: "push: an object, an array, or NDJSON (curl --data-binary @file); the answer is per job", path: "jobs",
-			body: `{"id":"a","payload":{"any":"JSON"}}`, role: auth.Push, serve: a.ofQueue(a.push)},
+		{pattern: "POST jobs", about: "push: an object, an array, or NDJSON (curl --data-binary @file); the answer is per job, with ?wait=10s once its payload has ended", path: "jobs",
+			query: []string{"wait", "keep"}, body: `{"id":"a","payload":{"any":"JSON"}}`, role: auth.Push, serve: a.ofQueue(a.push)},
+		{pattern: "GET replies/{id}/{token}", about: "how the payload of a push with ?wait= has ended, under the token that it answered", path: "replies/a/AAAAAAAAAAAAAAAAAAAAAA",
+			role: auth.Push, serve: a.ofQueue(a.reply)},
 		{pattern: "GET jobs", about: "jobs by id, due time or retries, of one state or all; or the one that ?id= names", query: jobsQuery,
 			path: "jobs?state=retry&by=due&limit=10", serve: a.jobs},
 		{pattern: "GET jobs/{id}", about: "one job, wherever it is", path: "jobs/a", serve: a.oneJob},
+		{pattern: "POST jobs/{id}/note", about: "how far a job is, from its handler, with the Lowkiq-Fence and Lowkiq-Flight that it was given", path: "jobs/a/note",
+			body: `{"progress":0.5,"log":"page 12"}`, role: auth.Push, serve: a.ofQueue(a.note)},
 		{pattern: "GET in-flight", about: "what handlers have", query: listQuery, path: "in-flight", serve: a.list(flightLists)},
 		{pattern: "GET morgue", about: "buried jobs by time, id or retries", query: morgueQuery, path: "morgue?by=time&reverse=true", serve: a.list(morgueLists)},
 		{pattern: "GET errors", about: "errors of failed, blocked or buried jobs, grouped by kind", query: []string{"state"}, path: "errors?state=morgue", serve: a.ofQueue(a.errorGroups)},

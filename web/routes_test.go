@@ -95,6 +95,21 @@ var cases = map[string][]routeCase{
 		{"empty id", ordersPath + "jobs", `{"id":""}`, 400, []string{`"field":"id"`}},
 		{"empty body", ordersPath + "jobs", ``, 400, []string{`"line":1`}},
 		{"parameter", ordersPath + "jobs?strict=1", `{"id":"x"}`, 400, []string{`"field":"strict"`}},
+		{"wait", ordersPath + "jobs?wait=1ms", `[{"id":"x"},{"id":""}]`, 400, []string{`"field":"[1].id"`}},
+		{"call", ordersPath + "jobs?wait=1ms&keep=1h", `{"id":"x"}`, 200, []string{`{"id":"x","ok":true,"merged":false,"state":"pending","token":"`}},
+		{"no wait", ordersPath + "jobs?wait=0s", `{"id":"x"}`, 400, []string{`"field":"wait"`, `got \"0s\", want a duration from 1ms to 5m0s`}},
+		{"long wait", ordersPath + "jobs?wait=6m", `{"id":"x"}`, 400, []string{`"field":"wait"`}},
+		{"empty wait", ordersPath + "jobs?wait=", `{"id":"x"}`, 400, []string{`"field":"wait"`}},
+		{"long keep", ordersPath + "jobs?wait=1s&keep=169h", `{"id":"x"}`, 400, []string{`"field":"keep"`}},
+		{"keep alone", ordersPath + "jobs?keep=1h", `{"id":"x"}`, 400, []string{`"field":"keep"`, "say wait=10s, too"}},
+		{"calls", ordersPath + "jobs?wait=1ms", "[" + strings.Repeat(`{"id":"x"},`, maxCalls) + `{"id":"y"}]`, 400, []string{`"field":"wait"`, "1001 jobs"}},
+	},
+	"GET /api/v1/queues/{q}/replies/{id}/{token}": {
+		{"stranger", ordersPath + "replies/w1/AAAAAAAAAAAAAAAAAAAAAA", "", 404, []string{"no reply under this token"}},
+		{"no token", ordersPath + "replies/w1/0", "", 404, []string{"is no token"}},
+	},
+	"POST /api/v1/queues/{q}/jobs/{id}/note": {
+		{"of another claim", ordersPath + "jobs/w1/note", `{"progress":0.5}`, 409, []string{"fenced: the shard is claimed by another instance"}},
 	},
 	"GET /api/v1/queues/{q}/jobs": {
 		{"by due time", ordersPath + "jobs", "", 200, []string{`{"jobs":[{"id":"r1",`, `"state":"ready","shard":0,`, `"perform_in":4102444800`, `"more":false,`}},

@@ -183,7 +183,9 @@ func server(addr string, handler http.Handler, n int) *http.Server {
 	n = cmp.Or(n, maxConnections)
 	near := int64(n) * 3 / 4
 	all := &admissions{most: int64(n - max(1, n/8))}
-	return &http.Server{
+	ending, end := context.WithCancel(context.Background())
+	all.ending = ending
+	s := &http.Server{
 		Addr: addr,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if open.Load() > near {
@@ -207,6 +209,8 @@ func server(addr string, handler http.Handler, n int) *http.Server {
 		// What HTTP/2 takes from a client before anybody reads it counts for each connection.
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 100, MaxReceiveBufferPerConnection: 128 << 10, MaxReceiveBufferPerStream: 64 << 10},
 	}
+	s.RegisterOnShutdown(end)
+	return s
 }
 
 // bounded is a listener with at most n connections open at once, maxConnections if n is 0. One more

@@ -180,6 +180,10 @@ func (w *world) push(jobs ...lowkiq.Push) {
 // openapi.yaml says.
 func (w *world) do(method, target, body string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, strings.NewReader(body)).WithContext(w.t.Context())
+	if strings.HasSuffix(r.URL.Path, "/note") {
+		r.Header.Set("Lowkiq-Fence", "1")
+		r.Header.Set("Lowkiq-Flight", "1")
+	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
