@@ -15,10 +15,10 @@ import (
 
 // A push with ?wait= answers when its payloads have ended: calls.
 
-// Bounds of one request that waits.
+// Bounds of one push that waits.
 const (
-	maxWait  = 5 * time.Minute
-	maxCalls = 1000 // jobs
+	MaxWait  = 5 * time.Minute
+	MaxCalls = 1000 // jobs
 	// bytesOfCall is what a call takes while it waits; results come on top when they are there.
 	bytesOfCall = 4 << 10
 )
@@ -27,7 +27,7 @@ const (
 type waiting struct{ wait, keep time.Duration }
 
 func waitOf(query url.Values) (w waiting, err error) {
-	if w.wait, err = duration(query, "wait", time.Millisecond, maxWait); err != nil {
+	if w.wait, err = duration(query, "wait", time.Millisecond, MaxWait); err != nil {
 		return w, err
 	}
 	if w.keep, err = duration(query, "keep", time.Second, queue.MaxKeep); err != nil {
@@ -55,8 +55,8 @@ func duration(query url.Values, name string, least, most time.Duration) (time.Du
 // call pushes jobs and waits for their ends, until the wait is over, the client has gone or the node
 // ends: what has no end then is pending.
 func (a *api) call(q *queue.Queue, r *http.Request, jobs []lowkiq.Push, w waiting) (any, error) {
-	if len(jobs) > maxCalls {
-		return nil, badField("wait", "%d jobs, and one request waits for %d at most", len(jobs), maxCalls)
+	if len(jobs) > MaxCalls {
+		return nil, badField("wait", "%d jobs, and one request waits for %d at most", len(jobs), MaxCalls)
 	}
 	if err := accountOf(r).take(int64(len(jobs)) * bytesOfCall); err != nil {
 		return nil, err
@@ -70,22 +70,39 @@ func (a *api) call(q *queue.Queue, r *http.Request, jobs []lowkiq.Push, w waitin
 	if err != nil {
 		return nil, err
 	}
+	if err := outage(pushesOf(calls)); err != nil {
+		return nil, err
+	}
+	answers := Ended(jobs, calls)
+	for i := range answers { // a result for which the request has no memory stays where it is
+		if account := accountOf(r); account.take(copiesOfBody*int64(len(answers[i].Result))) != nil {
+			answers[i].Result, answers[i].ResultKept = nil, true
+		}
+	}
+	return Pushed{answers}, nil
+}
+
+// pushesOf are the pushes of calls.
+func pushesOf(calls []queue.Called) []queue.Result {
 	results := make([]queue.Result, len(calls))
 	for i := range calls {
 		if calls[i].Reply.State == "" {
 			results[i].Err = calls[i].Err
 		}
 	}
-	if err := outage(results); err != nil {
-		return nil, err
-	}
-	answers := pushResults(jobs, results)
+	return results
+}
+
+// Ended is the answer to calls.
+func Ended(jobs []lowkiq.Push, calls []queue.Called) []PushResult {
+	pushes := pushesOf(calls)
+	answers := pushResults(jobs, pushes)
 	for i := range calls {
-		if results[i].Err == nil {
-			answers[i].tell(&calls[i].Reply, calls[i].Err, accountOf(r))
+		if pushes[i].Err == nil {
+			answers[i].tell(&calls[i].Reply, calls[i].Err)
 		}
 	}
-	return Pushed{answers}, nil
+	return answers
 }
 
 // keepFor is how long replies are kept.
@@ -96,20 +113,15 @@ func (w waiting) keepFor() time.Duration {
 	return w.wait + queue.DefaultKeep
 }
 
-// tell adds how a call has ended. A result for which the request has no memory is left where it is.
-func (p *PushResult) tell(reply *lowkiq.Reply, err error, account *account) {
+// tell adds how a call has ended.
+func (p *PushResult) tell(reply *lowkiq.Reply, err error) {
 	p.State, p.Token, p.Error = reply.State, reply.Token, reply.Error
 	if err != nil { // it cannot be decoded here
 		p.Error = err.Error()
 	}
-	if reply.Result == nil {
-		return
+	if reply.Result != nil {
+		p.Result = wire.AppendPayload(nil, reply.Result)
 	}
-	if account.take(copiesOfBody*int64(len(reply.Result))) != nil {
-		p.ResultKept = true
-		return
-	}
-	p.Result = wire.AppendPayload(nil, reply.Result)
 }
 
 // reply answers how a call has ended.

@@ -102,7 +102,7 @@ var cases = map[string][]routeCase{
 		{"empty wait", ordersPath + "jobs?wait=", `{"id":"x"}`, 400, []string{`"field":"wait"`}},
 		{"long keep", ordersPath + "jobs?wait=1s&keep=169h", `{"id":"x"}`, 400, []string{`"field":"keep"`}},
 		{"keep alone", ordersPath + "jobs?keep=1h", `{"id":"x"}`, 400, []string{`"field":"keep"`, "say wait=10s, too"}},
-		{"calls", ordersPath + "jobs?wait=1ms", "[" + strings.Repeat(`{"id":"x"},`, maxCalls) + `{"id":"y"}]`, 400, []string{`"field":"wait"`, "1001 jobs"}},
+		{"calls", ordersPath + "jobs?wait=1ms", "[" + strings.Repeat(`{"id":"x"},`, MaxCalls) + `{"id":"y"}]`, 400, []string{`"field":"wait"`, "1001 jobs"}},
 	},
 	"GET /api/v1/queues/{q}/replies/{id}/{token}": {
 		{"stranger", ordersPath + "replies/w1/AAAAAAAAAAAAAAAAAAAAAA", "", 404, []string{"no reply under this token"}},

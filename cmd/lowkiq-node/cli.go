@@ -16,6 +16,7 @@ import (
 type cli struct {
 	Run    runCommand    `cmd:"" help:"Run a node: handle the queues of a configuration."`
 	Push   pushCommand   `cmd:"" help:"Push jobs into a queue, one or a stream of NDJSON."`
+	Reply  replyCommand  `cmd:"" help:"Show how the payload of a push with --wait has ended."`
 	Dev    devCommand    `cmd:"" help:"Try it: a node with an embedded Redis and a sample queue."`
 	Status statusCommand `cmd:"" help:"Show the cluster: nodes and queues."`
 

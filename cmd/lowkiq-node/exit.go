@@ -22,6 +22,8 @@ const (
 	exitUsage       = 2
 	exitUnreachable = 3
 	exitFaults      = 4
+	exitBuried      = 5
+	exitPending     = 6
 	exitInterrupted = 130
 )
 
@@ -32,6 +34,8 @@ const exitHelp = `Exit codes:
     2    usage or configuration, or no such queue, node, job or kind of error
     3    Redis or the node is unreachable
     4    check found faults
+    5    a payload that was waited for was buried, or deleted
+    6    a payload that was waited for has not ended yet
     75   a handler ignored its cancel until another node could get its shard
     130  interrupted`
 

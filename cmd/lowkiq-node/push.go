@@ -31,6 +31,9 @@ type pushCommand struct {
 	Strict bool   `help:"Stop at the first line that is refused."`
 	Skip   int    `placeholder:"N" help:"Leave the first N lines out: they are stored already."`
 
+	Wait time.Duration `placeholder:"TIME" help:"Wait so long at most for the ends of the payloads, and print how each has ended, with what its handler answered."`
+	Keep time.Duration `placeholder:"TIME" help:"With --wait: how long replies are kept, for lowkiq-node reply. Default: the wait and a minute."`
+
 	Patience time.Duration `default:"30s" placeholder:"TIME" help:"How long to try while Redis, or the node of --node, is away, at the start or later (${default})."`
 
 	Rate int `placeholder:"N" help:"At most N lines a second. Default: as many as Redis takes."`
@@ -62,6 +65,9 @@ func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
 		if err != nil {
 			return err
 		}
+		if c.Wait > 0 {
+			return c.callWith(ctx, s, target)
+		}
 		return c.push(ctx, s, target, shards)
 	}
 	cfg, err := c.load(grammar)
@@ -80,6 +86,9 @@ func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if c.Wait > 0 {
+		return c.callWith(ctx, s, redisCaller{c, client})
 	}
 	return c.push(ctx, s, q, q.Shards)
 }
@@ -131,6 +140,9 @@ func (c *pushCommand) check() error {
 		return fail(exitUsage, "--rate is %d, want 0 or more", c.Rate)
 	case c.Shards != nil && (*c.Shards < 1 || *c.Shards > lowkiq.MaxShards):
 		return fail(exitUsage, "--shards is %d, want 1 to %d", *c.Shards, lowkiq.MaxShards)
+	}
+	if err := c.checkWait(); err != nil {
+		return err
 	}
 	_, err := c.header()
 	return err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
@@ -20,8 +21,9 @@ import (
 
 // nodeTarget pushes through a node's API.
 type nodeTarget struct {
-	with *conversation
-	path string
+	with       *conversation
+	path       string
+	wait, keep time.Duration // of a push that waits
 }
 
 // refusedJob is why a node will never store a job.
@@ -118,5 +120,5 @@ func (c *pushCommand) throughNode(ctx context.Context, s *streams) (nodeTarget, 
 	with.ctx = ctx
 	var one status.Queue
 	err = with.fetch(queuePath(c.Queue, ""), &one)
-	return nodeTarget{with, queuePath(c.Queue, "/jobs")}, one.Shards, err
+	return nodeTarget{with, queuePath(c.Queue, "/jobs"), c.Wait, c.Keep}, one.Shards, err
 }

@@ -51,6 +51,9 @@ func (c *Client) Secure(config *tls.Config) {
 	c.http.Transport.(*http.Transport).TLSClientConfig = config
 }
 
+// Patience lets requests take so much longer than a minute.
+func (c *Client) Patience(longer time.Duration) { c.http.Timeout = time.Minute + longer }
+
 // Get asks for a path, as in "/api/v1/status", and returns the answer's body. A refusal of the node
 // is a *web.Problem.
 func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
