@@ -15,7 +15,6 @@
 --#include enqueue
 --#include finish
 --#include record
---#include sound
 --#include tell
 --#include keep
 
@@ -44,7 +43,8 @@ for p = acks + 1, #ARGV, 4 do
   local number, id, reply, state = ARGV[p], ARGV[p + 1], ARGV[p + 2], ARGV[p + 3]
   if ended[number] and ended[number][id] then
     ended[number][id] = nil
-    if records[id] and readable(records[id]) then tell(parse(records[id]).data, reply) end
+    local sound, job = pcall(parse, records[id] or '')
+    if sound then tell(job.data, reply) end
     keep(id, state, string.format('%.0f', now))
     redis.call('HDEL', KEY.progress, id)
   end

@@ -23,14 +23,14 @@ for i = 3, #ARGV do
     if string.byte(record, 1) == 115 then
       local piece = spill_take(KEY.spill, KEY.spillx, 'w', id, job)
       weigh(piece.n, piece.bytes)
-      tell(piece.data, 'deleted')
+      weigh(tell(piece.data, 'deleted'), 0)
       if job.n > 0 then
         if sound then redis.call('HSET', busy and KEY.parked or KEY.jobs, id, head('s', job)) end
         return {count, looked, 1}
       end
     end
     remove(id, busy) -- first what frees memory: see lease.lua
-    if sound then tell(job.data, 'deleted') end
+    if sound then weigh(tell(job.data, 'deleted'), 0) end
   end
   looked = looked + 1
   weigh_id()

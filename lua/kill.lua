@@ -12,9 +12,9 @@
 --#include record
 --#include sound
 --#include spill
+--#include measure
 --#include morgue
 --#include waiting
---#include measure
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count, looked = 0, 0
@@ -35,7 +35,7 @@ end
 -- some takes out of a job what this call is to bury; what is left stays in the job.
 local function some(id, job, crowded)
   local one = ARGV[3] == 'oldest'
-  if crowded then return spill_take(KEY.spill, KEY.spillx, 'w', id, job, one and 1 or nil) end
+  if crowded then return spill_take(KEY.spill, KEY.spillx, 'w', id, job, one and 1 or moved_count) end
   if one then return smallest(job) end
   local all = {n = job.n, bytes = job.bytes, data = job.data, score = job.score}
   job.n = 0

@@ -40,7 +40,7 @@ end
 -- before (I3). All pieces of a morgue are shifted by the same distance, which its record remembers.
 -- It returns the record of what waits then.
 local function lead(id, dead, record, from)
-  local piece = spill_take(KEY.spill, KEY.spillx, 'm', id, dead)
+  local piece = spill_take(KEY.spill, KEY.spillx, 'm', id, dead, moved_count)
   weigh(piece.n, piece.bytes)
   redis.call('HINCRBY', KEY.count, 'morgue', -piece.n)
   local job = record and parse(record) or {n = 0, bytes = 0, next = from, shift = 0, err = ''}

@@ -24,32 +24,35 @@ type Acks struct {
 
 // Answer is what goes with the end of a job, in one step or not at all.
 type Answer struct {
-	ID     string
-	Called bool   // calls wait for it: they get the result
-	Result []byte // nil: none
-	State  []byte // of the id; see Stated
-	Stated bool   // it is replaced, or deleted if State is nil
-	Noted  bool   // there are notes about the job, which end with it; see Claim.Note
+	ID string
+	// Callers is how many calls wait for the end of its payloads: they get the result. Bytes are those of
+	// the payloads, which are looked through for calls.
+	Callers, Bytes int
+	Result         []byte // nil: none
+	State          []byte // of the id; see Stated
+	Stated         bool   // it is replaced, or deleted if State is nil
+	Noted          bool   // there are notes about the job, which end with it; see Claim.Note
 	// StateFor is how long states are kept after their last write, 0 for ever. It is the same in all
 	// answers of a queue.
 	StateFor time.Duration
-	// Bytes are those of the job's payloads, which are looked through for calls.
-	Bytes int
 }
 
 // weight is what an answer costs Redis, in bytes.
 func (a *Answer) weight() int {
 	n := len(a.Result) + len(a.State) + answerWeight
-	if a.Called {
-		n += a.Bytes
+	if a.Callers > 0 {
+		n += a.Bytes + a.Callers*callerWeight
 	}
 	return n
 }
 
-// answerWeight is what an answer costs beside its bytes; answersBytes is how much goes to one script,
-// but for one large answer: Redis serves no other client meanwhile.
+// answerWeight is what an answer costs beside its bytes, callerWeight what it costs to tell one call;
+// answersBytes is how much goes to one script, but for one large answer: Redis serves no other client
+// meanwhile. The calls of one answer are those of a flight's payloads, of which there are no more than
+// lua/lib/spill.lua lets a pop take.
 const (
 	answerWeight = 1 << 10
+	callerWeight = 512
 	answersBytes = 1 << 20
 )
 
@@ -150,9 +153,9 @@ func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error
 func (a *Answer) append(args []any, flight int64) []any {
 	reply := ""
 	switch {
-	case a.Called && a.Result == nil:
+	case a.Callers > 0 && a.Result == nil:
 		reply = replyDone
-	case a.Called:
+	case a.Callers > 0:
 		reply = replyDone + "\n" + string(a.Result)
 	}
 	return append(args, flight, a.ID, reply, stateArg(a.State, a.Stated))

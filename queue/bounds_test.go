@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
@@ -90,12 +92,25 @@ func (r *rig) scores(key string) map[string]int {
 
 // crowds pushes n payloads of a size to each of ids.
 func (r *rig) crowds(n, size int, ids ...string) {
+	r.crowdsOf(func(int) string { return "" }, n, size, ids...)
+}
+
+// callers is crowds of calls, each of a client of its own.
+func (r *rig) callers(n, size int, ids ...string) {
+	channel := r.c.DB().Keys.Replies(strings.Repeat("c", 100))
+	r.crowdsOf(func(i int) string {
+		return envelope.Address(fmt.Sprintf("%022d", i), time.Hour, fmt.Sprint(channel, i))
+	}, n, size, ids...)
+}
+
+func (r *rig) crowdsOf(replyTo func(i int) string, n, size int, ids ...string) {
 	r.t.Helper()
 	for _, id := range ids {
 		jobs := make([]lowkiq.Push, n)
 		for i := range jobs {
 			data := fmt.Sprintf("%03d", i)
 			jobs[i] = job(id, data+strings.Repeat("x", max(0, size-len(data))))
+			jobs[i].ReplyTo = replyTo(i)
 		}
 		r.push(jobs...)
 	}
@@ -122,6 +137,21 @@ func TestScriptsAreBounded(t *testing.T) {
 		"just below the spill": func(r *rig) []string {
 			ids := idsOf("id", 150)
 			r.crowds(32, 3, ids...)
+			return ids
+		},
+		"crowds of calls": func(r *rig) []string {
+			ids := idsOf("id", 2)
+			r.callers(4500, 3, ids...)
+			return ids
+		},
+		"calls below the spill": func(r *rig) []string {
+			ids := idsOf("id", 150)
+			r.callers(20, 3, ids...)
+			return ids
+		},
+		"a call for each of many ids": func(r *rig) []string {
+			ids := idsOf("id", 2500)
+			r.callers(1, 3, ids...)
 			return ids
 		},
 		"payloads of a megabyte": func(r *rig) []string {
@@ -151,6 +181,8 @@ func TestScriptsAreBounded(t *testing.T) {
 			ids := fill(r)
 			counted(r.c)
 			everything(r, ids, strings.Repeat("e\n", 2000))
+			fill(r)
+			r.completeAll()
 			seen := r.costs()
 			t.Log(seen)
 			if len(seen) < 10 {
@@ -216,6 +248,81 @@ func everything(r *rig, ids []string, message string) {
 	stats, err := r.q.Stats(r.ctx)
 	r.no(err)
 	eq(r.t, "left", fmt.Sprint(stats.Jobs, stats.Morgue), fmt.Sprint(Counts{}, 0))
+}
+
+// complete acks what was popped with results and states of these sizes, and asks for a reply meanwhile.
+func (r *rig) complete(p Popped, result, state int) {
+	r.t.Helper()
+	token := strings.Repeat("A", 22)
+	if got, err := r.c.Reply(r.ctx, "q", p.Jobs[0].ID, token); got.State != lowkiq.ReplyPending && !errors.Is(err, lowkiq.ErrNoReply) {
+		r.t.Errorf("a reply under a wrong token: got %+v, %v", got, err)
+	}
+	acks := Acks{Flight: p.Flight, Rest: true}
+	for _, j := range p.Jobs {
+		acks.IDs = append(acks.IDs, j.ID)
+		acks.Answers = append(acks.Answers, Answer{ID: j.ID, Callers: j.Callers, Bytes: bytesOfJob(j), Result: make([]byte, result), Stated: true, State: make([]byte, state), StateFor: time.Hour})
+	}
+	n, err := r.claim.Ack(r.ctx, acks)
+	eq(r.t, "acked", fmt.Sprint(n, err), fmt.Sprint(len(p.Jobs), " <nil>"))
+}
+
+// completeAll handles all that is due, with answers of all sizes.
+func (r *rig) completeAll() {
+	r.t.Helper()
+	sizes := []int{100, lowkiq.MaxResultBytes, 0, 60, 2000}
+	for i := 0; ; i++ {
+		p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1000, Bytes: 1 << 20, States: true})
+		r.no(err)
+		if len(p.Jobs) == 0 {
+			return
+		}
+		result := sizes[i%len(sizes)]
+		r.complete(p, result, min(result, lowkiq.MaxStateBytes))
+	}
+}
+
+func bytesOfJob(j lowkiq.Job) (n int) {
+	for _, p := range j.Payloads {
+		n += len(p.Data)
+	}
+	return n
+}
+
+// Acks of several flights, whose payloads many clients have called, come together.
+func TestCompleteIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	ids := idsOf("id", 4)
+	r.callers(2000, 3, ids...)
+	var acks []Acks
+	for range ids {
+		p := r.pop(1)
+		job := p.Jobs[0]
+		eq(t, "callers", job.Callers, 2000)
+		acks = append(acks, Acks{Flight: p.Flight, Rest: true, IDs: []string{job.ID}, Answers: []Answer{
+			{ID: job.ID, Callers: job.Callers, Result: make([]byte, lowkiq.MaxResultBytes), Stated: true, State: make([]byte, lowkiq.MaxStateBytes)},
+		}})
+	}
+	counted(r.c)
+	n, err := r.claim.Ack(r.ctx, acks...)
+	eq(t, "acked", fmt.Sprint(n, err), "4 <nil>")
+	t.Log(r.costs())
+}
+
+// Calls that are repeated are buried once more beside themselves.
+func TestBurialOfRepeatedCallsIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	counted(r.c)
+	for range 3 {
+		r.callers(2000, 3, "a")
+		n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a")
+		eq(t, "killed", fmt.Sprint(n, err), "1 <nil>")
+		r.callers(2000, 3, "a")
+		_, flight := r.popOne("a")
+		r.bury(flight, "a", Bury)
+	}
+	t.Log(r.costs())
 }
 
 // A flight's record may have a megabyte. A push of many payloads to its id reads it once, not once

@@ -99,7 +99,7 @@ func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 			if rapid.IntRange(0, 3).Draw(t, "answer") == 0 {
 				continue
 			}
-			answer := Answer{ID: id, Called: model.Flying[id].Callers() > 0, Result: bytesOf(drawResult.Draw(t, "result")), StateFor: m.stateFor}
+			answer := Answer{ID: id, Callers: model.Flying[id].Callers(), Result: bytesOf(drawResult.Draw(t, "result")), StateFor: m.stateFor}
 			if answer.Stated = rapid.Bool().Draw(t, "stated"); answer.Stated {
 				answer.State = bytesOf(drawState.Draw(t, "state"))
 			}

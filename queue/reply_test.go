@@ -43,7 +43,7 @@ func (r *rig) called(id string, tokens ...string) (jobs []lowkiq.Push) {
 
 // answered is the ack of an id whose handler says text, and keeps it.
 func (r *rig) answered(flight int64, id, text string) Acks {
-	return Acks{Flight: flight, IDs: []string{id}, Answers: []Answer{{ID: id, Called: true, Result: []byte(text), State: []byte(text), Stated: true}}}
+	return Acks{Flight: flight, IDs: []string{id}, Answers: []Answer{{ID: id, Callers: 1, Result: []byte(text), State: []byte(text), Stated: true}}}
 }
 
 // reply is what is kept under a token, "" if nothing is.
@@ -80,10 +80,10 @@ func replyOfEachEnd(t *testing.T, b *backend) {
 		return flight
 	}
 	end("done", "done", func() {
-		r.ackAll(Acks{Flight: flying("done"), IDs: []string{"a"}, Answers: []Answer{{ID: "a", Called: true}}})
+		r.ackAll(Acks{Flight: flying("done"), IDs: []string{"a"}, Answers: []Answer{{ID: "a", Callers: 1}}})
 	})
 	end("empty", "done\n", func() {
-		r.ackAll(Acks{Flight: flying("empty"), IDs: []string{"a"}, Answers: []Answer{{ID: "a", Called: true, Result: []byte{}}}})
+		r.ackAll(Acks{Flight: flying("empty"), IDs: []string{"a"}, Answers: []Answer{{ID: "a", Callers: 1, Result: []byte{}}}})
 	})
 	end("result", "done\n42\x00", func() { r.ackAll(r.answered(flying("result"), "a", "42\x00")) })
 	for _, policy := range []Policy{Skip, Bury} {
@@ -272,7 +272,7 @@ func answersInParts(t *testing.T, b *backend) {
 	p := r.pop(13)
 	rest := Acks{Flight: p.Flight, IDs: append([]string{"quiet"}, ids...), Rest: true}
 	for i, id := range ids {
-		answer := Answer{ID: id, Called: true, Result: []byte(strings.Repeat(id[len(id)-1:], lowkiq.MaxResultBytes)), Stated: i%2 == 0, State: []byte(id)}
+		answer := Answer{ID: id, Callers: 1, Result: []byte(strings.Repeat(id[len(id)-1:], lowkiq.MaxResultBytes)), Stated: i%2 == 0, State: []byte(id)}
 		rest.Answers = append(rest.Answers, answer)
 	}
 	_, last := r.popOne("last")

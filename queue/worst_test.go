@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -48,13 +49,17 @@ func TestWorstScript(t *testing.T) {
 		worst.names(r.c)
 		r.c.DB().ForTests().AddHook(worst)
 		random := rand.New(rand.NewPCG(seed, 0))
-		ids, what := randomFill(r, random)
+		fill, what := randomFill(r, random)
 		worst.what = fmt.Sprintf("seed %d: %s", seed, what)
-		everything(r, ids, randomError(random))
+		everything(r, fill(), randomError(random))
+		fill()
+		r.completeAll()
 		worst.what = "4,000 long ids in flight, acked from the last to the first"
 		other := newRig(t, b, func(cfg *Config) { cfg.Cluster = "acks" })
 		other.c.DB().ForTests().AddHook(worst)
 		worst.acks(other)
+		worst.what = "100 states of 64 KiB that have expired"
+		other.expiredStates()
 		r.no(r.c.DB().ForTests().FlushDB(r.ctx).Err())
 	}
 	t.Logf("acks of 4 x 999 ids by name, the last first:\n%s", worst.ackStats)
@@ -118,6 +123,20 @@ func (w *worstOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
+// expiredStates has one answer forget 100 states of the largest size.
+func (r *rig) expiredStates() {
+	r.t.Helper()
+	keys, rdb := r.s.Keys(), r.c.DB().ForTests()
+	for _, id := range idsOf("old", 100) {
+		r.no(rdb.HSet(r.ctx, keys.States, id, strings.Repeat("s", lowkiq.MaxStateBytes)).Err())
+		r.no(rdb.ZAdd(r.ctx, keys.Statesx, redis.Z{Score: 1, Member: id}).Err())
+	}
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Stated: true, State: []byte("s"), StateFor: time.Hour}}})
+	eq(r.t, "states", rdb.HLen(r.ctx, keys.States).Val(), 1)
+}
+
 // acks names each id of long flights, in the order that costs most, and keeps what each command of
 // that has cost.
 func (w *worstOf) acks(r *rig) {
@@ -148,19 +167,29 @@ func (w *worstOf) cpu(ctx context.Context) (used time.Duration) {
 	return used
 }
 
-// randomFill pushes to one shard, up to about 100,000 payloads or 60 MiB.
-func randomFill(r *rig, random *rand.Rand) (ids []string, what string) {
+// randomFill says how to push to one shard, up to about 100,000 payloads or 60 MiB.
+func randomFill(r *rig, random *rand.Rand) (fill func() (ids []string), what string) {
 	pick := func(of ...int) int { return of[random.IntN(len(of))] }
 	payloads := pick(1, 1, 2, 31, 32, 33, 200, 2000, 2001, 9999, 10_000)
 	size := pick(0, 3, 16, 100, 128, 129, 500, 4000, 16<<10, 16<<10+1, 100_000, 1<<20)
-	payloads = min(payloads, max(1, (16<<20)/max(1, size)))
+	payloads = min(payloads, max(1, (16<<20)/max(1, size+300)))
+	calls := pick(0, 1, 2)
 	most := min(100_000/payloads, 60<<20/max(1, size*payloads))
+	if calls > 0 {
+		size = min(size, 1<<20-300) // the address is a part of it
+	}
 	n := max(1, min(most, pick(1, 2, 36, 500, 3000)))
 	length := pick(1, 10, 500)
 	scores := pick(0, 1, 2)
+	var ids []string
 	for i := range n {
 		ids = append(ids, strings.Repeat("i", length-1)+fmt.Sprint(i))
 	}
+	return func() []string { fillWith(r, random, ids, payloads, size, scores, calls); return ids },
+		fmt.Sprintf("%d ids of %d bytes, %d payloads of %d bytes each, scores of kind %d, calls of kind %d", n, length, payloads, size, scores, calls)
+}
+
+func fillWith(r *rig, random *rand.Rand, ids []string, payloads, size, scores, calls int) {
 	var jobs []lowkiq.Push
 	bytes := 0
 	flush := func() {
@@ -177,6 +206,10 @@ func randomFill(r *rig, random *rand.Rand) (ids []string, what string) {
 			} else if scores == 2 {
 				one.Score = new(float64(random.IntN(3)))
 			}
+			if calls > 0 { // of one client, or of as many clients
+				channel := r.c.DB().Keys.Replies(strings.Repeat("c", 100) + fmt.Sprint(k*(calls-1)))
+				one.ReplyTo = envelope.Address(fmt.Sprintf("%022d", k), time.Hour, channel)
+			}
 			if jobs = append(jobs, one); len(jobs) == 5000 || bytes > 4<<20 {
 				flush()
 			}
@@ -184,7 +217,6 @@ func randomFill(r *rig, random *rand.Rand) (ids []string, what string) {
 		}
 	}
 	flush()
-	return ids, fmt.Sprintf("%d ids of %d bytes, %d payloads of %d bytes each, scores of kind %d", n, length, payloads, size, scores)
 }
 
 // randomError is what a handler might say.

@@ -142,7 +142,7 @@ func (m *Shard) done(number int64, answer queue.Answer) int {
 	}
 	m.Processed++
 	m.unpark(answer.ID)
-	if answer.Called {
+	if answer.Callers > 0 {
 		text := "done"
 		if answer.Result != nil {
 			text += "\n" + string(answer.Result)

@@ -1,4 +1,4 @@
--- Included after lib/spill.lua: the morgue, payloads that wait for a person.
+-- Included after lib/spill.lua and lib/measure.lua: the morgue, payloads that wait for a person.
 --#include tell
 
 -- scored gives payloads that were in the spill their scores as text.
@@ -28,7 +28,7 @@ local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, some, 
     rec = head('s', job)
   end
   redis.call('HSET', morgue_key, id, rec)
-  tell(some.data, 'buried\n' .. err)
+  weigh(tell(some.data, 'buried\n' .. err), 0)
   redis.call('ZADD', dead_key, string.format('%.0f', now), id)
   if job.n > had then redis.call('HINCRBY', count_key, 'morgue', job.n - had) end
 end

@@ -35,6 +35,7 @@
 -- pushed during the flight.
 local spill_count, spill_bytes = 32, 4096
 local piece_count, piece_bytes = 2000, 1048576
+local moved_count = piece_count / 2 -- of a piece that goes from one set to another: twice the work
 local spill_middle = 500000000000
 local spill_chunk = 2000
 

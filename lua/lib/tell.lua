@@ -31,8 +31,8 @@ local function keep_reply(name, text, ms)
   redis.call('SET', KEY.reply .. ':' .. name, text, 'PX', string.format('%.0f', ms))
 end
 
--- tell tells the callers of these payloads the same. What it writes is bounded: a long reply is kept
--- once, and goes along with 64 KiB of messages.
+-- tell tells the callers of these payloads the same, and returns how many there are. What it writes
+-- is bounded: a long reply is kept once, and goes along with 64 KiB of messages.
 local shared = 0
 local function tell(payloads, reply)
   local tokens, keeps, longest, channels, told = {}, {}, 0, {}, {}
@@ -67,4 +67,5 @@ local function tell(payloads, reply)
     local names = table.concat(told[channels[i]], ' ')
     redis.call('PUBLISH', channels[i], whole and names .. '\n' .. reply or names)
   end
+  return #tokens
 end

@@ -89,13 +89,13 @@ var mutations = []mutation{
 	{
 		name: "who called is not told of a deletion", promise: "each end of a called payload is told",
 		file: "lua/delete.lua", test: single,
-		old: "    if sound then tell(job.data, 'deleted') end\n",
+		old: "    if sound then weigh(tell(job.data, 'deleted'), 0) end\n",
 		new: "",
 	},
 	{
 		name: "who called is not told of a burial", promise: "each end of a called payload is told",
 		file: "lua/lib/morgue.lua", test: single,
-		old: "  tell(some.data, 'buried\\n' .. err)\n",
+		old: "  weigh(tell(some.data, 'buried\\n' .. err), 0)\n",
 		new: "",
 	},
 	{

@@ -34,8 +34,8 @@ func (q *Queue) answers(jobs []lowkiq.Job, said spoken) (answers []queue.Answer)
 			bytes += len(job.Payloads[k].Data) + len(job.Payloads[k].Header)
 		}
 		answers = append(answers, queue.Answer{
-			ID: job.ID, Called: job.Callers > 0, Result: answer.Result, State: answer.State, Stated: answer.Stated, Noted: noted,
-			StateFor: q.StateFor, Bytes: bytes,
+			ID: job.ID, Callers: job.Callers, Bytes: bytes, Result: answer.Result, State: answer.State, Stated: answer.Stated,
+			Noted: noted, StateFor: q.StateFor,
 		})
 	}
 	return answers

@@ -205,7 +205,7 @@ func (s *shard) told(a queue.Acks, id string) {
 	case s.called(id) && i < 0:
 		s.fault("flight %d: %s is acknowledged without its answer", a.Flight, id)
 	case s.called(id):
-		if got, want := string(a.Answers[i].Result), string(resultOf(s.job(id).Payloads)); got != want || !a.Answers[i].Called {
+		if got, want := string(a.Answers[i].Result), string(resultOf(s.job(id).Payloads)); got != want || a.Answers[i].Callers == 0 {
 			s.fault("flight %d: %s has the answer %q, want %q for its callers", a.Flight, id, got, want)
 		}
 	}
