@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/model"
 )
@@ -85,7 +87,7 @@ func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 		slices.SortFunc(rest.IDs, func(x, y string) int { return model.Seat[x] - model.Seat[y] }) // as they are taken out
 		acks = append(acks, rest)
 	}
-	if rapid.IntRange(0, 3).Draw(t, "no more than done") == 0 {
+	if len(model.Notes) == 0 && rapid.IntRange(0, 3).Draw(t, "no more than done") == 0 {
 		return acks
 	}
 	drawn := map[string]bool{} // of an id that is named twice the same answer would have to come twice
@@ -96,10 +98,11 @@ func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 			} else {
 				drawn[name] = true
 			}
-			if rapid.IntRange(0, 3).Draw(t, "answer") == 0 {
+			_, noted := model.Notes[id]
+			if !noted && rapid.IntRange(0, 3).Draw(t, "answer") == 0 {
 				continue
 			}
-			answer := Answer{ID: id, Callers: model.Flying[id].Callers(), Result: bytesOf(drawResult.Draw(t, "result")), StateFor: m.stateFor}
+			answer := Answer{ID: id, Callers: model.Flying[id].Callers(), Result: bytesOf(drawResult.Draw(t, "result")), StateFor: m.stateFor, Noted: noted}
 			if answer.Stated = rapid.Bool().Draw(t, "stated"); answer.Stated {
 				answer.State = bytesOf(drawState.Draw(t, "state"))
 			}
@@ -107,6 +110,22 @@ func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 		}
 	}
 	return acks
+}
+
+// note: a handler says how far it is, or keeps a state, now and then of a job that it has no more.
+func (m *machine) note(t *rapid.T) {
+	_, model, claim := m.drawShard(t)
+	m.step()
+	for _, a := range drawFlying(t, model) {
+		note := Note{Flight: a.Flight, ID: a.IDs[0], Note: lowkiq.Note{
+			Progress: rapid.SampledFrom([]float64{0, 0.25, 1}).Draw(t, "progress"), Log: rapid.SampledFrom([]string{"", "half\na line"}).Draw(t, "log"),
+			State: bytesOf(drawState.Draw(t, "state")),
+		}}
+		err := claim.Note(m.ctx, note)
+		if want := model.Note(note); want != (err == nil) || err != nil && !errors.Is(err, lowkiq.ErrEnded) {
+			t.Fatalf("note %+v: got %v, want it taken: %t", note, err, want)
+		}
+	}
 }
 
 // compareReplies compares what is kept under the tokens of all calls, in each shard.

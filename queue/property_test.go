@@ -51,6 +51,7 @@ func testModel(t *testing.T, b *backend) {
 			"pop+":    m.popAgain,
 			"ack":     m.ack,
 			"nack":    m.nack,
+			"note":    m.note,
 			"bury":    m.bury,
 			"recover": m.recover,
 			"admin":   m.admin,

@@ -31,15 +31,15 @@ type state struct {
 	crashes              map[string]int
 	count, claim         map[string]string
 	attempts             []string // as sketched
-	states               map[string]string
+	states, notes        map[string]string
 	stated               map[string]int64 // when they were written
 }
 
 // raw is the shard's keys as Redis returned them.
 type raw struct {
-	jobs, parked, morgue, crashes, count, claim, spillx, stale, late, states *redis.MapStringStringCmd
-	ready, suspects, spill, flight, attempts                                 *redis.StringSliceCmd
-	due, retry, blocked, dead, statesx                                       *redis.ZSliceCmd
+	jobs, parked, morgue, crashes, count, claim, spillx, stale, late, states, progress *redis.MapStringStringCmd
+	ready, suspects, spill, flight, attempts                                           *redis.StringSliceCmd
+	due, retry, blocked, dead, statesx                                                 *redis.ZSliceCmd
 }
 
 func readRaw(s *Shard, ctx context.Context) (*raw, error) {
@@ -51,7 +51,7 @@ func readRaw(s *Shard, ctx context.Context) (*raw, error) {
 		claim: pipe.HGetAll(ctx, k.Claim), spillx: pipe.HGetAll(ctx, k.Spillx), stale: pipe.HGetAll(ctx, k.Stale), late: pipe.HGetAll(ctx, k.Late),
 		ready: pipe.LRange(ctx, k.Ready, 0, -1), suspects: pipe.LRange(ctx, k.Suspects, 0, -1), spill: pipe.ZRange(ctx, k.Spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.Due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.Retry, 0, -1),
-		attempts: pipe.LRange(ctx, k.Attempts, 0, -1), states: pipe.HGetAll(ctx, k.States), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
+		attempts: pipe.LRange(ctx, k.Attempts, 0, -1), states: pipe.HGetAll(ctx, k.States), progress: pipe.HGetAll(ctx, k.Progress), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
 		blocked: pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
@@ -102,7 +102,7 @@ func (r *raw) state() (*state, error) {
 		ready: r.ready.Val(), suspects: r.suspects.Val(),
 		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
 		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
-		states: r.states.Val(), stated: times(r.statesx.Val()),
+		states: r.states.Val(), notes: r.progress.Val(), stated: times(r.statesx.Val()),
 	}
 	spill := newSpill(r.spill.Val(), r.spillx.Val())
 	var faults []error
@@ -324,6 +324,11 @@ func (st *state) checkSums(fault func(string, ...any)) {
 		return n
 	}
 	want("ids whose states have a time", slices.Sorted(maps.Keys(st.stated)), slices.Sorted(maps.Keys(st.states)))
+	for id := range st.notes {
+		if _, busy := st.flight[id]; !busy {
+			fault("noted %q is not in flight", id)
+		}
+	}
 	want("count.tombs", number("tombs"), len(st.tombs))
 	dead := 0
 	for _, job := range st.morgue {
@@ -400,6 +405,11 @@ func diff(m *modelShard, st *state, hi int64) error {
 	want("crashes", st.crashes, m.Crashes)
 	want("attempts", nonNil(st.attempts), nonNil(m.Attempts))
 	want("states", st.states, textsOf(m.States))
+	notes := map[string]string{}
+	for id, note := range st.notes {
+		_, notes[id], _ = strings.Cut(note, " ")
+	}
+	want("notes", notes, m.Notes)
 	for id, state := range m.States {
 		if at := st.stated[id]; state.Soft && at >= m.Now && at <= hi {
 			state.At, state.Soft = at, false

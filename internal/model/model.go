@@ -42,6 +42,7 @@ type Shard struct {
 	Replies map[string]Reply  // to calls, by token
 	News    []News            // told since the caller last forgot it
 	States  map[string]*State // by id
+	Notes   map[string]string // of ids in flight: share and line
 
 	Attempts          []string // that came to nothing, newest first
 	Processed, Failed int64
@@ -121,7 +122,7 @@ func NewShard(payloads, bytes int) *Shard {
 		Payloads: payloads, Bytes: bytes, Piece: 2000, PieceBytes: 1 << 20,
 		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
 		Crashes: map[string]int{}, Flying: map[string]*Job{}, Flight: map[string]int64{}, Seat: map[string]int{}, Parked: map[string]*Job{},
-		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{},
+		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{},
 	}
 }
 

@@ -98,6 +98,7 @@ func (m *Shard) land(id string, number int64, answered bool) *Job {
 	}
 	delete(m.Flying, id)
 	delete(m.Flight, id)
+	delete(m.Notes, id)
 	if answered {
 		delete(m.Crashes, id)
 	}
@@ -142,6 +143,7 @@ func (m *Shard) done(number int64, answer queue.Answer) int {
 	}
 	m.Processed++
 	m.unpark(answer.ID)
+	m.keep(answer.ID, answer.State, answer.Stated)
 	if answer.Callers > 0 {
 		text := "done"
 		if answer.Result != nil {
@@ -149,13 +151,29 @@ func (m *Shard) done(number int64, answer queue.Answer) int {
 		}
 		m.tell(job.Payloads, text)
 	}
-	switch {
-	case answer.Stated && answer.State == nil:
-		delete(m.States, answer.ID)
-	case answer.Stated:
-		m.States[answer.ID] = &State{string(answer.State), m.Now, true}
-	}
 	return 1
+}
+
+// keep replaces the state of an id, if stated; nil deletes it.
+func (m *Shard) keep(id string, state []byte, stated bool) {
+	switch {
+	case stated && state == nil:
+		delete(m.States, id)
+	case stated:
+		m.States[id] = &State{string(state), m.Now, true}
+	}
+}
+
+// Note is what a handler says of a job that it has.
+func (m *Shard) Note(n queue.Note) (taken bool) {
+	if m.Flying[n.ID] == nil || m.Flight[n.ID] != n.Flight {
+		return false
+	}
+	if n.Progress != 0 || n.Log != "" {
+		m.Notes[n.ID] = fmt.Sprintf("%v\n%s", n.Progress, n.Log)
+	}
+	m.keep(n.ID, n.State, n.State != nil)
+	return true
 }
 
 // expire forgets states that are older than they are kept, of the oldest at most 100.
