@@ -54,7 +54,7 @@ func TestPushThatWaits(t *testing.T) {
 	}
 	acks := queue.Acks{Flight: popped.Flight, IDs: []string{"json", "bytes", "none"}}
 	for id, result := range map[string][]byte{"json": []byte(`{"a":"<&>"}`), "bytes": {0xff, 0}, "none": nil} {
-		acks.Answers = append(acks.Answers, queue.Answer{ID: id, Called: true, Result: result})
+		acks.Answers = append(acks.Answers, queue.Answer{ID: id, Callers: 1, Result: result})
 	}
 	_, err := work.claim.Ack(t.Context(), acks)
 	must(t, err)
