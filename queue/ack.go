@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -154,9 +155,9 @@ func (a *Answer) append(args []any, flight int64) []any {
 	reply := ""
 	switch {
 	case a.Callers > 0 && a.Result == nil:
-		reply = replyDone
+		reply = envelope.Done
 	case a.Callers > 0:
-		reply = replyDone + "\n" + string(a.Result)
+		reply = envelope.Done + "\n" + string(a.Result)
 	}
 	return append(args, flight, a.ID, reply, stateArg(a.State, a.Stated))
 }

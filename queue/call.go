@@ -20,13 +20,6 @@ import (
 // that called (lua/lib/tell.lua). A message may be lost; the caller looks for the reply once a second,
 // too.
 
-// What a reply begins with; see lua/lib/tell.lua.
-const (
-	replyDone    = "done"
-	replyBuried  = "buried"
-	replyDeleted = "deleted"
-)
-
 // Called is the answer to one job of Calls.
 type Called struct {
 	Reply lowkiq.Reply // of a job that was refused it has the id alone
@@ -100,12 +93,12 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 func (q *Queue) await(ctx context.Context, one *call, reply *lowkiq.Reply) error {
 	select {
 	case text := <-one.reply:
-		return q.readReply(reply, text)
+		return envelope.ReadReply(reply, text, q.rules.Load().Codec.Decode)
 	case <-ctx.Done():
 	}
 	select {
 	case text := <-one.reply: // what is there is worth more
-		return q.readReply(reply, text)
+		return envelope.ReadReply(reply, text, q.rules.Load().Codec.Decode)
 	default:
 		return nil
 	}
@@ -130,7 +123,7 @@ func (c *Client) Reply(ctx context.Context, queue, id, token string) (lowkiq.Rep
 	if text == "" {
 		return reply, fmt.Errorf("job %q: %w under this token: it is no longer kept, or never was one of this job", id, lowkiq.ErrNoReply)
 	}
-	return reply, q.readReply(&reply, text)
+	return reply, envelope.ReadReply(&reply, text, q.rules.Load().Codec.Decode)
 }
 
 // reply reads what there is of a reply; see lua/reply.lua.
@@ -141,23 +134,6 @@ func (s *Shard) reply(ctx context.Context, id, token string) (string, error) {
 		return "", fmt.Errorf("shard %s: %w", s, err)
 	}
 	return redisdb.Text(got), nil
-}
-
-// readReply takes a reply apart; see lua/lib/tell.lua.
-func (q *Queue) readReply(reply *lowkiq.Reply, text string) (err error) {
-	state, rest, more := strings.Cut(text, "\n")
-	switch reply.State = lowkiq.ReplyState(state); {
-	case state == replyBuried:
-		reply.Error = rest
-	case more:
-		reply.Result = []byte(rest)
-		if decode := q.rules.Load().Codec.Decode; decode != nil {
-			if reply.Result, err = decode(reply.Result); err != nil {
-				return fmt.Errorf("job %q: decode its result: %w", reply.ID, err)
-			}
-		}
-	}
-	return nil
 }
 
 // tokenBytes are those of a token: 128 random bits, so that nobody finds another's reply.

@@ -130,3 +130,55 @@ func TestExampleIdempotence(t *testing.T) {
 		t.Errorf("got a balance of %d, want 120", a.balance)
 	}
 }
+
+// A call gets what the handler answered, once its payload has ended.
+func TestExampleCall(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{RetryIn: func(int) time.Duration { return time.Minute }})
+	reply, err := q.Call(t.Context(), lowkiq.Push{ID: "acme", Payload: []byte("7")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := true
+	handler := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		if away {
+			return errors.New("no prices yet")
+		}
+		batch.Answer("acme").Result([]byte("42"))
+		return nil
+	})
+	q.Drain(t.Context(), handler)
+	if got := reply(); got.State != lowkiq.ReplyPending {
+		t.Errorf("got %+v after a failure, want it pending", got)
+	}
+	away = false
+	q.Advance(time.Minute)
+	q.Drain(t.Context(), handler)
+	if got := reply(); got.State != lowkiq.ReplyDone || string(got.Result) != "42" {
+		t.Errorf("got %+v, want 42", got)
+	}
+}
+
+// A state is replaced in one step with the end of the job: what a handler does to it alone is done once,
+// also when its answer is lost.
+func TestExampleState(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{State: time.Hour})
+	count := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		job := batch.Jobs[0]
+		before, _ := strconv.Atoi(string(job.State))
+		batch.Answer(job.ID).State([]byte(strconv.Itoa(before + len(job.Payloads)))).Result(job.State)
+		return nil
+	})
+	for range 3 {
+		push(t, q, "order-1", "paid")
+		q.Lose()
+		q.Drain(t.Context(), count)
+	}
+	reply, err := q.Call(t.Context(), lowkiq.Push{ID: "order-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Drain(t.Context(), count)
+	if got := string(reply().Result); got != "3" {
+		t.Errorf("got %s counted, want 3", got)
+	}
+}

@@ -44,6 +44,7 @@ type Queue struct {
 	mu    sync.Mutex
 	shard *model.Shard // guarded by mu
 	last  int64        // default score, us; guarded by mu
+	calls int          // guarded by mu
 	fence int64        // guarded by mu
 	lose  bool         // the next answer of a handler is lost; guarded by mu
 }
@@ -71,7 +72,8 @@ func New(t testing.TB, rules node.QueueConfig) *Queue {
 	limits := queue.Limits{PayloadBytes: rules.Push.PayloadBytes, Payloads: rules.Push.Payloads, IDPayload: rules.Push.IDPayload}.Effective()
 	rules.Push.PayloadBytes, rules.Push.Payloads, rules.Push.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
 	q := &Queue{t: t, rules: rules, shard: model.NewShard(limits.Payloads, limits.IDPayload), fence: 1}
-	q.decider = runner.Rules{MaxRetryCount: rules.MaxRetryCount, Exhausted: rules.Exhausted, RetryIn: rules.RetryIn, FormatError: error.Error}
+	q.decider = runner.Rules{MaxRetryCount: rules.MaxRetryCount, Exhausted: rules.Exhausted, RetryIn: rules.RetryIn, FormatError: error.Error,
+		States: rules.State != 0, StateFor: max(0, rules.State), Encode: rules.Push.Codec.Encode}
 	q.shard.Now = Start.UnixMicro()
 	q.push = q.store
 	for _, m := range slices.Backward(rules.Push.Middlewares) {
@@ -83,6 +85,35 @@ func New(t testing.TB, rules node.QueueConfig) *Queue {
 // Push stores jobs as [queue.Queue.Push] does.
 func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Result, error) {
 	return q.push(ctx, jobs)
+}
+
+// Call pushes a job as [queue.Client.Call] does, and does not wait: reply says at any time how its
+// payload has ended, which it does in a [Queue.Drain]; [lowkiq.ReplyPending] until then. Replies are kept
+// for ever.
+func (q *Queue) Call(ctx context.Context, job lowkiq.Push) (reply func() lowkiq.Reply, err error) {
+	q.mu.Lock()
+	q.calls++
+	token := fmt.Sprintf("call-%d", q.calls)
+	q.mu.Unlock()
+	job.ReplyTo = envelope.Address(token, time.Minute, "lk:{test}:replies:test")
+	if _, err := q.push(ctx, []lowkiq.Push{job}); err != nil {
+		return nil, err
+	}
+	return func() lowkiq.Reply { return q.reply(job.ID, token) }, nil
+}
+
+func (q *Queue) reply(id, token string) lowkiq.Reply {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	reply := lowkiq.Reply{ID: id, Token: token, State: lowkiq.ReplyPending}
+	told, ok := q.shard.Replies[token]
+	if !ok {
+		return reply
+	}
+	if err := envelope.ReadReply(&reply, told.Text, q.rules.Push.Codec.Decode); err != nil {
+		q.t.Errorf("lowkiqtest: %v", err)
+	}
+	return reply
 }
 
 // store is the end of a push's way.
@@ -194,8 +225,12 @@ func (q *Queue) job(id string, of *model.Job) lowkiq.Job {
 	job := lowkiq.Job{ID: id, PerformAt: time.UnixMicro(of.At), RetryCount: of.Retry, Error: of.Err}
 	for _, stored := range of.InOrder() {
 		p := lowkiq.Payload{Score: stored.Score}
-		if _, err := packed.Open(string([]byte(stored.Data)), &p); err != nil { // a copy: a handler may write to it
+		called, err := packed.Open(string([]byte(stored.Data)), &p) // a copy: a handler may write to it
+		if err != nil {
 			q.t.Fatalf("job %q: %v", id, err)
+		}
+		if called {
+			job.Callers++
 		}
 		job.Payloads = append(job.Payloads, p)
 	}
@@ -263,11 +298,30 @@ func (q *Queue) pop() *lowkiq.Batch {
 	if len(ids) == 0 {
 		return nil
 	}
-	batch := &lowkiq.Batch{Shard: lowkiq.Shard{Queue: q.rules.Name}, Fence: q.fence, Flight: q.shard.Pop}
+	var jobs []lowkiq.Job
 	for _, id := range ids {
-		batch.Jobs = append(batch.Jobs, q.job(id, q.shard.Flying[id]))
+		job := q.job(id, q.shard.Flying[id])
+		if state := q.shard.States[id]; state != nil && q.decider.States {
+			job.State = []byte(state.Data)
+		}
+		jobs = append(jobs, job)
 	}
+	batch := lowkiq.NewBatch(lowkiq.Shard{Queue: q.rules.Name}, q.fence, q.shard.Pop, jobs)
+	batch.OnNote(func(_ context.Context, id string, note lowkiq.Note) error { return q.note(batch.Flight, id, note) })
 	return batch
+}
+
+// note is [lowkiq.Batch.Note].
+func (q *Queue) note(flight int64, id string, note lowkiq.Note) error {
+	if err := q.decider.Keepable(&note); err != nil {
+		return fmt.Errorf("job %q: %w", id, err)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.shard.Note(queue.Note{Flight: flight, ID: id, Note: note}) {
+		return fmt.Errorf("job %q: %w", id, lowkiq.ErrNote)
+	}
+	return nil
 }
 
 func call(ctx context.Context, handler lowkiq.Handler, batch *lowkiq.Batch) (err error, died bool) {
@@ -295,10 +349,16 @@ func (q *Queue) end(run *Run) {
 		q.mu.Unlock()
 		return
 	}
-	all := runner.Decide(&q.decider, run.Batch, run.Err)
-	for _, job := range all.Done {
-		q.shard.Ack(run.Batch.Flight, job.ID)
+	said := runner.Spoken{Answers: run.Batch.EndAnswers()}
+	if said.Answers != nil {
+		run.Err = q.decider.Objections(run.Batch, said.Answers, run.Err)
 	}
+	all := runner.Decide(&q.decider, run.Batch, run.Err)
+	acks := queue.Acks{Flight: run.Batch.Flight, Answers: q.decider.Answers(all.Done, said)}
+	for _, job := range all.Done {
+		acks.IDs = append(acks.IDs, job.ID)
+	}
+	q.shard.AckAll([]queue.Acks{acks})
 	for _, n := range all.Nacks {
 		q.shard.Nack(n)
 	}

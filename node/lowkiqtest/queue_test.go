@@ -268,3 +268,48 @@ func BenchmarkTest(b *testing.B) {
 		}
 	}
 }
+
+// Answers and notes are refused as a node refuses them, and stored by the codec.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	flip := func(p []byte) ([]byte, error) {
+		p = slices.Clone(p)
+		slices.Reverse(p)
+		return p, nil
+	}
+	rules := node.QueueConfig{State: time.Hour, MaxRetryCount: -1, Exhausted: queue.Bury, Push: queue.PushRules{Codec: queue.Codec{Name: "flip", Encode: flip, Decode: flip}}}
+	q := lowkiqtest.New(t, rules)
+	reply, err := q.Call(t.Context(), lowkiq.Push{ID: "a", Payload: []byte("12")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b *lowkiq.Batch
+	q.Drain(t.Context(), lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
+		b = batch
+		if batch.Jobs[0].Callers != 1 {
+			t.Errorf("got %d callers, want one", batch.Jobs[0].Callers)
+		}
+		batch.Answer("a").Result([]byte("34"))
+		return batch.Note(ctx, "a", lowkiq.Note{State: []byte("56")})
+	}))
+	if got := reply(); got.State != lowkiq.ReplyDone || string(got.Result) != "34" {
+		t.Errorf("got %+v, want 34", got)
+	}
+	if err := b.Note(t.Context(), "a", lowkiq.Note{}); !errors.Is(err, lowkiq.ErrEnded) {
+		t.Errorf("a note after the call: got %v, want ErrEnded", err)
+	}
+	stranger, err := q.Call(t.Context(), lowkiq.Push{ID: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Drain(t.Context(), lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		if got := string(batch.Jobs[0].State); got != "56" {
+			t.Errorf("got the state %q, want 56", got)
+		}
+		batch.Answer("b").State(nil)
+		return nil
+	}))
+	if got := stranger(); got.State != lowkiq.ReplyBuried || !strings.Contains(got.Error, `id "b", which is not in the batch`) {
+		t.Errorf("got %+v, want it buried", got)
+	}
+}

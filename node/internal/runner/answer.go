@@ -10,22 +10,22 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// spoken is what a handler has said of the jobs of its batch beside done or failed.
-type spoken struct {
-	answers map[string]lowkiq.Answered
-	noted   map[string]time.Time // ids with notes, which end with their jobs
+// Spoken is what a handler has said of the jobs of its batch beside done or failed.
+type Spoken struct {
+	Answers map[string]lowkiq.Answered
+	Noted   map[string]time.Time // ids with notes, which end with their jobs
 }
 
-// answers are what Redis is to store with the ends of these jobs: what their handler has said of
+// Answers are what Redis is to store with the ends of these jobs: what their handler has said of
 // them, and to whom it is to be told. nil in all queues that use neither.
-func (q *Queue) answers(jobs []lowkiq.Job, said spoken) (answers []queue.Answer) {
+func (r *Rules) Answers(jobs []lowkiq.Job, said Spoken) (answers []queue.Answer) {
 	for i := range jobs {
 		job := &jobs[i]
-		if job.Callers == 0 && said.answers == nil && said.noted == nil {
+		if job.Callers == 0 && said.Answers == nil && said.Noted == nil {
 			continue
 		}
-		answer := said.answers[job.ID]
-		_, noted := said.noted[job.ID]
+		answer := said.Answers[job.ID]
+		_, noted := said.Noted[job.ID]
 		if job.Callers == 0 && !answer.Stated && !noted {
 			continue // a result is for callers
 		}
@@ -35,7 +35,7 @@ func (q *Queue) answers(jobs []lowkiq.Job, said spoken) (answers []queue.Answer)
 		}
 		answers = append(answers, queue.Answer{
 			ID: job.ID, Callers: job.Callers, Bytes: bytes, Result: answer.Result, State: answer.State, Stated: answer.Stated,
-			Noted: noted, StateFor: q.StateFor,
+			Noted: noted, StateFor: r.StateFor,
 		})
 	}
 	return answers
@@ -43,9 +43,9 @@ func (q *Queue) answers(jobs []lowkiq.Job, said spoken) (answers []queue.Answer)
 
 var errNoStates = errors.New("the handler answered with a state, and the queue keeps none: its rule state says how long they are kept")
 
-// objections says what is wrong with what a handler has said of its jobs, together with its answer. It
+// Objections says what is wrong with what a handler has said of its jobs, together with its answer. It
 // puts results and states into the form in which they are stored.
-func (q *Queue) objections(batch *lowkiq.Batch, said map[string]lowkiq.Answered, answer error) error {
+func (r *Rules) Objections(batch *lowkiq.Batch, said map[string]lowkiq.Answered, answer error) error {
 	failed, ids := lowkiq.Failed{}, map[string]bool{}
 	for i := range batch.Jobs {
 		ids[batch.Jobs[i].ID] = true
@@ -54,12 +54,12 @@ func (q *Queue) objections(batch *lowkiq.Batch, said map[string]lowkiq.Answered,
 		switch {
 		case !ids[id]:
 			return join(answer, fmt.Errorf("the handler answered about id %.40q, which is not in the batch, so all of it counts as failed", id))
-		case one.Stated && !q.States:
+		case one.Stated && !r.States:
 			return join(answer, errNoStates)
 		}
-		if q.Encode != nil {
+		if r.Encode != nil {
 			var err error
-			if one, err = encoded(q.Encode, one); err != nil {
+			if one, err = encoded(r.Encode, one); err != nil {
 				failed[id] = fmt.Errorf("encode its answer: %w", err)
 				continue
 			}
@@ -103,6 +103,25 @@ func some(data []byte) []byte {
 		return []byte{}
 	}
 	return data
+}
+
+// Keepable gives a note's state the form in which it is stored, or says why it cannot be.
+func (r *Rules) Keepable(note *lowkiq.Note) error {
+	if note.State == nil {
+		return nil
+	}
+	if !r.States {
+		return errNoStates
+	}
+	if r.Encode == nil {
+		return nil
+	}
+	one, err := encoded(r.Encode, lowkiq.Answered{State: note.State})
+	if err != nil {
+		return fmt.Errorf("encode its state: %w", err)
+	}
+	note.State = one.State
+	return nil
 }
 
 // join adds a failure of the whole batch to its handler's answer.

@@ -23,7 +23,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	t.notes.begin(batch)
 	answer, cause := r.caller.call(r.work, batch, t)
 	t.called = true
-	said := spoken{batch.EndAnswers(), t.notes.end()}
+	said := Spoken{batch.EndAnswers(), t.notes.end()}
 	batch.Jobs = jobs
 	if answer == errNoLease { // for good: its jobs go back with the release
 		r.unstart(batch)
@@ -32,8 +32,8 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	}
 	took := time.Since(began)
 	r.queue.Metrics.Handler.Observe(took)
-	if said.answers != nil {
-		answer = r.queue.objections(batch, said.answers, answer)
+	if said.Answers != nil {
+		answer = r.queue.Objections(batch, said.Answers, answer)
 	}
 	r.mu.Lock()
 	r.state.pace.took(took, len(jobs))
@@ -54,7 +54,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 
 // stopped deals with a batch whose handler was told to stop. What is in flight goes back
 // with the release, no retry spent; what the handler says it has done is done.
-func (r *Runner) stopped(batch *lowkiq.Batch, said spoken, answer error) {
+func (r *Runner) stopped(batch *lowkiq.Batch, said Spoken, answer error) {
 	if failed, _ := named(answer); failed == nil {
 		return
 	}
@@ -73,7 +73,7 @@ func (r *Runner) stopped(batch *lowkiq.Batch, said spoken, answer error) {
 func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	t.give()
 	if r.work.Err() == nil {
-		r.settle(batch, spoken{}, errors.New("handler called runtime.Goexit"))
+		r.settle(batch, Spoken{}, errors.New("handler called runtime.Goexit"))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,11 +85,11 @@ func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 
 // done queues the acks of jobs that are done, if any are, with what their handler has said of them.
 // mu is held.
-func (r *Runner) done(number int64, jobs []lowkiq.Job, said spoken) {
+func (r *Runner) done(number int64, jobs []lowkiq.Job, said Spoken) {
 	if len(jobs) == 0 {
 		return
 	}
-	answers, flights := r.queue.answers(jobs, said), &r.state.flights
+	answers, flights := r.queue.Answers(jobs, said), &r.state.flights
 	if len(answers) > 0 {
 		flights.said[number] = true
 	}
@@ -131,7 +131,7 @@ func (r *Runner) flushAcks() {
 }
 
 // settle deals with a batch that did not succeed as a whole.
-func (r *Runner) settle(batch *lowkiq.Batch, said spoken, answer error) {
+func (r *Runner) settle(batch *lowkiq.Batch, said Spoken, answer error) {
 	all := r.queue.verdicts(batch, answer)
 	r.process.logFailure(batch, answer, all)
 	r.mu.Lock()

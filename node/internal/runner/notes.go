@@ -50,16 +50,8 @@ func (n *notes) end() map[string]time.Time {
 
 // take is [lowkiq.Batch.Note].
 func (n *notes) take(ctx context.Context, id string, note lowkiq.Note) error {
-	q := n.r.queue
-	if note.State != nil && !q.States {
-		return errNoStates
-	}
-	if note.State != nil && q.Encode != nil {
-		one, err := encoded(q.Encode, lowkiq.Answered{State: note.State})
-		if err != nil {
-			return fmt.Errorf("job %q: encode its state: %w", id, err)
-		}
-		note.State = one.State
+	if err := n.r.queue.Keepable(&note); err != nil {
+		return fmt.Errorf("job %q: %w", id, err)
 	}
 	n.mu.Lock()
 	if n.jobs == nil {

@@ -36,7 +36,7 @@
 //	caller               handler calls: panics, timeouts, calls that run on        watchdog
 //	turn, Slots          what a lane needs for a call, and who is next for it      lane, slots
 //	verdict              what a handler's answer means for each job                verdict
-//	spoken               what it says beside that: results, states                 answer
+//	Spoken               what it says beside that: results, states                 answer
 //	notes                what it says while it works                               notes
 //
 // # Why no id runs twice at once (I1)
@@ -279,7 +279,7 @@ func (r *Runner) lane(t *turn) {
 		} else {
 			t.give()
 			if answer != nil {
-				r.settle(batch, spoken{}, answer)
+				r.settle(batch, Spoken{}, answer)
 			} else {
 				r.unstart(batch)
 			}
