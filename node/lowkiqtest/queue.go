@@ -95,7 +95,7 @@ func (q *Queue) Call(ctx context.Context, job lowkiq.Push) (reply func() lowkiq.
 	q.calls++
 	token := fmt.Sprintf("call-%d", q.calls)
 	q.mu.Unlock()
-	job.ReplyTo = envelope.Address(token, time.Minute, "lk:{test}:replies:test")
+	job.ReplyTo = envelope.Address(token, time.Minute, "test")
 	if _, err := q.push(ctx, []lowkiq.Push{job}); err != nil {
 		return nil, err
 	}
