@@ -117,6 +117,32 @@ func ExampleAnswer_State() {
 	// invoice-2: no such account
 }
 
+// A long job says how far it is, and keeps where it is, so that an attempt after a failure goes on there.
+func ExampleBatch_Note() {
+	handler := lowkiq.HandlerFunc(func(ctx context.Context, batch *lowkiq.Batch) error {
+		job := batch.Jobs[0]
+		page, _ := strconv.Atoi(string(job.State))
+		for ; page < 3; page++ {
+			note := lowkiq.Note{Progress: float64(page) / 3, Log: fmt.Sprint("page ", page), State: strconv.AppendInt(nil, int64(page), 10)}
+			if err := batch.Note(ctx, job.ID, note); err != nil {
+				return err // of lowkiq.ErrEnded, say: the job is not ours any more
+			}
+		}
+		return nil
+	})
+
+	batch := lowkiq.NewBatch(lowkiq.Shard{Queue: "files"}, 1, 1, []lowkiq.Job{{ID: "a.pdf", State: []byte("1")}})
+	batch.OnNote(func(_ context.Context, id string, note lowkiq.Note) error { // a node does this
+		fmt.Printf("%s: %.0f%%, %s\n", id, 100*note.Progress, note.Log)
+		return nil
+	})
+	fmt.Println(handler.Handle(context.Background(), batch))
+	// Output:
+	// a.pdf: 33%, page 1
+	// a.pdf: 67%, page 2
+	// <nil>
+}
+
 // A payload that no retry mends goes to the morgue, where a person sees it, and the others of the
 // batch are done.
 func ExampleBury() {

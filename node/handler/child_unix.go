@@ -61,7 +61,7 @@ type child struct {
 // either the child waits for the next batch or nothing of it is left.
 func (c *child) exchange(ctx context.Context, b *lowkiq.Batch) error {
 	unhook := context.AfterFunc(ctx, c.kill)
-	broken, verdict := c.roundTrip(b)
+	broken, verdict := c.roundTrip(ctx, b)
 	cancelled := !unhook()
 	if broken != nil && !cancelled {
 		broken = c.explain(broken)
@@ -91,7 +91,7 @@ func (c *child) exchange(ctx context.Context, b *lowkiq.Batch) error {
 }
 
 // roundTrip returns what broke the exchange, or else the child's verdict.
-func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
+func (c *child) roundTrip(ctx context.Context, b *lowkiq.Batch) (broken, verdict error) {
 	if err := c.quiet("while it had no batch"); err != nil {
 		return err, nil
 	}
@@ -107,7 +107,7 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 	if writeErr != nil {
 		_ = c.out.SetReadDeadline(time.Now().Add(exitPatience))
 	}
-	answer, err := readLine(c.answers, answerLimit(b))
+	answer, refused, err := c.listen(ctx, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(writeErr, syscall.EPIPE) {
 		return errors.New("closed its stdin without reading its batch"), nil
 	}
@@ -120,12 +120,44 @@ func (c *child) roundTrip(b *lowkiq.Batch) (broken, verdict error) {
 	if left, err := c.inEnd.unread(); err != nil || writeErr != nil || left > 0 {
 		return errors.Join(fmt.Errorf("answered %s without reading its batch", excerpt(answer, 200)), err), nil
 	}
+	if refused != nil {
+		return nil, refused
+	}
 	verdict = wire.ParseAnswer(answer, b)
 	var nonsense *wire.Error
 	if errors.As(verdict, &nonsense) {
 		return fmt.Errorf("wrote %s to stdout instead of an answer (%w); stdout carries answers only, write logs to stderr", excerpt(answer, 200), verdict), nil
 	}
 	return nil, verdict
+}
+
+// listen takes what the child notes of its jobs, and returns its answer. refused is why a note was not
+// taken: then the batch has failed, whatever the answer. A child that notes for ever ends with its
+// batch's context.
+func (c *child) listen(ctx context.Context, b *lowkiq.Batch) (answer []byte, refused, err error) {
+	for {
+		line, err := readLine(c.answers, answerLimit(b))
+		if err != nil || !bytes.Contains(line[:min(len(line), 64)], []byte(`"note`)) {
+			return line, refused, err
+		}
+		notes, ok, err := wire.ParseNotes(line)
+		switch left, unread := c.inEnd.unread(); {
+		case !ok:
+			return line, refused, nil
+		case err != nil:
+			return nil, nil, fmt.Errorf("wrote the note %s (%w)", excerpt(line, 200), err)
+		case unread != nil || left > 0:
+			return nil, nil, errors.Join(fmt.Errorf("noted %s without reading its batch", excerpt(line, 200)), unread)
+		}
+		for _, note := range notes {
+			err := b.Note(ctx, note.ID, note.Note)
+			switch {
+			case err == nil || refused != nil || errors.Is(err, lowkiq.ErrEnded):
+			case note.State != nil || errors.Is(err, lowkiq.ErrNote):
+				refused = fmt.Errorf("%s: its note: %w", c.name, err)
+			} // else Redis was out of reach, and the next one may say as much
+		}
+	}
 }
 
 // batchEnd is how many bytes of a batch are held back until the rest is read: its last brace
