@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Note is what a handler says of a job in flight.
@@ -44,23 +41,4 @@ func (s *Shard) Note(ctx context.Context, fence int64, note Note) error {
 		return fmt.Errorf("shard %s: %w: %w", s, lowkiq.ErrEnded, &FencedError{holder})
 	}
 	return s.Adopt(holder.Instance, fence).Note(ctx, note)
-}
-
-// Progress is what was noted last of a job in flight.
-type Progress struct {
-	At    time.Time // by Redis's clock
-	Share float64   // 0 to 1
-	Log   string
-}
-
-// ProgressOf reads a field of the key progress; see lua/note.lua. ok is false if it is none.
-func ProgressOf(text string) (p Progress, ok bool) {
-	head, line, ok1 := strings.Cut(text, "\n")
-	at, share, ok2 := strings.Cut(head, " ")
-	var err error
-	if p.Share, err = strconv.ParseFloat(share, 64); err != nil || !ok1 || !ok2 {
-		return Progress{}, false
-	}
-	p.At, p.Log = redisdb.Micros(at), line
-	return p, true
 }

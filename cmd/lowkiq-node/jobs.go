@@ -111,7 +111,26 @@ type inFlightCommand struct {
 
 // Run prints what handlers have.
 func (c *inFlightCommand) Run(with *conversation) error {
-	return c.list(with, queuePath(c.Queue, "/in-flight"), map[string]string{"by": c.By}, jobTable)
+	return c.list(with, queuePath(c.Queue, "/in-flight"), map[string]string{"by": c.By}, inFlightTable)
+}
+
+func inFlightTable(with *conversation, jobs []web.Job) {
+	with.table("ID SHARD SINCE PROGRESS FAILURES PAYLOADS ERROR", func(row func(string, ...any)) {
+		for _, j := range jobs {
+			row("%s\t%d\t%s\t%s\t%d\t%d\t%s", short(j.ID(), 40), j.Shard, moment(j.Since), progress(j.Progress), j.RetryCount+1, j.PayloadCount, short(j.Error, 80))
+		}
+	})
+}
+
+// progress is what a handler has noted of a job, in one line.
+func progress(p *web.Progress) string {
+	switch {
+	case p == nil:
+		return "-"
+	case p.Log == "":
+		return fmt.Sprintf("%.0f%%", 100*p.Share)
+	}
+	return fmt.Sprintf("%.0f%% %s", 100*p.Share, short(p.Log, 40))
 }
 
 // Lists come in pages; a cursor says where the next one begins.

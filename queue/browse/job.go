@@ -44,7 +44,7 @@ type Listed struct {
 	Since  time.Time // of a job in flight: when it was popped
 	Parked int       // payloads pushed while the job was in flight
 	// Progress is what its handler noted last of a job in flight; nil: nothing.
-	Progress *queue.Progress
+	Progress *Progress
 
 	// On a page only, where payloads beyond 4 KiB per job, and what is long of an error, are cut
 	// off:
@@ -133,9 +133,16 @@ func locate(ctx context.Context, s *queue.Shard, job *Listed) error {
 
 // progress takes in what was noted of a job in flight.
 func (job *Listed) progress(text string) {
-	if p, ok := queue.ProgressOf(text); ok {
+	if p, ok := progressOf(text); ok {
 		job.Progress = &p
 	}
+}
+
+// Kept is the state that handlers keep of an id, as it is stored; nil if there is none.
+func (j *Jobs) Kept(ctx context.Context, id string) ([]byte, error) {
+	s := j.q.Of(id)
+	reply, err := s.DB().Do(ctx, "read a state of "+s.String(), "HGET", s.Keys().States, id)
+	return redisdb.Bytes(reply), err
 }
 
 func countPayloads(record string) int {

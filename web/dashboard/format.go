@@ -13,7 +13,7 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"count": count, "lag": lag, "ago": ago, "perSecond": perSecond, "plural": plural, "seconds": secondsText,
 		"clock": clock, "stamp": stamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "took": took, "asked": asked,
-		"failures": failures,
+		"failures": failures, "percent": percent,
 	}
 }
 
@@ -29,6 +29,9 @@ func count(n int) string {
 	}
 	return sign + text
 }
+
+// percent writes a share of 0 to 1.
+func percent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }
 
 // failures is how often a job failed in a row, by its retry count: the first failure has cost no
 // retry yet. A crash of its process is an attempt that failed, and no failure of the job.

@@ -32,7 +32,8 @@ type jobBody struct {
 	Job      browse.Listed
 	Reason   status.Why
 	Payloads []payloadLine
-	Hidden   int // payloads that are not shown
+	Kept     *payloadText // the id's state; nil: none
+	Hidden   int          // payloads that are not shown
 	Bytes    int
 	Attempts []browse.Attempt
 	Actions  []action
@@ -103,6 +104,14 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 	}
 	if b.Reason, err = d.node.Cluster().Why(r.Context(), q, id); err != nil {
 		return view{}, err
+	}
+	kept, err := browse.Of(q).Kept(r.Context(), id)
+	if err != nil {
+		return view{}, err
+	}
+	if kept != nil {
+		text := textOf(kept)
+		b.Kept = &text
 	}
 	if b.Attempts, err = browse.Of(q).Attempts(r.Context(), id); err != nil {
 		return view{}, err

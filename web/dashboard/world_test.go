@@ -155,6 +155,7 @@ func (w *world) fill() *world {
 	must(w.t, err)
 	popped, err := claim.Pop(ctx, queue.PopRequest{IDs: 6, Bytes: 1 << 20})
 	must(w.t, err)
+	must(w.t, claim.Note(ctx, queue.Note{Flight: popped.Flight, ID: "w1", Note: lowkiq.Note{Progress: .4, Log: "page <12>", State: []byte(`{"page":"<b>"}`)}}))
 	_, err = claim.Nack(ctx,
 		queue.Nack{Flight: popped.Flight, ID: "f1", Kind: queue.Retry, RetryCount: 3, Delay: time.Hour, Error: "no stock for 17\nsecond <line>"},
 		queue.Nack{Flight: popped.Flight, ID: "f2", Kind: queue.Retry, RetryCount: 0, Delay: 2 * time.Hour, Error: "no price"})

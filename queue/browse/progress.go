@@ -1,0 +1,28 @@
+package browse
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+)
+
+// Progress is what was noted last of a job in flight.
+type Progress struct {
+	At    time.Time // by Redis's clock
+	Share float64   // 0 to 1
+	Log   string
+}
+
+// progressOf reads a field of the key progress; see lua/note.lua. ok is false if it is none.
+func progressOf(text string) (p Progress, ok bool) {
+	head, line, ok1 := strings.Cut(text, "\n")
+	at, share, ok2 := strings.Cut(head, " ")
+	var err error
+	if p.Share, err = strconv.ParseFloat(share, 64); err != nil || !ok1 || !ok2 {
+		return Progress{}, false
+	}
+	p.At, p.Log = redisdb.Micros(at), line
+	return p, true
+}
