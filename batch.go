@@ -94,33 +94,45 @@ func (b *Batch) Note(ctx context.Context, id string, note Note) error {
 		return nil // a test
 	}
 	b.answers.mu.Lock()
-	take, over := b.answers.note, b.answers.over
+	over := b.answers.over
 	b.answers.mu.Unlock()
 	switch {
 	case over:
 		return fmt.Errorf("job %q: %w", id, ErrEnded)
-	case take == nil:
+	case b.answers.notes == nil:
 		return nil
 	}
-	return take(ctx, id, note)
+	return b.answers.notes.TakeNote(ctx, b, id, note)
 }
 
-// OnNote has notes taken by a function: for nodes, and for tests of handlers that were given a batch of
-// [NewBatch].
-func (b *Batch) OnNote(take func(ctx context.Context, id string, note Note) error) {
+// NoteTaker takes the notes of handlers; batch is that on which [Batch.Note] was called.
+type NoteTaker interface {
+	TakeNote(ctx context.Context, batch *Batch, id string, note Note) error
+}
+
+// NoteFunc is a function as a [NoteTaker].
+type NoteFunc func(ctx context.Context, batch *Batch, id string, note Note) error
+
+// TakeNote calls f.
+func (f NoteFunc) TakeNote(ctx context.Context, batch *Batch, id string, note Note) error {
+	return f(ctx, batch, id, note)
+}
+
+// NotesTo says who takes the notes about a batch, before a handler has it: for nodes, and for tests of
+// handlers. Without it they go nowhere.
+func (b *Batch) NotesTo(taker NoteTaker) {
 	if b.answers == nil {
 		b.answers = &answers{}
 	}
-	b.answers.mu.Lock()
-	defer b.answers.mu.Unlock()
-	b.answers.note = take
+	b.answers.notes = taker
 }
 
 type answers struct {
 	mu   sync.Mutex
-	byID map[string]Answered                       // guarded by mu
-	over bool                                      // the call has ended; guarded by mu
-	note func(context.Context, string, Note) error // nil: nobody takes notes; guarded by mu
+	byID map[string]Answered // guarded by mu
+	over bool                // the call has ended; guarded by mu
+	// notes is set before the call; nil: nobody takes notes.
+	notes NoteTaker
 }
 
 // Answer is the answer to a job of the batch, which several goroutines may give.

@@ -132,10 +132,10 @@ func ExampleBatch_Note() {
 	})
 
 	batch := lowkiq.NewBatch(lowkiq.Shard{Queue: "files"}, 1, 1, []lowkiq.Job{{ID: "a.pdf", State: []byte("1")}})
-	batch.OnNote(func(_ context.Context, id string, note lowkiq.Note) error { // a node does this
+	batch.NotesTo(lowkiq.NoteFunc(func(_ context.Context, _ *lowkiq.Batch, id string, note lowkiq.Note) error { // a node does this
 		fmt.Printf("%s: %.0f%%, %s\n", id, 100*note.Progress, note.Log)
 		return nil
-	})
+	}))
 	fmt.Println(handler.Handle(context.Background(), batch))
 	// Output:
 	// a.pdf: 33%, page 1

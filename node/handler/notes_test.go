@@ -18,7 +18,7 @@ import (
 func noted() (*lowkiq.Batch, *[]string) {
 	b := lowkiq.NewBatch(lowkiq.Shard{Queue: "orders"}, 7, 17, twoJobs().Jobs)
 	var got []string
-	b.OnNote(func(_ context.Context, id string, n lowkiq.Note) error {
+	b.NotesTo(lowkiq.NoteFunc(func(_ context.Context, _ *lowkiq.Batch, id string, n lowkiq.Note) error {
 		switch id {
 		case "a":
 			got = append(got, fmt.Sprintf("%v %s %s", n.Progress, n.Log, n.State))
@@ -27,7 +27,7 @@ func noted() (*lowkiq.Batch, *[]string) {
 			return lowkiq.ErrEnded
 		}
 		return fmt.Errorf("job %q is not in the batch: %w", id, lowkiq.ErrNote)
-	})
+	}))
 	return b, &got
 }
 

@@ -307,7 +307,9 @@ func (q *Queue) pop() *lowkiq.Batch {
 		jobs = append(jobs, job)
 	}
 	batch := lowkiq.NewBatch(lowkiq.Shard{Queue: q.rules.Name}, q.fence, q.shard.Pop, jobs)
-	batch.OnNote(func(_ context.Context, id string, note lowkiq.Note) error { return q.note(batch.Flight, id, note) })
+	batch.NotesTo(lowkiq.NoteFunc(func(_ context.Context, b *lowkiq.Batch, id string, note lowkiq.Note) error {
+		return q.note(b.Flight, id, note)
+	}))
 	return batch
 }
 

@@ -20,7 +20,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	for i := range jobs {
 		r.queue.Metrics.Wait.Observe(now.Sub(jobs[i].PerformAt))
 	}
-	t.notes.begin(batch)
+	batch.NotesTo(&t.notes)
 	answer, cause := r.caller.call(r.work, batch, t)
 	t.called = true
 	said := Spoken{batch.EndAnswers(), t.notes.end()}

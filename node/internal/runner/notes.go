@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -13,14 +14,16 @@ import (
 )
 
 // notes takes what a handler says of its jobs while it works. Of those about an id that come within a
-// second the last one is sent, at the end of the second; one with a state at once.
+// second the last one is sent, at the end of the second; one with a state at once. A call without notes
+// costs it nothing.
 type notes struct {
-	r *Runner
+	r    *Runner
+	turn *turn
+	used atomic.Bool // there are notes of the call
 
 	mu     sync.Mutex // guards the fields below
 	flight int64
-	jobs   []lowkiq.Job           // of the call; nil between calls
-	sent   map[string]time.Time   // by id: when the last note was sent; nil without notes
+	sent   map[string]time.Time   // by id: when the last note was sent; nil between calls, and without notes
 	later  map[string]lowkiq.Note // what is to be sent
 	timer  *time.Timer            // for later; nil: none runs
 }
@@ -28,40 +31,40 @@ type notes struct {
 // noteEvery is how often notes about an id are sent.
 const noteEvery = time.Second
 
-// begin has the notes of a call taken.
-func (n *notes) begin(batch *lowkiq.Batch) {
-	n.mu.Lock()
-	n.flight, n.jobs, n.sent, n.later = batch.Flight, batch.Jobs, nil, nil
-	n.mu.Unlock()
-	batch.OnNote(n.take)
-}
-
 // end drops what was not sent, and says of which ids there are notes.
-func (n *notes) end() map[string]time.Time {
+func (n *notes) end() (sent map[string]time.Time) {
+	if !n.used.Swap(false) {
+		return nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.jobs, n.later = nil, nil
+	sent, n.sent, n.later = n.sent, nil, nil
 	if n.timer != nil {
 		n.timer.Stop()
 		n.timer = nil
 	}
-	return n.sent
+	return sent
 }
 
-// take is [lowkiq.Batch.Note].
-func (n *notes) take(ctx context.Context, id string, note lowkiq.Note) error {
+// has reports whether an id is in the batch at hand.
+func (n *notes) has(id string) bool {
+	n.r.mu.Lock()
+	defer n.r.mu.Unlock()
+	return slices.Contains(n.turn.ids, id)
+}
+
+// TakeNote is [lowkiq.Batch.Note]. A goroutine that a handler has left behind may come too late: Redis
+// knows whether the id is in that flight.
+func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, note lowkiq.Note) error {
 	if err := n.r.queue.Keepable(&note); err != nil {
 		return fmt.Errorf("job %q: %w", id, err)
 	}
-	n.mu.Lock()
-	if n.jobs == nil {
-		n.mu.Unlock()
-		return fmt.Errorf("job %q: %w", id, lowkiq.ErrEnded)
-	}
-	if !slices.ContainsFunc(n.jobs, func(job lowkiq.Job) bool { return job.ID == id }) {
-		n.mu.Unlock()
+	if !n.has(id) {
 		return fmt.Errorf("job %q is not in the batch: %w", id, lowkiq.ErrNote)
 	}
+	n.used.Store(true)
+	n.mu.Lock()
+	n.flight = batch.Flight
 	now := time.Now()
 	if n.sent == nil {
 		n.sent, n.later = map[string]time.Time{}, map[string]lowkiq.Note{}
@@ -83,9 +86,8 @@ func (n *notes) take(ctx context.Context, id string, note lowkiq.Note) error {
 	}
 	delete(n.later, id)
 	n.sent[id] = now
-	flight := n.flight
 	n.mu.Unlock()
-	return n.send(ctx, queue.Note{Flight: flight, ID: id, Note: note})
+	return n.send(ctx, queue.Note{Flight: batch.Flight, ID: id, Note: note})
 }
 
 // sendLater is the timer's.

@@ -34,7 +34,7 @@ func TestNotesAreFew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		claim := &noteTaker{}
-		n := notes{r: &Runner{claim: claim, queue: &Queue{Rules: Rules{States: true}}, process: &Process{IO: t.Context()}}}
+		n := notes{r: &Runner{claim: claim, queue: &Queue{Rules: Rules{States: true}}, process: &Process{IO: t.Context()}}, turn: &turn{ids: []string{"a", "b"}}}
 		batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}, {ID: "b"}})
 		note := func(id string, note lowkiq.Note) {
 			t.Helper()
@@ -52,7 +52,7 @@ func TestNotesAreFew(t *testing.T) {
 			}
 			claim.got = nil
 		}
-		n.begin(batch)
+		batch.NotesTo(&n)
 		note("a", lowkiq.Note{Progress: .1})
 		note("b", lowkiq.Note{Progress: .2})
 		sent("7 a 0.1  ", "7 b 0.2  ")
@@ -84,9 +84,9 @@ func TestNotesAreFew(t *testing.T) {
 
 func TestNotesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	n := notes{r: &Runner{claim: &noteTaker{}, queue: &Queue{}}}
+	n := notes{r: &Runner{claim: &noteTaker{}, queue: &Queue{}}, turn: &turn{ids: []string{"a"}}}
 	batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}})
-	n.begin(batch)
+	batch.NotesTo(&n)
 	for what, c := range map[string]struct {
 		id   string
 		note lowkiq.Note

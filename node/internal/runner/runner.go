@@ -265,7 +265,8 @@ func (r *Runner) look(e event) {
 
 // start begins a lane, or what works like one: the shard's release waits for it. mu is held.
 func (r *Runner) start(work func(*turn)) {
-	t := &turn{queue: r.queue, slots: r.process.Slots, notes: notes{r: r}}
+	t := &turn{queue: r.queue, slots: r.process.Slots}
+	t.notes.r, t.notes.turn = r, t
 	r.state.turns = append(r.state.turns, t)
 	r.process.Lanes.Go(func() { work(t) })
 }
