@@ -38,7 +38,7 @@ func TestOutOfMemory(t *testing.T) {
 
 func outOfMemory(t *testing.T, b *backend) {
 	for _, c := range []testCase{
-		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"quarantine", oomQuarantine}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople},
+		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"quarantine", oomQuarantine}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople}, {"calls", oomCalls},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
 	}
@@ -237,4 +237,49 @@ func oomPeople(t *testing.T, b *backend) {
 	step, err := browse.Of(r.q).Bulk(r.ctx, browse.DeleteBuried, browse.Query{State: browse.StateMorgue})
 	r.no(err)
 	eq(t, "morgue emptied", step.Changed, 1)
+}
+
+// Results, states and replies are stored with the ends of jobs, which make room. A note is not, and is
+// refused as a whole.
+func oomCalls(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	for _, id := range []string{"a", "b", "c", "d", "e", "noted"} {
+		r.push(r.called(id, "t-"+id)...)
+	}
+	r.push(r.called("crowd", tokens("crowd", 100)...)...)
+	noted := r.pop(6)
+	r.no(r.claim.Note(r.ctx, Note{Flight: noted.Flight, ID: "noted", Note: lowkiq.Note{Progress: 0.5}}))
+	defer r.fill()()
+	before := r.dump()
+	if err := r.claim.Note(r.ctx, Note{Flight: noted.Flight, ID: "noted", Note: lowkiq.Note{Progress: 1, State: []byte("s")}}); !Transient(err) {
+		t.Errorf("a note: got %v, want a transient error", err)
+	}
+	eq(t, "redis after a note", r.dump(), before)
+	flight := noted.Flight
+	end := r.answered(flight, "noted", "result")
+	end.Answers[0].Noted = true
+	r.ackAll(end)
+	eq(t, "reply", r.reply("t-noted"), "done\nresult")
+	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Stated: true, State: []byte("only a state")}}})
+	r.bury(flight, "b", Bury)
+	eq(t, "reply", r.reply("t-b"), "buried\nexhausted")
+	r.nack(flight, "c", Postpone, -1, time.Hour)
+	for _, id := range []string{"d", "e"} {
+		r.nack(flight, id, Return, -1, 0)
+	}
+	for _, id := range []string{"c", "d", "crowd"} { // scheduled, ready, in the spill
+		n, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, id)
+		eq(t, "deleted", fmt.Sprint(n, err), "1 <nil>")
+	}
+	for _, token := range []string{"t-c", "t-d", "crowd-0", "crowd-99"} {
+		eq(t, "reply "+token, r.reply(token), "deleted")
+	}
+	before = r.dump()
+	n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "e")
+	if told := r.reply("t-e"); err != nil && (!Transient(err) || told != "" || r.dump() != before) || err == nil && (n != 1 || told != "buried\n") {
+		t.Errorf("kill: got %d, %v, and the reply %q, want all or nothing", n, err, told)
+	}
+	st, err := readState(r.s, r.ctx)
+	r.no(err)
+	eq(t, "states", st.states, map[string]string{"noted": "result", "a": "only a state"})
 }
