@@ -92,10 +92,12 @@ func (c *Client) Leases() *lease.Index { return lease.In(c.db) }
 // Time is Redis's clock.
 func (c *Client) Time(ctx context.Context) (time.Time, error) { return c.db.Time(ctx) }
 
-// Close gives the connections back. It may be called twice.
+// Close gives the connections back, and ends calls that wait, with ErrClosed. It may be called twice.
 func (c *Client) Close() error {
 	c.replies.close()
-	return c.db.Close()
+	err := c.db.Close()
+	c.replies.work.Wait()
+	return err
 }
 
 // Cluster is the name of the cluster whose keys the client uses.

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -138,3 +139,93 @@ func (r *removal) Mark(ctx context.Context) error                { return r.mark
 func (r *removal) GiveUp(ctx context.Context, cause error) error { return r.giveUp(ctx, cause) }
 func (r *removal) Remove(ctx context.Context) error              { return r.remove(ctx) }
 func (r *removal) Finish(ctx context.Context) error              { return r.finish(ctx) }
+
+// Waiting is how many calls have no end, WaitingStored how many of them are known to be stored.
+func (c *Client) Waiting() int {
+	c.replies.mu.Lock()
+	defer c.replies.mu.Unlock()
+	return len(c.replies.waiting)
+}
+
+func (c *Client) WaitingStored() (n int) {
+	c.replies.mu.Lock()
+	defer c.replies.mu.Unlock()
+	for _, one := range c.replies.waiting {
+		if one.stored {
+			n++
+		}
+	}
+	return n
+}
+
+// Replies are a client's, with another Redis.
+type (
+	Replies          struct{ r *replies }
+	FakeSubscription = subscription
+)
+
+// Ended is how a call has ended; the zero value: not yet.
+type Ended struct {
+	Text string
+	Err  error
+}
+
+func NewReplies(timeout time.Duration, subscribe func(context.Context) FakeSubscription, look func(ids []string) []Ended) *Replies {
+	return &Replies{&replies{channel: "channel", timeout: timeout, subscribe: subscribe, waiting: map[string]*call{}, nudge: make(chan struct{}, 1),
+		look: func(_ context.Context, calls []*call) []ended {
+			ids, ends := make([]string, len(calls)), make([]ended, len(calls))
+			for i, one := range calls {
+				ids[i] = one.id
+			}
+			for i, end := range look(ids) {
+				ends[i] = ended{end.Text, end.Err}
+			}
+			return ends
+		}}}
+}
+
+func (r *Replies) CloseAndWait() {
+	r.r.close()
+	r.r.work.Wait()
+}
+
+// Joined are calls of replies.
+type Joined struct {
+	r     *replies
+	calls []call
+	Leave func()
+}
+
+func (r *Replies) Join(ctx context.Context, ids ...string) *Joined {
+	q, jobs := &Queue{Queue: lowkiq.Queue{Shards: 1}, shards: []*Shard{nil}}, make([]lowkiq.Push, len(ids))
+	for i := range jobs {
+		jobs[i].ID = ids[i]
+	}
+	all := &Joined{r: r.r, calls: make([]call, len(ids))}
+	_, all.Leave = r.r.join(ctx, q, jobs, all.calls)
+	return all
+}
+
+// Pushed is the answer to the push of each.
+func (j *Joined) Pushed(errs ...error) {
+	results := make([]Result, len(errs))
+	for i := range errs {
+		results[i].Err = errs[i]
+	}
+	j.r.pushed(j.calls, results)
+}
+
+func (j *Joined) Token(i int) string { return j.calls[i].token }
+
+// End is the end of a call, "" if there is none yet.
+func (j *Joined) End(i int) string {
+	select {
+	case end := <-j.calls[i].ended:
+		if end.err != nil {
+			return end.err.Error()
+		}
+		return end.text
+	default:
+		return ""
+	}
+}

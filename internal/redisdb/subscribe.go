@@ -74,8 +74,11 @@ func TimedOut(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// Closed reports whether err says that the connections were given back.
-func Closed(err error) bool { return errors.Is(err, redis.ErrClosed) }
+// ErrClosed says that the connections were given back.
+var ErrClosed = redis.ErrClosed
+
+// Closed reports whether err says so.
+func Closed(err error) bool { return errors.Is(err, ErrClosed) }
 
 // Publish sends a message and returns how many listen.
 //
