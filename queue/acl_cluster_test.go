@@ -50,7 +50,10 @@ func TestACLCluster(t *testing.T) {
 	t.Run("producer", func(t *testing.T) {
 		t.Parallel()
 		owner := newRig(t, &backend{url: cluster.URL()}, func(c *Config) { c.Cluster = "producing" }) // the suite has its names
-		tryProducer(t, &backend{url: clusterUser(t, cluster, "producer")}, owner)
+		producer := &backend{url: clusterUser(t, cluster, "producer")}
+		tryProducer(t, producer, owner)
+		setUsers(t, cluster.Masters, "caller", slices.Concat(aclRule(t, "producer"), clusterWords(t), callerWords(t))...)
+		tryCalls(t, &backend{url: withLogin(cluster.URL(), "caller")}, producer, owner)
 	})
 	runCases(t, &backend{url: clusterUser(t, cluster, "lowkiq", ofTests()...), second: true}, tier.Of(nil, differing(), suite()))
 }

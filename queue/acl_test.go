@@ -1,7 +1,9 @@
 package queue_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
@@ -189,6 +192,59 @@ func TestACLOfProducers(t *testing.T) {
 	owner := newRig(t, b)
 	asProducer := &backend{url: setUser(t, server, "producer", aclRule(t, "producer")...)}
 	tryProducer(t, asProducer, owner)
+	tryCalls(t, &backend{url: setUser(t, server, "caller", slices.Concat(aclRule(t, "producer"), callerWords(t))...)}, asProducer, owner)
+}
+
+// callerWords are what a producer needs besides, to call.
+func callerWords(t *testing.T) []string {
+	t.Helper()
+	const keys = "'~lk:{*}:reply*'"
+	return append(documented(t, "redis-cli ACL SETUSER producer "+keys), strings.Trim(keys, "'"))
+}
+
+// tryCalls calls as a producer that may, and as one that may not.
+func tryCalls(t *testing.T, caller, producer *backend, owner *rig) {
+	t.Helper()
+	owner.serve()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	open := func(b *backend) *Client {
+		return b.open(t, func(cfg *Config) { cfg.Cluster = owner.c.Cluster() })
+	}
+	c := open(caller)
+	got, err := c.Call(ctx, "q", job("called", "say 1"))
+	wantReply(t, "a call", got, err, lowkiq.ReplyDone, "1")
+	got, err = c.Reply(ctx, "q", "called", got.Token)
+	wantReply(t, "its reply, again", got, err, lowkiq.ReplyDone, "1")
+	until(t, "it hears", c.Hears)
+	waits := make(chan error, 1)
+	ending, end := context.WithCancelCause(ctx)
+	go func() { _, err := c.Call(ending, "q", job("held", "hold")); waits <- err }()
+	until(t, "it has looked", func() bool { return c.Looked() > 0 })
+	enough := errors.New("enough")
+	end(enough)
+	if err := <-waits; !errors.Is(err, enough) {
+		t.Errorf("a call that may look for its reply: got %v", err)
+	}
+	for name, try := range map[string]func() error{
+		"read a state": func() error { return c.DB().ForTests().HGet(ctx, owner.s.Keys().States, "called").Err() },
+		"forge a reply": func() error {
+			return c.DB().ForTests().Set(ctx, owner.s.Keys().ReplyTo(got.Token), "done\n2", time.Hour).Err()
+		},
+		"wait for what others are told": func() error {
+			sub := c.DB().ForTests().PSubscribe(ctx, "lk:*")
+			defer sub.Close()
+			_, err := sub.Receive(ctx)
+			return err
+		},
+	} {
+		if err := try(); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("%s: got %v, want it not permitted", name, err)
+		}
+	}
+	if got, err := open(producer).Call(ctx, "q", job("not permitted", "hold")); got.State != lowkiq.ReplyPending || !strings.Contains(fmt.Sprint(err), "NOPERM") {
+		t.Errorf("a call of who may push alone: got %+v, %v, want it pending, and what Redis says", got, err)
+	}
 }
 
 // tryProducer pushes to the owner's queue in all ways, and tries what a producer may not do.

@@ -158,6 +158,24 @@ func (c *Client) WaitingStored() (n int) {
 	return n
 }
 
+// Hears reports whether messages arrive, Looked how often a call without an end was looked for at most.
+func (c *Client) Hears() bool {
+	c.replies.mu.Lock()
+	defer c.replies.mu.Unlock()
+	return c.replies.heard
+}
+
+func (c *Client) Looked() (most int) {
+	c.replies.mu.Lock()
+	defer c.replies.mu.Unlock()
+	for _, one := range c.replies.waiting {
+		if one.pause > replyLook { // it grows with each look
+			most = max(most, int(one.pause/replyLook)-1)
+		}
+	}
+	return most
+}
+
 // Replies are a client's, with another Redis.
 type (
 	Replies          struct{ r *replies }

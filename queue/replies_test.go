@@ -26,8 +26,8 @@ type fakeReplies struct {
 
 	mu    sync.Mutex // guards the fields below
 	subs  []*fakeSubscription
-	deaf  bool             // connections are not confirmed
-	dead  bool             // they answer no ping
+	deaf  bool // connections are not confirmed
+	dead  bool // they answer no ping
 	pings int
 	looks map[string][]int // by id: when it was looked for, seconds since the beginning
 	found map[string]Ended // by id

@@ -1,8 +1,10 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Replies to calls, results and states, as Redis has them. The model (property_calls_test.go) holds for
@@ -24,6 +27,7 @@ var replyTests = []testCase{
 	{"Answer_CountsForItsFlight", answerOfItsFlight},
 	{"States_Expire", statesExpire},
 	{"Answers_InParts", answersInParts},
+	{"Reply_IsToldOnEachMaster", replyOnEachMaster},
 }
 
 // replyTo makes a push a call.
@@ -285,4 +289,29 @@ func answersInParts(t *testing.T, b *backend) {
 	r.no(err)
 	eq(t, "states", len(st.states), 7)
 	eq(t, "left", len(st.jobs), 0)
+}
+
+// replyOnEachMaster: who called may listen to another server of a Redis Cluster than that which has the
+// shard.
+func replyOnEachMaster(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	var mu sync.Mutex // guards listening
+	var listening []*redis.PubSub
+	r.no(r.c.DB().EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error {
+		sub := master.ForTests().Subscribe(r.ctx, r.c.DB().Keys.Replies("test"))
+		mu.Lock()
+		defer mu.Unlock()
+		listening = append(listening, sub)
+		_, err := sub.Receive(ctx) // the confirmation
+		return err
+	}))
+	r.push(r.called("a", "token")...)
+	_, flight := r.popOne("a")
+	r.ackAll(r.answered(flight, "a", "42"))
+	for _, sub := range listening {
+		defer sub.Close()
+		msg, err := sub.ReceiveMessage(r.ctx)
+		r.no(err)
+		eq(t, "told", msg.Payload, "token\ndone\n42")
+	}
 }
