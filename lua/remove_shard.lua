@@ -3,9 +3,9 @@
 --#keys claim count jobs ready due retry blocked stale flight parked suspects crashes morgue dead
 --#keys spill spillx aside attempts late states statesx progress
 -- ARGV  1 step: mark, remove or restore  2 the deletion's token  3 mark: '1' whatever the shard holds
--- Returns {'OK', ids that are not done, payloads in the morgue, records set aside}
+-- Returns {'OK', ids that are not done, payloads in the morgue, records set aside, states of ids}
 --         {'HELD', holder}   mark: an instance owns the shard; nothing was done
---         {'FILLED', ids, payloads, records}  mark: it holds something; nothing was done
+--         {'FILLED', ids, payloads, records, states}  mark: it holds something; nothing was done
 --         {'STALE'}  remove: the shard has not the mark of this deletion, which was given up; nothing was done
 -- The mark is field last of count, "removed <token> <last>": a push (push.lua, push_each.lua) and a
 -- claim (claim.lua) read that field, and refuse. It stays when all else is gone, so that no process
@@ -20,32 +20,32 @@ local mark, before = string.match(last, '^removed (%S+) (%d+)')
 local function have()
   local count = redis.call('HMGET', KEY.count, 'tombs', 'morgue')
   local ids = redis.call('HLEN', KEY.jobs) - redis.call('HEXISTS', KEY.jobs, '') - (tonumber(count[1]) or 0) -- '': see claim.lua
-  return math.max(0, ids), tonumber(count[2]) or 0, redis.call('HLEN', KEY.aside)
+  return math.max(0, ids), tonumber(count[2]) or 0, redis.call('HLEN', KEY.aside), redis.call('HLEN', KEY.states)
 end
 
 -- empty does not believe the counters alone: a wrong one must not cost a job.
 local function empty(ids)
   if ids > 0 then return false end
-  return redis.call('EXISTS', KEY.due, KEY.retry, KEY.blocked, KEY.flight, KEY.parked, KEY.suspects, KEY.morgue, KEY.dead, KEY.spill, KEY.aside) == 0
+  return redis.call('EXISTS', KEY.due, KEY.retry, KEY.blocked, KEY.flight, KEY.parked, KEY.suspects, KEY.morgue, KEY.dead, KEY.spill, KEY.aside, KEY.states) == 0
 end
 
 if step == 'restore' then
   if mark == token then
     if before == '0' then redis.call('HDEL', KEY.count, 'last') else redis.call('HSET', KEY.count, 'last', before) end
   end
-  return {'OK', 0, 0, 0}
+  return {'OK', 0, 0, 0, 0}
 end
-local ids, dead, aside = have()
+local ids, dead, aside, states = have()
 if step == 'remove' then
   if mark ~= token then return {'STALE'} end
   redis.call('UNLINK', unpack(KEYS, 3))
   redis.call('DEL', KEY.claim, KEY.count)
   redis.call('HSET', KEY.count, 'last', last)
-  return {'OK', ids, dead, aside}
+  return {'OK', ids, dead, aside, states}
 end
-if mark == token then return {'OK', ids, dead, aside} end
+if mark == token then return {'OK', ids, dead, aside, states} end
 local holder = redis.call('HGET', KEY.claim, 'instance')
 if holder then return {'HELD', holder} end
-if ARGV[3] ~= '1' and not empty(ids) then return {'FILLED', ids, dead, aside} end
+if ARGV[3] ~= '1' and not empty(ids) then return {'FILLED', ids, dead, aside, states} end
 redis.call('HSET', KEY.count, 'last', 'removed ' .. token .. ' ' .. (before or tonumber(last) and last or '0'))
-return {'OK', ids, dead, aside}
+return {'OK', ids, dead, aside, states}

@@ -1,7 +1,7 @@
 -- repair: mend one fault of one id, if it is still there.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
---#keys morgue dead aside
+--#keys morgue dead aside states statesx progress
 -- ARGV  1 channel that wakes the owner  2 kind of the fault, see audit.go  3 id
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
 -- Returns 1, or 0 if there is nothing to mend: the fault is gone, or a flight is in the way.
@@ -174,6 +174,20 @@ end
 
 mend['dead-unrecorded'] = function()
   return redis.call('HEXISTS', KEY.morgue, id) == 0 and redis.call('ZREM', KEY.dead, id) == 1
+end
+
+-- A state is not deleted for want of a time: it is kept as if it was written now.
+mend['state-undated'] = function()
+  return redis.call('HEXISTS', KEY.states, id) == 1 and not redis.call('ZSCORE', KEY.statesx, id)
+    and redis.call('ZADD', KEY.statesx, string.format('%.0f', now), id) == 1
+end
+
+mend['state-left'] = function()
+  return redis.call('HEXISTS', KEY.states, id) == 0 and redis.call('ZREM', KEY.statesx, id) == 1
+end
+
+mend['note-left'] = function()
+  return not flies and redis.call('HDEL', KEY.progress, id) == 1
 end
 
 mend['damaged-record'] = function()

@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/lease"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 )
 
 // An audit that finds faults in a queue that merely moves would be of no use.
@@ -99,6 +100,11 @@ func busyPop(ctx context.Context, t *testing.T, claim *Claim) {
 		return
 	}
 	for _, j := range p.Jobs {
+		noted := rand.N(4) == 0
+		if noted {
+			note := Note{Flight: p.Flight, ID: j.ID, Note: lowkiq.Note{Progress: 0.5, State: []byte("noted")}}
+			claim.Note(ctx, note) //nolint:errcheck // the audit is what is tested
+		}
 		switch rand.N(8) {
 		case 0:
 			claim.Nack(ctx, Nack{Flight: p.Flight, ID: j.ID, Kind: Retry, RetryCount: 0, Delay: time.Duration(rand.N(50)) * time.Millisecond, Error: "boom"}) //nolint:errcheck // the audit is what is tested
@@ -109,7 +115,15 @@ func busyPop(ctx context.Context, t *testing.T, claim *Claim) {
 			claim.Bury(ctx, Burial{Flight: p.Flight, ID: j.ID, Policy: policy, RetryCount: 25, Error: "exhausted"}) //nolint:errcheck // the audit is what is tested
 		case 3: // stays in flight until the shard changes hands
 		default:
-			claim.Ack(ctx, Acks{Flight: p.Flight, IDs: []string{j.ID}}) //nolint:errcheck // the audit is what is tested
+			acks := Acks{Flight: p.Flight, IDs: []string{j.ID}}
+			if noted || j.Callers > 0 || rand.N(2) == 0 {
+				answer := Answer{ID: j.ID, Callers: j.Callers, Noted: noted, Result: []byte("r"), Stated: rand.N(2) == 0, StateFor: 20 * time.Millisecond}
+				if rand.N(3) > 0 {
+					answer.State = []byte("state")
+				}
+				acks.Answers = []Answer{answer}
+			}
+			claim.Ack(ctx, acks) //nolint:errcheck // the audit is what is tested
 		}
 	}
 }
@@ -120,6 +134,9 @@ func busyPusher(ctx context.Context, q *Queue) {
 		jobs := []lowkiq.Push{job(busyID(), fmt.Sprint(n)), job(fmt.Sprint("cold", rand.N(1000)), "x")}
 		if n%10 == 0 {
 			jobs[0].PerformAt = time.Now().Add(time.Duration(rand.N(60)) * time.Millisecond)
+		}
+		if n%3 == 0 {
+			jobs[0].ReplyTo = envelope.Address(fmt.Sprint("t", n), time.Second, ClientOf(q).DB().Keys.Replies("busy"))
 		}
 		if n%50 == 0 {
 			for i := range 40 {

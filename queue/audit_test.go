@@ -12,6 +12,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/oklog/ulid/v2"
+
+	"github.com/lowkiq/lowkiq"
 )
 
 // auditTests corrupt Redis by hand; the audit must say so, and nothing else.
@@ -56,10 +58,10 @@ func (r *rig) crowd(id string, n int) {
 
 // everyState makes ids in every state there is: r ready, d due, t retry, b blocked, f in
 // flight with something parked, m in the morgue, s crowded, x deleted, l deleted and pushed
-// for later, u in quarantine.
+// for later, u in quarantine; and kept has a state alone.
 func (r *rig) everyState() {
 	r.t.Helper()
-	for _, id := range []string{"t", "b", "m", "u"} {
+	for _, id := range []string{"t", "b", "m"} {
 		r.push(job(id, id))
 		_, flight := r.popOne(id)
 		switch id {
@@ -71,6 +73,9 @@ func (r *rig) everyState() {
 			r.bury(flight, id, Bury)
 		}
 	}
+	r.keep("kept", "state")
+	r.push(job("u", "u"))
+	r.popOne("u")
 	r.own(Seize) // u was in flight alone: it goes in quarantine
 	r.own(Seize)
 	r.push(job("d", "d", in(time.Hour)))
@@ -87,7 +92,16 @@ func (r *rig) flying(id string) int64 {
 	r.push(job(id, "first"))
 	_, flight := r.popOne(id)
 	r.push(job(id, "second"))
+	r.no(r.claim.Note(r.ctx, Note{Flight: flight, ID: id, Note: lowkiq.Note{Progress: 0.5, State: []byte("half")}}))
 	return flight
+}
+
+// keep gives an id a state.
+func (r *rig) keep(id, state string) {
+	r.t.Helper()
+	r.push(job(id, id))
+	_, flight := r.popOne(id)
+	r.ackAll(Acks{Flight: flight, IDs: []string{id}, Answers: []Answer{{ID: id, Stated: true, State: []byte(state)}}})
 }
 
 func auditClean(t *testing.T, b *backend) {
@@ -195,11 +209,15 @@ func auditOrphans(t *testing.T, b *backend) {
 		c.DB().Keys.Shard(r.q.Name, 2, 0).Jobs,
 		c.DB().Keys.Shard(r.q.Name, 1, 1).Jobs,
 		strings.TrimSuffix(r.s.Keys().Jobs, "jobs") + "other",
+		r.s.Keys().ReplyTo("endless"),
 	}
 	for _, key := range keys {
 		r.no(c.DB().ForTests().Set(r.ctx, key, 1, 0).Err())
 	}
 	r.no(c.DB().ForTests().Set(r.ctx, c.DB().With(c.Cluster()+"-other").Keys.Shard(r.q.Name, 1, 0).Jobs, 1, 0).Err()) // another cluster's
+	r.push(r.called("called", "one", "two")...)
+	p := r.pop(2)
+	r.no2(r.claim.Ack(r.ctx, r.answered(p.Flight, "called", strings.Repeat("long", 100)))) // replies, and the text that they share
 	if got := linesOf(r.audit()); got != "" {
 		t.Errorf("without --orphans:\n%s", got)
 	}

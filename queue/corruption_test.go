@@ -141,6 +141,18 @@ func corruptions() []corruption {
 		{name: "dead without a record", want: audit.DeadUnrecorded, id: "new", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return at(ctx, db, k.Dead, "new")
 		}},
+		{name: "state without a time", want: audit.StateUndated, id: "kept", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.ZRem(ctx, k.Statesx, "kept").Err()
+		}},
+		{name: "state lost", want: audit.StateLeft, id: "kept", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.HDel(ctx, k.States, "kept").Err()
+		}},
+		{name: "state of a waiting id without a time", want: audit.StateUndated, id: "r", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.HSet(ctx, k.States, "r", "s").Err()
+		}},
+		{name: "note of nobody", want: audit.NoteLeft, id: "r", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.HSet(ctx, k.Progress, "r", "5 1\n").Err()
+		}},
 		{name: "tombs miscounted", want: audit.TombCount, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return db.HIncrBy(ctx, k.Count, "tombs", 3).Err()
 		}},

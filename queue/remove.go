@@ -48,14 +48,15 @@ type Deleted struct {
 	Jobs   int  // ids that were not done
 	Morgue int  // payloads in the morgue
 	Aside  int  // records that could not be read, set aside
+	States int  // ids whose states handlers kept
 	Before bool // it was deleted before: nothing was done
 }
 
 // removeChunk is how many shards one pipeline works on.
 const removeChunk = 200
 
-// Delete deletes a queue that no node handles (ErrHandled) and that is empty (ErrNotEmpty), or, if
-// forced, with all that it holds. Who pushes to it later is refused with lowkiq.ErrUnknownQueue,
+// Delete deletes a queue that no node handles (ErrHandled) and that is empty (ErrNotEmpty), also of
+// states, or, if forced, with all that it holds. Who pushes to it later is refused with lowkiq.ErrUnknownQueue,
 // also with a Queue from before; to register it again is to begin anew. After another error it may
 // be half done: repeat it.
 func (g *Registry) Delete(ctx context.Context, name string, d Deletion) (Deleted, error) {
@@ -149,6 +150,19 @@ func (r *removal) count(ctx context.Context) error {
 			r.owned = fmt.Errorf("shard %s: %w", r.q.shards[i], heldBy(s.Owner.Instance))
 		}
 	}
+	for part := range slices.Chunk(r.q.shards, removeChunk) {
+		cmds := make([]redisdb.Cmd, len(part))
+		for i, s := range part {
+			cmds[i] = redisdb.Cmd{"HLEN", s.keys.States}
+		}
+		states, err := r.registry.db.Pipeline(ctx, "count states", cmds...)
+		if err != nil {
+			return fmt.Errorf("queue %q: %w", r.q.Name, err)
+		}
+		for _, n := range states {
+			r.found.States += int(redisdb.Int(n))
+		}
+	}
 	return nil
 }
 
@@ -163,8 +177,8 @@ func (r *removal) checkFree(ctx context.Context) error {
 	if err := cmp.Or(r.checkHandled(ctx), r.owned); err != nil {
 		return err
 	}
-	if !r.Force && r.found.Jobs+r.found.Morgue > 0 {
-		return r.notEmpty(r.found.Jobs, r.found.Morgue, 0)
+	if !r.Force && r.found.Jobs+r.found.Morgue+r.found.States > 0 {
+		return r.notEmpty(r.found)
 	}
 	return nil
 }
@@ -178,10 +192,13 @@ func (r *removal) checkHandled(ctx context.Context) error {
 	return fmt.Errorf("queue %q: %w by %s: take it out of their configurations first, then delete it", r.q.Name, ErrHandled, strings.Join(slices.Compact(nodes), ", "))
 }
 
-func (r *removal) notEmpty(jobs, morgue, aside int) error {
-	text := fmt.Sprintf("%d jobs and %d payloads in the morgue", jobs, morgue)
-	if aside > 0 {
-		text += fmt.Sprintf(", %d records set aside", aside)
+func (r *removal) notEmpty(has Deleted) error {
+	text := fmt.Sprintf("%d jobs and %d payloads in the morgue", has.Jobs, has.Morgue)
+	if has.Aside > 0 {
+		text += fmt.Sprintf(", %d records set aside", has.Aside)
+	}
+	if has.States > 0 {
+		text += fmt.Sprintf(", states of %d ids", has.States)
 	}
 	return fmt.Errorf("queue %q: %w: %s are in it; let a node handle it, or delete it with all of them by force", r.q.Name, ErrNotEmpty, text)
 }
@@ -257,13 +274,14 @@ func (r *removal) mark(ctx context.Context) error {
 			return heldBy(answer[1])
 		}
 		n := func(i int) int { v, _ := answer[i].(int64); return int(v) }
-		if len(answer) < 4 {
+		if len(answer) < 5 {
 			return fmt.Errorf("remove_shard answered %v", answer)
 		}
 		if answer[0] == "FILLED" {
-			return r.notEmpty(n(1), n(2), n(3))
+			return r.notEmpty(Deleted{Jobs: n(1), Morgue: n(2), Aside: n(3), States: n(4)})
 		}
-		r.found.Jobs, r.found.Morgue, r.found.Aside = r.found.Jobs+n(1), r.found.Morgue+n(2), r.found.Aside+n(3)
+		r.found.Jobs, r.found.Morgue = r.found.Jobs+n(1), r.found.Morgue+n(2)
+		r.found.Aside, r.found.States = r.found.Aside+n(3), r.found.States+n(4)
 		return nil
 	})
 	if err != nil {

@@ -119,6 +119,7 @@ var fillings = map[string]func(r *rig){
 	"retry":     func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.nack(f, "a", Retry, 0, time.Hour) },
 	"blocked":   func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.bury(f, "a", Block) },
 	"morgue":    func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.bury(f, "a", Bury) },
+	"states":    func(r *rig) { r.keep("a", "state") },
 	"aside":     func(r *rig) { r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Aside, "jobs:a", "?").Err()) },
 	"suspect":   func(r *rig) { r.push(job("a", "1")); r.popOne("a"); r.own(Seize) },
 	"damaged": func(r *rig) {
@@ -222,7 +223,9 @@ func testRemoveForce(t *testing.T, b *backend) {
 	if _, err := browse.Of(q).Bury(t.Context(), browse.Anywhere, "0", "1"); err != nil {
 		t.Fatal(err)
 	}
-	want := Deleted{Jobs: 18, Morgue: 2}
+	r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: q.Of("0")}
+	r.no(c.DB().ForTests().HSet(r.ctx, r.s.Keys().States, "0", "state").Err())
+	want := Deleted{Jobs: 18, Morgue: 2, States: 1}
 	got, err := c.Registry().Deletable(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if err != nil || got != want {
 		t.Errorf("dry run: got %+v, %v; want %+v", got, err, want)

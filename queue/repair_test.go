@@ -90,12 +90,17 @@ func (r *rig) payloads() map[string]bool {
 			if id == "" || record == "x" {
 				continue
 			}
-			job, _, err := packed.Decode(id, record, nil)
-			if err != nil {
+			if _, _, err := packed.Decode(id, record, nil); err != nil {
 				all[record] = true
+				continue
 			}
-			for _, p := range job.Payloads {
-				all[id+" "+string(p.Data)] = true
+			if record[0] == 's' {
+				continue
+			}
+			list, err := inPushOrder(record)
+			r.no(err)
+			for _, p := range list {
+				all[id+" "+bareOf(p.Data)] = true
 			}
 		}
 	}
@@ -262,7 +267,7 @@ func repairAnything(t *testing.T, b *backend) {
 		}
 		m := newMachine(rt, t.Context(), Rename(client, b.name()))
 		steps := map[string]func(*rapid.T){
-			"push": m.push, "pop": m.popNext, "ack": m.ack, "nack": m.nack, "bury": m.bury, "admin": m.admin, "recover": m.recover,
+			"push": m.push, "pop": m.popNext, "ack": m.ack, "nack": m.nack, "note": m.note, "bury": m.bury, "admin": m.admin, "recover": m.recover,
 		}
 		names := slices.Sorted(maps.Keys(steps))
 		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
@@ -311,6 +316,10 @@ func (m *machine) smash(t *rapid.T) {
 		"unmark":  func() error { return s.DB().ForTests().HDel(m.ctx, s.Keys().Stale, id).Err() },
 		"late":    func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().Late, id, 1).Err() },
 		"unlate":  func() error { return s.DB().ForTests().HDel(m.ctx, s.Keys().Late, id).Err() },
+		"state":   func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().States, id, "s").Err() },
+		"undate":  func() error { return s.DB().ForTests().ZRem(m.ctx, s.Keys().Statesx, id).Err() },
+		"date":    func() error { return s.DB().ForTests().ZAdd(m.ctx, s.Keys().Statesx, zAt(id)).Err() },
+		"note":    func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().Progress, id, "5 1\n").Err() },
 		"counts":  func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().Count, "tombs", 9, "morgue", 9).Err() },
 		"park": func() error {
 			if record := s.DB().ForTests().HGet(m.ctx, s.Keys().Jobs, id).Val(); busy || strings.HasPrefix(record, "s") {

@@ -60,7 +60,7 @@ type Scripts struct {
 	Register, Swap, Remove                *Script
 	LeaseNew, Lease, ClusterSwap, Mark    *Script
 	Stats, Slice, Line, Scan, Show        *Script
-	Audit, AuditSpill                     *Script
+	Audit, AuditSpill, AuditStates        *Script
 	Repair, RepairFlight, RepairClaim     *Script
 }
 
@@ -75,7 +75,7 @@ func NewScripts() *Scripts {
 		Register: newScript("register"), Swap: newScript("swap"), Remove: newScript("remove_shard"),
 		LeaseNew: newScript("lease_new"), Lease: newScript("lease"), ClusterSwap: newScript("cluster_swap"), Mark: newScript("mark"),
 		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Show: newScript("show"),
-		Audit: newScript("audit"), AuditSpill: newScript("audit_spill"),
+		Audit: newScript("audit"), AuditSpill: newScript("audit_spill"), AuditStates: newScript("audit_states"),
 		Repair: newScript("repair"), RepairFlight: newScript("repair_flight"), RepairClaim: newScript("repair_claim"),
 	}
 }

@@ -40,6 +40,9 @@ const (
 	DeadUnrecorded   FaultKind = "dead-unrecorded"   // it is in the morgue's list and not in the morgue
 	SpillCount       FaultKind = "spill-count"       // its record counts other payloads than there are
 	SpillStray       FaultKind = "spill-stray"       // a payload of it belongs to no record
+	StateUndated     FaultKind = "state-undated"     // nobody knows when its state was written: it would be kept for ever
+	StateLeft        FaultKind = "state-left"        // it has no state, and is listed as if it had one
+	NoteLeft         FaultKind = "note-left"         // it is noted how far it is, and it is not in flight
 )
 
 // Of a shard:
@@ -75,6 +78,9 @@ var repairs = map[FaultKind]string{
 	CrashLeft:        "forget the count",
 	DeadUnlisted:     "list it",
 	DeadUnrecorded:   "take it out of the list",
+	StateUndated:     "let it be kept as if it was written now",
+	StateLeft:        "take it out of the list",
+	NoteLeft:         "forget the note",
 	ClaimDamaged:     "give the shard up, if nobody can be at work: its holder has no lease",
 	FlightUnowned:    "put the ids back to the head of the queue",
 	TombCount:        "count again",
@@ -394,9 +400,17 @@ func (a *auditor) orphans(ctx context.Context) error {
 					return err
 				}
 				keys, next := redisdb.Scanned(reply)
+				endless, err := endlessReplies(ctx, master, keys)
+				if err != nil {
+					return err
+				}
 				mu.Lock()
 				for _, key := range keys {
-					if why := a.orphan(key, entries); why != "" && !found[key] {
+					why := a.orphan(key, entries)
+					if endless[key] {
+						why = "it is a reply to a call, and no time is set at which it ends"
+					}
+					if why != "" && !found[key] {
 						found[key] = true
 						a.add(Fault{Kind: OrphanKey, Shard: -1, What: fmt.Sprintf("key %s: %s", key, why)})
 					}
@@ -411,6 +425,28 @@ func (a *auditor) orphans(ctx context.Context) error {
 	})
 }
 
+// endlessReplies are the replies among keys that would be kept for ever.
+func endlessReplies(ctx context.Context, master *redisdb.DB, keys []string) (endless map[string]bool, err error) {
+	var replies []string
+	var cmds []redisdb.Cmd
+	for _, key := range keys {
+		if _, _, _, name, ok := redisdb.ParseShard(key); ok && name == replyKey {
+			replies, cmds = append(replies, key), append(cmds, redisdb.Cmd{"PTTL", key})
+		}
+	}
+	left, err := master.Pipeline(ctx, "read how long replies are kept", cmds...)
+	endless = map[string]bool{}
+	for i, key := range replies {
+		if err == nil {
+			endless[key] = redisdb.Int(left[i]) == -1
+		}
+	}
+	return endless, err
+}
+
+// replyKey is the name of the keys of replies, which end by themselves.
+const replyKey = "reply"
+
 // orphan says why a key belongs to nothing, "" if it does.
 func (a *auditor) orphan(key string, registry map[string]string) string {
 	if a.db.Keys.Shared(key) {
@@ -420,8 +456,8 @@ func (a *auditor) orphan(key string, registry map[string]string) string {
 	if !ok {
 		return "lowkiq keeps no such key"
 	}
-	if name == "reply" {
-		return "" // it ends by itself
+	if name == replyKey {
+		return ""
 	}
 	text, ok := registry[of]
 	if !ok {

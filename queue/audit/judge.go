@@ -57,6 +57,7 @@ type idFacts struct {
 	stale                          bool // one of its entries in ready is to be passed over
 	late                           bool // counted as failed and due
 	spilled, spilledDead           int  // payloads in the spill; not known to a sweep
+	state, dated, noted            bool // it has a state, and when that was written is known; its handler has noted how far it is
 	broken                         []broken
 }
 
@@ -122,6 +123,7 @@ func (t *idFacts) judge() (found []finding) {
 	t.judgeTimes(add)
 	t.judgeSides(add)
 	t.judgeSpill(add)
+	t.judgeKept(add)
 	return found
 }
 
@@ -166,6 +168,19 @@ func (t *idFacts) judgeSides(add func(FaultKind, string, ...any)) {
 	}
 	if t.deadPlace.in && !t.dead.there() {
 		add(DeadUnrecorded, "it is in the morgue's list and not in the morgue")
+	}
+}
+
+// judgeKept looks at what handlers keep of an id.
+func (t *idFacts) judgeKept(add func(FaultKind, string, ...any)) {
+	if t.state && !t.dated {
+		add(StateUndated, "it has a state, and nobody knows when that was written: it would be kept for ever")
+	}
+	if t.dated && !t.state {
+		add(StateLeft, "it is listed as if it had a state, and has none")
+	}
+	if t.noted && t.flight == 0 {
+		add(NoteLeft, "its handler has noted how far it is, and it is not in flight")
 	}
 }
 

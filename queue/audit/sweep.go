@@ -41,7 +41,7 @@ func (v *snapshot) of(id string) *idFacts {
 // sweep reads records first, then the places: what is pushed meanwhile has both.
 func (a *auditor) sweep(ctx context.Context, s *queue.Shard) (*snapshot, error) {
 	v := &snapshot{ids: map[string]*idFacts{}}
-	steps := []func(context.Context, *queue.Shard, *snapshot) error{a.sweepJobs, a.sweepSides, a.sweepSets, a.sweepLists}
+	steps := []func(context.Context, *queue.Shard, *snapshot) error{a.sweepJobs, a.sweepSides, a.sweepStates, a.sweepSets, a.sweepLists}
 	for _, step := range steps {
 		if err := step(ctx, s, v); err != nil {
 			return nil, err
@@ -82,6 +82,7 @@ func (a *auditor) sweepSides(ctx context.Context, s *queue.Shard, v *snapshot) e
 		{"crashes", s.Keys().Crashes, func(t *idFacts, h header) { t.crashes = true }, false},
 		{"stale", s.Keys().Stale, func(t *idFacts, h header) { t.stale = true }, false},
 		{"late", s.Keys().Late, func(t *idFacts, h header) { t.late = true }, false},
+		{"progress", s.Keys().Progress, func(t *idFacts, h header) { t.noted = true }, false},
 	} {
 		err := scan(send(ctx, s), "HSCAN", side.key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
@@ -101,12 +102,33 @@ func (a *auditor) sweepSides(ctx context.Context, s *queue.Shard, v *snapshot) e
 	return nil
 }
 
+// sweepStates reads whose states there are.
+func (a *auditor) sweepStates(ctx context.Context, s *queue.Shard, v *snapshot) error {
+	for cursor := "0"; ; {
+		reply, err := s.Run(ctx, s.DB().Scripts.AuditStates, cursor)
+		if err != nil {
+			return err
+		}
+		found := redisdb.Texts(reply)
+		if len(found) == 0 {
+			return fmt.Errorf("audit of states answered %v, want a cursor and ids", reply)
+		}
+		for _, id := range found[1:] {
+			v.of(id).state = true
+		}
+		if cursor = found[0]; cursor == "0" {
+			return nil
+		}
+	}
+}
+
 func (a *auditor) sweepSets(ctx context.Context, s *queue.Shard, v *snapshot) error {
 	for key, into := range map[string]func(*idFacts, place){
 		s.Keys().Due:     func(t *idFacts, p place) { t.due = p },
 		s.Keys().Retry:   func(t *idFacts, p place) { t.retry = p },
 		s.Keys().Blocked: func(t *idFacts, p place) { t.blocked = p },
 		s.Keys().Dead:    func(t *idFacts, p place) { t.deadPlace = p },
+		s.Keys().Statesx: func(t *idFacts, p place) { t.dated = true },
 	} {
 		err := scan(send(ctx, s), "ZSCAN", key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
