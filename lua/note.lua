@@ -6,7 +6,8 @@
 -- Returns 1; 0 if the id is not in that flight (any more): nothing is noted.
 -- Errors: FENCED holder fence
 -- What is in progress goes with the id's flight: complete.lua, nack.lua, bury.lua and lib/recover.lua
--- delete it.
+-- delete it. An ack of ack.lua or pop.lua does not: of notes that an endpoint has sent to another node its own node
+-- does not know. What these leave is not shown, as it is older than the flight, and the next notes delete it.
 --#include claimed
 --#include take_out
 local before, size = stretch(ARGV[3])
@@ -15,6 +16,11 @@ if not place or place < before or place >= before + size then return 0 end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
 if ARGV[5] ~= '' then redis.call('HSET', KEY.progress, ARGV[4], now .. ' ' .. ARGV[5]) end
+if redis.call('HLEN', KEY.progress) > redis.call('LLEN', KEY.flight) then
+  for _, id in ipairs(redis.call('HRANDFIELD', KEY.progress, 8)) do
+    if not redis.call('LPOS', KEY.flight, id) then redis.call('HDEL', KEY.progress, id) end
+  end
+end
 --#include keep
 keep(ARGV[4], ARGV[6], now)
 return 1

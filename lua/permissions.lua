@@ -7,7 +7,7 @@ local key = KEYS[1]
 local tries = {
   {'SET', key, 1, 'PX', 60000}, {'GET', key}, {'MGET', key}, {'EXISTS', key},
   {'PEXPIRE', key, 60000}, {'HGET', key, 'f'}, {'HMGET', key, 'f'}, {'HGETALL', key},
-  {'HEXISTS', key, 'f'}, {'HSTRLEN', key, 'f'}, {'HLEN', key}, {'HSCAN', key, 0},
+  {'HEXISTS', key, 'f'}, {'HSTRLEN', key, 'f'}, {'HLEN', key}, {'HSCAN', key, 0}, {'HRANDFIELD', key, 1},
   {'HSET', key, 'f', 'v'}, {'HSETNX', key, 'f', 'v'}, {'HINCRBY', key, 'f', 1},
   {'HDEL', key, 'f'}, {'LINDEX', key, 0}, {'LLEN', key}, {'LPOS', key, 'v'},
   {'LRANGE', key, 0, 0}, {'LPOP', key}, {'LPUSH', key, 'v'}, {'RPUSH', key, 'v'},

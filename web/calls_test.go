@@ -97,3 +97,41 @@ func TestNotes(t *testing.T) {
 	must(t, err)
 	expect(t, note(work.claim.Fence, popped.Flight, `{"progress":0.5}`), 409)
 }
+
+// What an endpoint has noted is not shown of the id's next job, and takes no room for ever: the node that
+// handles the job may not know of notes that came to another.
+func TestNotesEnd(t *testing.T) {
+	w := newWorld(t, shared(t))
+	work := w.worker("files")
+	q, err := w.client.Queue(t.Context(), "files")
+	must(t, err)
+	db := w.client.DB().ForTests()
+	kept := func() int64 { return db.HLen(t.Context(), q.Of("f0").Keys().Progress).Val() }
+	const rounds = 20
+	for i := range rounds {
+		for _, id := range []string{"again", fmt.Sprint("f", i)} {
+			_, err = q.Push(t.Context(), job(id))
+			must(t, err)
+		}
+		popped := work.pop()
+		expect(t, w.do("GET", "/api/v1/queues/files/jobs/again", ""), 200, `"state":"in_flight"`)
+		for path, show := range map[string]string{"/in-flight": "of an earlier flight is listed", "/jobs/again": "of an earlier flight is shown"} {
+			if got := w.do("GET", "/api/v1/queues/files"+path, "").Body.String(); strings.Contains(got, `"progress":`) {
+				t.Errorf("what was noted %s: %s", show, got)
+			}
+		}
+		for _, done := range popped.Jobs {
+			if done.ID == "again" && i%2 == 1 {
+				continue
+			}
+			answer := w.do("POST", "/api/v1/queues/files/jobs/"+done.ID+"/note", `{"progress":0.5}`,
+				"Lowkiq-Fence", fmt.Sprint(work.claim.Fence), "Lowkiq-Flight", fmt.Sprint(popped.Flight))
+			expect(t, answer, 200, `"noted":true`)
+		}
+		if n := kept(); n > 2 {
+			t.Errorf("round %d: notes about %d jobs are kept, want no more than 2 are in flight", i, n)
+		}
+		_, err = work.claim.Ack(t.Context(), queue.Acks{Flight: popped.Flight, Rest: true})
+		must(t, err)
+	}
+}

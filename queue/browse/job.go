@@ -131,9 +131,9 @@ func locate(ctx context.Context, s *queue.Shard, job *Listed) error {
 	return nil
 }
 
-// progress takes in what was noted of a job in flight.
+// progress takes in what was noted of a job in flight, unless that was in an earlier flight: see lua/note.lua.
 func (job *Listed) progress(text string) {
-	if p, ok := progressOf(text); ok {
+	if p, ok := progressOf(text); ok && !p.At.Before(job.Since) {
 		job.Progress = &p
 	}
 }
