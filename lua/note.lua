@@ -1,7 +1,7 @@
 -- note: how far a job is, while its handler has it, and what the id's state is from now on.
 --
 --#keys claim flight states statesx progress
--- ARGV  1 instance  2 fence  3 flight  4 id  5 progress ('' as it was, else "share\nline")
+-- ARGV  1 instance  2 fence  3 flight  4 id  5 progress ('' as it was, else "share\nline": 0 and an empty line stay as they were)
 --       6 state, as in complete.lua
 -- Returns 1; 0 if the id is not in that flight (any more): nothing is noted.
 -- Errors: FENCED holder fence
@@ -15,7 +15,18 @@ local place = size > 0 and redis.call('LPOS', KEY.flight, ARGV[4])
 if not place or place < before or place >= before + size then return 0 end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
-if ARGV[5] ~= '' then redis.call('HSET', KEY.progress, ARGV[4], now .. ' ' .. ARGV[5]) end
+if ARGV[5] ~= '' then
+  local stop = string.find(ARGV[5], '\n', 1, true)
+  local share, text = string.sub(ARGV[5], 1, stop - 1), string.sub(ARGV[5], stop + 1)
+  local was = redis.call('HGET', KEY.progress, ARGV[4]) or ''
+  local at, from = string.match(was, '^(%d+) ()')
+  local line = string.find(was, '\n', 1, true)
+  if at and line and at + 0 >= (claim['@' .. ARGV[3]] or 0) + 0 then -- of this flight
+    if share == '0' then share = string.sub(was, from, line - 1) end
+    if text == '' then text = string.sub(was, line + 1) end
+  end
+  redis.call('HSET', KEY.progress, ARGV[4], now .. ' ' .. share .. '\n' .. text)
+end
 if redis.call('HLEN', KEY.progress) > redis.call('LLEN', KEY.flight) then
   for _, id in ipairs(redis.call('HRANDFIELD', KEY.progress, 8)) do
     if not redis.call('LPOS', KEY.flight, id) then redis.call('HDEL', KEY.progress, id) end

@@ -170,7 +170,15 @@ func (m *Shard) Note(n queue.Note) (taken bool) {
 		return false
 	}
 	if n.Progress != 0 || n.Log != "" {
-		m.Notes[n.ID] = fmt.Sprintf("%v\n%s", n.Progress, n.Log)
+		share, line := fmt.Sprint(n.Progress), n.Log
+		if was, noted := m.Notes[n.ID]; noted { // what is zero stays as it was
+			wasShare, wasLine, _ := strings.Cut(was, "\n")
+			if n.Progress == 0 {
+				share = wasShare
+			}
+			line = cmp.Or(line, wasLine)
+		}
+		m.Notes[n.ID] = share + "\n" + line
 	}
 	m.keep(n.ID, n.State, n.State != nil)
 	return true
