@@ -193,7 +193,7 @@ func (b *Batch) Answers() map[string]Answered {
 }
 
 // EndAnswers is Answers for the node when the call has ended: what a goroutine that the handler has
-// left behind says from then on is not heard.
+// left behind says from then on is not heard. The map is the node's alone.
 func (b *Batch) EndAnswers() map[string]Answered {
 	if b.answers == nil {
 		return nil
@@ -201,5 +201,5 @@ func (b *Batch) EndAnswers() map[string]Answered {
 	b.answers.mu.Lock()
 	defer b.answers.mu.Unlock()
 	b.answers.over = true
-	return b.answers.byID
+	return maps.Clone(b.answers.byID)
 }

@@ -44,7 +44,7 @@ func (r *Rules) Answers(jobs []lowkiq.Job, said Spoken) (answers []queue.Answer)
 var errNoStates = errors.New("the handler answered with a state, and the queue keeps none: its rule state says how long they are kept")
 
 // Objections says what is wrong with what a handler has said of its jobs, together with its answer. It
-// puts results and states into the form in which they are stored.
+// puts results and states into the form in which they are stored; said is the caller's alone.
 func (r *Rules) Objections(batch *lowkiq.Batch, said map[string]lowkiq.Answered, answer error) error {
 	failed, ids := lowkiq.Failed{}, map[string]bool{}
 	for i := range batch.Jobs {

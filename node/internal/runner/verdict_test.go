@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
 
@@ -171,5 +172,35 @@ func TestDecodedFailsItsJobOnly(t *testing.T) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// What a handler has left behind may ask what was answered while the node deals with that.
+func TestAnswersAreTheNodes(t *testing.T) {
+	t.Parallel()
+	rules := Rules{States: true, Encode: func(data []byte) ([]byte, error) { return append([]byte("secret "), data...), nil }}
+	batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}})
+	batch.Answer("a").Result([]byte("r")).State([]byte("s"))
+	said := batch.EndAnswers()
+	var left sync.WaitGroup
+	left.Go(func() {
+		for range 1000 {
+			for id, one := range batch.Answers() {
+				if string(one.Result) != "r" {
+					t.Errorf("%s: got %q from Answers, want what the handler said", id, one.Result)
+				}
+			}
+			batch.Answer("a").Result([]byte("late"))
+		}
+	})
+	for range 1000 {
+		if err := rules.Objections(batch, said, nil); err != nil {
+			t.Fatal(err)
+		}
+		said["a"] = lowkiq.Answered{Result: []byte("r"), State: []byte("s"), Stated: true}
+	}
+	left.Wait()
+	if err := rules.Objections(batch, said, nil); err != nil || string(said["a"].Result) != "secret r" || string(said["a"].State) != "secret s" {
+		t.Errorf("got %v, %v, want what the handler answered, encoded", said, err)
 	}
 }
