@@ -22,6 +22,7 @@ type Reply struct {
 	Error  string // why it was buried
 }
 
-// ErrNoReply: there is no reply to a call under this token. It never was a token of this id, or the
-// reply is no longer kept.
+// ErrNoReply: there is no reply to a call under this token, and none to come. It never was a token of
+// this id, the reply is no longer kept, or the payload is gone without an end: its queue was deleted, its
+// record set aside as damaged, or Redis has lost it.
 var ErrNoReply = errors.New("no reply")

@@ -28,6 +28,7 @@ var replyTests = []testCase{
 	{"States_Expire", statesExpire},
 	{"Answers_InParts", answersInParts},
 	{"Reply_IsToldOnEachMaster", replyOnEachMaster},
+	{"Reply_NoAddressEndsAScript", replyDamage},
 }
 
 // replyTo makes a push a call.

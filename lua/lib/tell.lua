@@ -13,7 +13,8 @@
 -- half-way, or speaks to a node.
 local most_kept = 604800000
 
--- caller takes the address of a payload apart; nil if it has none.
+-- caller takes the address of a payload apart; nil if it has none. tonumber of the embedded Redis reads
+-- no number of very many digits.
 local function caller(payload)
   local a, b, hi, lo = string.byte(payload, 1, 4)
   if a ~= 0 or b ~= 76 or not lo then return nil end
