@@ -46,8 +46,8 @@ type Push struct {
 	PerformAt time.Time
 	// Header is what the payload says beside its data; see [Header] and [NewHeader].
 	Header map[string]string
-	// ReplyTo is the address to which the payload's end is told. Calls set it (queue.Client.Call), on
-	// the way in after all middlewares; "" else. Payloads are equal only if it is the same.
+	// ReplyTo is the address to which the payload's end is told. Calls set it (queue.Client.Call), and
+	// middlewares leave it; "" else. Payloads are equal only if it is the same.
 	ReplyTo string
 }
 

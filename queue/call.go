@@ -55,7 +55,8 @@ func (c *Client) Call(ctx context.Context, queue string, job lowkiq.Push) (lowki
 
 // Calls is Call for several jobs, with an answer per job. When ctx ends, those without an end are
 // pending. keep is how long a reply is kept from the end of its payload on, 0 for the time to the
-// deadline of ctx and DefaultKeep.
+// deadline of ctx and DefaultKeep. The id of a reply is that under which its payload is stored, if a
+// middleware has changed it: Reply wants that one.
 func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jobs ...lowkiq.Push) ([]Called, error) {
 	q, err := c.Queue(ctx, queue)
 	if err != nil {
@@ -75,18 +76,17 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 	for i := range jobs {
 		jobs[i].ReplyTo = envelope.Address(calls[i].token, keep, channel)
 	}
-	results, err := q.Push(ctx, jobs...)
+	results, err := q.Push(context.WithValue(ctx, repliesKey{}, c.replies), jobs...)
 	if results == nil && err != nil {
 		return nil, err
 	}
-	all := make([]Called, len(jobs))
+	ids, all := c.replies.pushed(calls, results), make([]Called, len(jobs))
 	for i := range all {
-		all[i].Reply = lowkiq.Reply{ID: jobs[i].ID, Token: calls[i].token, State: lowkiq.ReplyPending}
+		all[i].Reply = lowkiq.Reply{ID: ids[i], Token: calls[i].token, State: lowkiq.ReplyPending}
 		if all[i].Err = results[i].Err; all[i].Err != nil {
 			all[i].Reply.State = ""
 		}
 	}
-	c.replies.pushed(calls, results)
 	for i := range all {
 		if all[i].Err == nil {
 			all[i].Err = q.await(ctx, &calls[i], &all[i].Reply)

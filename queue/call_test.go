@@ -23,6 +23,7 @@ var callTests = []testCase{
 	{"Call_ContextEnds", callContextEnds},
 	{"Call_ClientIsClosed", callClosed},
 	{"Call_PayloadIsGone", callGone},
+	{"Call_ByMiddlewares", callByMiddlewares},
 }
 
 // patience is how long a call may take.
@@ -249,6 +250,40 @@ func callGone(t *testing.T, b *backend) {
 	r.no(r.c.DB().ForTests().Del(ctx, r.s.Keys().Due).Err())
 	if err := <-done; !errors.Is(err, lowkiq.ErrNoReply) {
 		t.Errorf("got %v, want %v", err, lowkiq.ErrNoReply)
+	}
+}
+
+// callByMiddlewares: what these change is what is looked for.
+func callByMiddlewares(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.no(r.c.SetRules("q", PushRules{Middlewares: []Middleware{func(_ string, next Pusher) Pusher {
+		return func(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+			if jobs[0].ID == "dropped" {
+				return make([]Result, len(jobs)), nil
+			}
+			for i := range jobs {
+				jobs[i].ID = "tenant-" + jobs[i].ID
+			}
+			return next(ctx, jobs)
+		}
+	}}}))
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	got, done := lowkiq.Reply{}, make(chan error, 1)
+	go func() {
+		var err error
+		got, err = r.c.Call(ctx, "q", job("a", "say 1"))
+		done <- err
+	}()
+	until(t, "it was looked for", func() bool { return r.c.Looked() > 0 })
+	r.serve()
+	r.no(<-done)
+	wantReply(t, "call", got, nil, lowkiq.ReplyDone, "1")
+	eq(t, "id", got.ID, "tenant-a")
+	again, err := r.c.Reply(ctx, "q", got.ID, got.Token)
+	wantReply(t, "again", again, err, lowkiq.ReplyDone, "1")
+	if got, err := r.c.Call(ctx, "q", job("dropped", "say 1")); !errors.Is(err, lowkiq.ErrNoReply) {
+		t.Errorf("a push that a middleware has dropped: got %+v, %v", got, err)
 	}
 }
 

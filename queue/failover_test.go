@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 
@@ -25,6 +27,8 @@ type flow struct {
 	r       *rig
 	pushed  int
 	handled map[string]int // payload -> times
+	calling atomic.Int64   // who calls until quiet
+	called  atomic.Int64   // calls that have ended
 }
 
 // run moves total payloads through the queue; disturb is called when half are pushed,
@@ -36,6 +40,13 @@ func (f *flow) run(total int, disturb func()) {
 	var work sync.WaitGroup
 	work.Go(func() { f.push(ctx, total, half, quiet) })
 	work.Go(func() { f.handle(ctx, total) })
+	for n := range 3 {
+		f.calling.Add(1)
+		work.Go(func() {
+			defer f.calling.Add(-1)
+			f.call(ctx, n, quiet)
+		})
+	}
 	<-half
 	disturb()
 	close(quiet)
@@ -86,7 +97,7 @@ func (f *flow) push(ctx context.Context, total int, half, quiet chan struct{}) {
 
 func (f *flow) handle(ctx context.Context, total int) {
 	var acks []Acks
-	for len(f.handled) < total || len(acks) > 0 {
+	for len(f.handled) < total || len(acks) > 0 || f.calling.Load() > 0 {
 		var p Popped
 		if !f.again(ctx, func() (err error) {
 			p, err = f.r.claim.Pop(ctx, PopRequest{IDs: 3, Bytes: 1 << 20, Acks: acks})
@@ -100,6 +111,12 @@ func (f *flow) handle(ctx context.Context, total int) {
 		}
 		if len(p.Jobs) > 0 {
 			acks = []Acks{{Flight: p.Flight, Rest: true}}
+			for _, j := range p.Jobs {
+				if j.Callers > 0 {
+					acks[0].IDs = append(acks[0].IDs, j.ID)
+					acks[0].Answers = append(acks[0].Answers, Answer{ID: j.ID, Callers: j.Callers, Result: j.Payloads[0].Data, Stated: true, State: j.Payloads[0].Data})
+				}
+			}
 		}
 		if ctx.Err() != nil {
 			f.t.Errorf("handled %d of %d payloads in time", len(f.handled), total)
@@ -114,7 +131,30 @@ func (f *flow) see(j lowkiq.Job) {
 		f.t.Errorf("%s: got %v, want push order", j.ID, dataOf(j.Payloads))
 	}
 	for _, p := range j.Payloads {
-		f.handled[string(p.Data)]++
+		if j.Callers == 0 {
+			f.handled[string(p.Data)]++
+		}
+	}
+}
+
+// call calls again and again until all is quiet. Each call gets its result, whatever happens meanwhile.
+func (f *flow) call(ctx context.Context, caller int, quiet <-chan struct{}) {
+	for n := 0; ctx.Err() == nil; n++ {
+		select {
+		case <-quiet:
+			return
+		default:
+		}
+		text := fmt.Sprintf("%d-%d", caller, n)
+		got, err := f.r.c.Call(ctx, "q", job("call "+text, text))
+		switch {
+		case err == nil && string(got.Result) == text:
+			f.called.Add(1)
+		case err != nil && got.State == "" && Transient(err): // the push
+		default:
+			f.t.Errorf("call %s: got %+v, %v", text, got, err)
+			return
+		}
 	}
 }
 
@@ -142,6 +182,10 @@ func TestSlotMove(t *testing.T) {
 		}
 	})
 	eq(t, "payloads handled", len(f.handled), 1500)
+	t.Logf("%d calls have ended", f.called.Load())
+	if f.called.Load() == 0 {
+		t.Error("no call has ended")
+	}
 	for payload, n := range f.handled {
 		if n > 2 {
 			t.Errorf("payload %s: handled %d times", payload, n)
@@ -159,6 +203,15 @@ func TestSentinel(t *testing.T) {
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	_, flight := r.popOne("a")
 	eq(t, "acked", r.ack(flight, "a"), 1)
+	called := make(chan error, 1)
+	go func() {
+		got, err := r.c.Call(r.ctx, "q", job("called", "1", in(time.Hour)))
+		if err == nil && got.State != lowkiq.ReplyDeleted {
+			err = fmt.Errorf("got %+v", got)
+		}
+		called <- err
+	}()
+	until(t, "a call waits", func() bool { return r.c.WaitingStored() == 1 })
 	p := r.pop(1)
 	if n, err := r.c.DB().ForTests().(*redis.Client).Wait(r.ctx, 1, 10*time.Second).Result(); err != nil || n != 1 {
 		t.Fatalf("wait for the replica: got %d, %v", n, err)
@@ -179,4 +232,6 @@ func TestSentinel(t *testing.T) {
 	}
 	eq(t, "ack of the open flight", r.ack(p.Flight, "b"), 1)
 	eq(t, "drained", show(r.drain()...), "c[1] d[1]")
+	r.no2(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "called"))
+	r.no(<-called)
 }

@@ -81,6 +81,12 @@ func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error)
 
 // store is the end of a push's way.
 func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+	for i := range jobs {
+		if jobs[i].ReplyTo != "" {
+			q.calledAs(ctx, jobs[i:])
+			break
+		}
+	}
 	jobs = envelope.All(jobs)
 	if len(jobs) <= fewJobs {
 		return q.commit.push(ctx, jobs)

@@ -8,18 +8,19 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // call is one that waits for its end.
 type call struct {
 	token string
-	id    string
-	shard *Shard
 	ended chan ended // gets it, once
 
 	// Guarded by the mu of the replies:
-	stored bool          // Redis has acknowledged the push
+	id     string
+	shard  *Shard
+	stored bool          // Redis has acknowledged the push; then id and shard stay as they are
 	look   time.Time     // when to look whether the reply is there
 	pause  time.Duration // how long to wait after that look
 }
@@ -114,15 +115,37 @@ func (r *replies) join(ctx context.Context, q *Queue, jobs []lowkiq.Push, calls 
 	return r.channel, func() { r.leave(calls) }
 }
 
-// pushed notes which calls are stored. The others are not waited for.
-func (r *replies) pushed(calls []call, results []Result) {
+// repliesKey is under which the context of a call's push has the replies.
+type repliesKey struct{}
+
+// calledAs notes under which ids calls are pushed: a middleware may have changed them.
+func (q *Queue) calledAs(ctx context.Context, jobs []lowkiq.Push) {
+	r, ok := ctx.Value(repliesKey{}).(*replies)
+	if !ok {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for i := range jobs {
+		to, _ := envelope.ParseAddress(jobs[i].ReplyTo)
+		if one := r.waiting[to.Token]; one != nil && !one.stored {
+			one.id, one.shard = jobs[i].ID, q.Of(jobs[i].ID)
+		}
+	}
+}
+
+// pushed notes which calls are stored, and says under which ids. The others are not waited for.
+func (r *replies) pushed(calls []call, results []Result) (ids []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ids = make([]string, len(calls))
 	for i := range calls {
+		ids[i] = calls[i].id
 		if calls[i].stored = results[i].Err == nil; !calls[i].stored {
 			delete(r.waiting, calls[i].token)
 		}
 	}
+	return ids
 }
 
 func (r *replies) leave(calls []call) {

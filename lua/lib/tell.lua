@@ -8,6 +8,9 @@
 -- On the channel goes "<token> ... <token>\n<reply>"; without the line break and the reply, if that
 -- is too long: then it is to be read. A message may be lost, the key is what counts.
 --
+-- Names of replies come from payloads, so they are not among KEYS. KEY.reply is, and no such key ever
+-- exists: where a slot of a Redis Cluster moves, the script is refused before it begins, not half-way.
+--
 -- An address is what somebody pushed. One that cannot be read is told nothing, none is kept for
 -- longer than a week, and only channels of the cluster's callers are told: no address ends a script
 -- half-way, or speaks to a node.
