@@ -45,6 +45,10 @@ func replyDamage(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	keys, rdb := r.s.Keys(), r.c.DB().ForTests()
 	heard := rdb.Subscribe(r.ctx, foreign, "a channel with spaces", "*")
+	if _, err := heard.Receive(r.ctx); err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
+		r.no(heard.Close()) // by its ACL the user has the channels lk:* alone, in scripts, too
+		heard = rdb.Subscribe(r.ctx, foreign)
+	}
 	defer heard.Close()
 	channel := r.c.DB().Keys.Replies("test")
 	bad, tokens := []string{}, map[string]string{}
