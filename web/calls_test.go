@@ -69,6 +69,7 @@ func TestPushThatWaits(t *testing.T) {
 	_, rest, _ := strings.Cut(answer.Body.String(), `"result":{"a":"<&>"},"token":"`)
 	token, _, _ := strings.Cut(rest, `"`)
 	expect(t, w.do("GET", "/api/v1/queues/quotes/replies/json/"+token, ""), 200, `{"id":"json","state":"done","result":{"a":"<&>"}}`)
+	expect(t, w.do("GET", "/api/v1/queues/quotes/replies/%2E%2E/AAAAAAAAAAAAAAAAAAAAAA", ""), 404, `job \"..\": no reply`)
 	expect(t, w.do("GET", "/api/v1/queues/quotes/replies/bytes/"+token, ""), 200) // one shard: the token is what counts
 }
 

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -174,7 +174,7 @@ type replyCommand struct {
 
 // Run prints the reply, whose end decides the exit code.
 func (c *replyCommand) Run(with *conversation) error {
-	answer, err := with.Get(with.ctx, queuePath(c.Queue, fmt.Sprintf("/replies/%s/%s", url.PathEscape(c.ID), url.PathEscape(c.Token))))
+	answer, err := with.Get(with.ctx, queuePath(c.Queue, "/replies/"+segment(c.ID)+"/"+segment(c.Token)))
 	if err != nil {
 		return err
 	}
@@ -189,4 +189,13 @@ func (c *replyCommand) Run(with *conversation) error {
 		return &exitError{code: code}
 	}
 	return nil
+}
+
+// segment is text as one segment of a path: dots alone, which clients and servers take for a way up,
+// are escaped, too.
+func segment(text string) string {
+	if text == "." || text == ".." {
+		return strings.ReplaceAll(text, ".", "%2E")
+	}
+	return url.PathEscape(text)
 }

@@ -4,7 +4,9 @@ import (
 	_ "embed"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -102,6 +104,11 @@ func execute(args []string, s *streams) int {
 	case args[0] == manual.Asked && len(args) > 1:
 		fmt.Fprint(s.out, manual.Complete(manual.Read(parser.Model, exitHelp), args[1], args[2:]...))
 		return exitOK
+	}
+	if i := slices.IndexFunc(args, func(arg string) bool { return !utf8.ValidString(arg) }); i >= 0 {
+		// The parser would put U+FFFD in its place: the command would be about another id.
+		report(s.err, fmt.Errorf(`argument %q is not UTF-8: an id or payload of other bytes is pushed as a line, {"id_base64":"…","payload":{"$base64":"…"}}, and asked for in the API's paths, as in %%FF`, args[i]))
+		return exitUsage
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
