@@ -80,9 +80,10 @@ func (n *Note) Check() error {
 }
 
 // Note tells people how far a job of the batch is: lists of what is in flight, and the id's page,
-// show it. Of the notes about one id in a second the last one is sent; one with a state is sent at
-// once, and is stored when Note returns: where the next attempt goes on if this one fails. A note is
-// no sign of life that the job needs: the lease is.
+// show it, and what is logged stays with the run in the queue's journal, the last kilobyte. The notes about
+// one id in a second are sent as one; one with a state is sent at once, and is stored when Note returns:
+// where the next attempt goes on if this one fails. A note is no sign of life that the job needs: the
+// lease is.
 //
 // ErrEnded says that the job is not this handler's any more, which is a good moment to stop. Errors of
 // what is sent later are not told.

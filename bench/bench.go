@@ -68,6 +68,7 @@ func (b *bench) run(ctx context.Context) error {
 		steps = append(steps,
 			Step{"floor", b.floor},
 			Step{"bulk push, drain at batch 100", b.batch100},
+			Step{"drain at batch 100 with journal: all", b.journal},
 			Step{"bulk push, drain at batch 1", b.batch1},
 			Step{"50 goroutines push one by one", b.single},
 			Step{"push to start on an idle node", b.start},

@@ -82,7 +82,7 @@ func TestReportJSON(t *testing.T) {
 	ratio, _ := got["to_floor"].(map[string]any)
 	for _, name := range []string{
 		"push_bulk_per_s", "push_single50_per_s", "drain_batch1_per_s", "drain_batch100_per_s", "start_p50_ms", "start_p99_ms", "call_p50_ms", "calls_per_s",
-		"redis_us_per_job_push", "redis_us_per_job_drain", "redis_bytes_per_job", "allocs_per_job",
+		"drain_journal_per_s", "redis_us_per_job_journal", "journal_bytes_per_run", "redis_us_per_job_push", "redis_us_per_job_drain", "redis_bytes_per_job", "allocs_per_job",
 	} {
 		for where, object := range map[string]map[string]any{"report": got, "floor": floor, "to_floor": ratio} {
 			if _, ok := object[name]; !ok {

@@ -23,7 +23,7 @@ func (b *bench) batch100(ctx context.Context, _ *Server, note func(string, float
 	}
 	note("redis_us_per_job_push", b.usPerJob(pushed.CPU-before.CPU))
 	note("redis_bytes_per_job", float64(pushed.Bytes-before.Bytes)/float64(b.cfg.Jobs))
-	d, err := b.drain(ctx, 100)
+	d, err := b.drain(ctx, node.QueueConfig{BatchSize: 100})
 	note("drain_batch100_per_s", d.rate)
 	note("allocs_per_job", d.allocs)
 	note("redis_us_per_job_drain", d.redis)
@@ -35,8 +35,24 @@ func (b *bench) batch1(ctx context.Context, _ *Server, note func(string, float64
 	if _, _, err := b.pushAll(ctx, func(string, float64) {}); err != nil {
 		return err
 	}
-	d, err := b.drain(ctx, 1)
+	d, err := b.drain(ctx, node.QueueConfig{BatchSize: 1})
 	note("drain_batch1_per_s", d.rate)
+	return err
+}
+
+// journal measures a drain at batch 100 of which each run gets a line in the journal.
+func (b *bench) journal(ctx context.Context, _ *Server, note func(string, float64)) error {
+	if _, _, err := b.pushAll(ctx, func(string, float64) {}); err != nil {
+		return err
+	}
+	d, err := b.drain(ctx, node.QueueConfig{BatchSize: 100, Journal: node.Journal{Runs: node.JournalAll, Keep: 2 * b.cfg.Jobs}})
+	if err != nil {
+		return err
+	}
+	note("drain_journal_per_s", d.rate)
+	note("redis_us_per_job_journal", d.redis)
+	bytes, err := b.on.memory(ctx, "lk:*:journal")
+	note("journal_bytes_per_run", float64(bytes)/float64(b.cfg.Jobs))
 	return err
 }
 
@@ -55,7 +71,7 @@ type drained struct {
 
 // drain lets a node handle everything and ends it. The queue is paused until the node has
 // claimed all shards, or a short drain with many shards would measure the claims.
-func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
+func (b *bench) drain(ctx context.Context, rules node.QueueConfig) (d drained, err error) {
 	client, err := queue.Open(queue.Config{Redis: b.on.URL})
 	if err != nil {
 		return d, err
@@ -69,7 +85,8 @@ func (b *bench) drain(ctx context.Context, batch int) (d drained, err error) {
 	var first sync.Once
 	var begun time.Time
 	done := make(chan struct{})
-	w, err := b.work(ctx, node.QueueConfig{Shards: b.cfg.Shards, BatchSize: batch, ShardConcurrency: b.cfg.lanes}, func(batch *lowkiq.Batch) error {
+	rules.Shards, rules.ShardConcurrency = b.cfg.Shards, b.cfg.lanes
+	w, err := b.work(ctx, rules, func(batch *lowkiq.Batch) error {
 		first.Do(func() { begun = time.Now() })
 		if b.cfg.takes > 0 {
 			time.Sleep(b.cfg.takes)

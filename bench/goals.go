@@ -35,6 +35,8 @@ func goals(r *Report) []Goal {
 		atMost("call_p50_ms", r.CallP50, 2),
 		{"calls_per_s", ">= 15,000", r.CallsPer >= 15_000},
 		atMost("redis_bytes_per_job", r.RedisBytes, 120),
+		{"redis_us_per_job_journal", "<= 125 %", r.RedisJournal > 0 && r.RedisJournal <= 1.25*r.RedisDrain},
+		atMost("journal_bytes_per_run", r.RunBytes, 120),
 	}...)
 	if r.Idle != nil {
 		all = append(all,

@@ -58,7 +58,7 @@ func measureDrain(b *testing.B, cfg Config, batch int, name string, note func(st
 		if _, _, err := bench.pushAll(ctx, func(string, float64) {}); err != nil {
 			return err
 		}
-		d, err := bench.drain(ctx, batch)
+		d, err := bench.drain(ctx, node.QueueConfig{BatchSize: batch})
 		note(name, d.rate)
 		return err
 	})

@@ -101,7 +101,7 @@ func (b *bench) pushAndDrain(batch int) func(context.Context, *Server, func(stri
 		if err != nil {
 			return err
 		}
-		d, err := b.drain(ctx, batch)
+		d, err := b.drain(ctx, node.QueueConfig{BatchSize: batch})
 		if err != nil {
 			return err
 		}

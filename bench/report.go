@@ -22,6 +22,10 @@ type Figures struct {
 	// CPU time of the Redis process, in a bulk push and in a drain at batch 100.
 	RedisPush  float64 `json:"redis_us_per_job_push"`
 	RedisDrain float64 `json:"redis_us_per_job_drain"`
+	// The same drain with a line of the journal for each run, and what such a line takes in Redis.
+	Journal      float64 `json:"drain_journal_per_s"`
+	RedisJournal float64 `json:"redis_us_per_job_journal"`
+	RunBytes     float64 `json:"journal_bytes_per_run"`
 	// What the data of a queued job takes in Redis.
 	RedisBytes float64 `json:"redis_bytes_per_job"`
 	// Heap allocations of the node in a drain at batch 100.
@@ -85,6 +89,9 @@ func (f *Figures) list() []figure {
 		{"calls_per_s", "calls by 1,000 callers, 16 shards, calls/s", &f.CallsPer},
 		{"redis_us_per_job_push", "Redis CPU per pushed job, us", &f.RedisPush},
 		{"redis_us_per_job_drain", "Redis CPU per drained job, us", &f.RedisDrain},
+		{"drain_journal_per_s", "drain at batch 100, journal: all, jobs/s", &f.Journal},
+		{"redis_us_per_job_journal", "Redis CPU per job with journal: all, us", &f.RedisJournal},
+		{"journal_bytes_per_run", "Redis memory per journaled run, bytes", &f.RunBytes},
 		{"redis_bytes_per_job", "Redis memory per queued job, bytes", &f.RedisBytes},
 		{"allocs_per_job", "allocations per drained job", &f.Allocs},
 	}

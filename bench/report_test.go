@@ -20,9 +20,9 @@ func TestRatioIsOfTheSameRound(t *testing.T) {
 // sample is a report with round figures.
 func sample() Report {
 	r := Report{Jobs: 100_000, Shards: 5, Rounds: 3, PayloadBytes: 16, Cores: 2, RedisVersion: "7.0.15", Acks: acks}
-	r.Figures = Figures{376_000, 121_000, 245_000, 402_000, 0.61, 1.42, 0.9, 16_000, 1.53, 1.61, 104, 7.25}
-	r.Floor = Figures{600_000, 600_000, 700_000, 700_000, 0.12, 0.31, 0, 0, 0.97, 0.82, 96, 3.5}
-	r.ToFloor = Figures{0.627, 0.202, 0.35, 0.574, 5.1, 4.6, 0, 0, 1.58, 1.96, 1.08, 2.07}
+	r.Figures = Figures{376_000, 121_000, 245_000, 402_000, 0.61, 1.42, 0.9, 16_000, 1.53, 1.61, 361_000, 1.9, 75, 104, 7.25}
+	r.Floor = Figures{600_000, 600_000, 700_000, 700_000, 0.12, 0.31, 0, 0, 0.97, 0.82, 0, 0, 0, 96, 3.5}
+	r.ToFloor = Figures{0.627, 0.202, 0.35, 0.574, 5.1, 4.6, 0, 0, 1.58, 1.96, 0, 0, 0, 1.08, 2.07}
 	return r
 }
 
@@ -39,6 +39,9 @@ call on an idle node, p50, ms                        0.90            -          
 calls by 1,000 callers, 16 shards, calls/s         16,000            -          -   >= 15,000         reached
 Redis CPU per pushed job, us                         1.53         0.97      158 %
 Redis CPU per drained job, us                        1.61         0.82      196 %
+drain at batch 100, journal: all, jobs/s          361,000            -          -
+Redis CPU per job with journal: all, us              1.90            -          -   <= 125 %          reached
+Redis memory per journaled run, bytes                  75            -          -   <= 120            reached
 Redis memory per queued job, bytes                    104           96      108 %   <= 120            reached
 allocations per drained job                          7.25         3.50      2.1 x
 1,000 idle shards, Redis commands/s per 100          4.10            -          -   < 5               reached
@@ -125,7 +128,7 @@ func TestTableWithoutIdle(t *testing.T) {
 
 func TestGoalsObject(t *testing.T) {
 	t.Parallel()
-	slow := Report{Figures: Figures{StartP50: 9, StartP99: 9, CallP50: 9, RedisBytes: 900}, Idle: &Idle{Commands: 9, CPUPercent: 9},
+	slow := Report{Figures: Figures{StartP50: 9, StartP99: 9, CallP50: 9, RedisBytes: 900, RunBytes: 900}, Idle: &Idle{Commands: 9, CPUPercent: 9},
 		Stream: []StreamRow{{50, 1, "saturation", StreamFigures{P99: 9}}, {5, 1, "10000/s", StreamFigures{P50: 9, P99: 9}}}}
 	for _, g := range goals(&slow) {
 		if g.Reached {

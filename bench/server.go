@@ -89,6 +89,24 @@ func options(url string) (*redis.Options, error) {
 	return opts, nil
 }
 
+// memory is what the keys that match a pattern take, in bytes.
+func (s *Server) memory(ctx context.Context, pattern string) (total int64, err error) {
+	for _, master := range s.masters {
+		keys, err := master.Keys(ctx, pattern).Result()
+		if err != nil {
+			return 0, fmt.Errorf("list keys: %w", err)
+		}
+		for _, key := range keys {
+			n, err := master.MemoryUsage(ctx, key, 0).Result()
+			if err != nil {
+				return 0, fmt.Errorf("memory of %s: %w", key, err)
+			}
+			total += n
+		}
+	}
+	return total, nil
+}
+
 // Usage is what Redis has used so far.
 type Usage struct {
 	CPU      time.Duration   // of its process, user and system

@@ -1,8 +1,9 @@
 -- bury: ids of flights ran out of retries.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due
---#keys attempts blocked reply progress
--- ARGV  1 instance  2 fence  then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
+--#keys journal blocked reply progress
+-- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
+--       then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
 --       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person)
 -- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
@@ -18,7 +19,7 @@
 --#include measure
 --#include recover
 --#include morgue
---#include attempt
+--#include journal
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -74,17 +75,19 @@ function verdict.block(id, job, retry, err)
 end
 
 local count, looked = 0, 0
+open_journal()
 local noted = redis.call('EXISTS', KEY.progress) == 1
-for p = 3, #ARGV, 6 do
+for p = 4, #ARGV, 6 do
+  local popped = claim['@' .. ARGV[p]]
   local ids = take_out(KEY.flight, KEY.crashes, ARGV[p], {ARGV[p + 1]})
   if ids[1] then
     count = count + 1
+    if ARGV[p + 5] ~= '' then journal((noted and journal_log(ids[1], popped) or '') .. ARGV[p + 5], 1) end
     if noted then redis.call('HDEL', KEY.progress, ids[1]) end
     local record = redis.call('HGET', KEY.jobs, ids[1])
     if record then
       weigh_record(record)
       local retry, err = tonumber(ARGV[p + 3]), ARGV[p + 4]
-      attempt(now, ids[1], retry, 'exhausted', ARGV[1], ARGV[p + 5])
       local policy = readable(redis.call('HGET', KEY.morgue, ids[1])) and ARGV[p + 2] or 'block'
       verdict[policy](ids[1], parse(record), retry, err)
     end
@@ -94,5 +97,5 @@ for p = 3, #ARGV, 6 do
   if enough() then break end
 end
 if count > 0 then redis.call('HINCRBY', KEY.count, 'failed', count) end
-note_attempts(KEY.attempts)
+close_journal(ARGV[1], now, ARGV[3])
 return {count, looked}

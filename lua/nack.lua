@@ -1,11 +1,12 @@
 -- nack: put ids of flights back: failed (a retry is spent), postponed or returned (none is).
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count attempts
+--#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count journal
 --#keys progress
--- ARGV  1 instance  2 fence  then per id: flight, id, kind, retry count, delay us, error, its line
+-- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
+--       then per id: flight, id, kind, retry count, delay us, error, its line
 --       kind: retry (due after the delay, with this retry count and error), postpone (due after
 --       the delay, the rest stays), return (no handler saw it: to the head, nothing changes)
---       its line: the one that says most, for the list of attempts
+--       its line: of the journal, '' if it gets none
 -- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
 -- Errors: FENCED holder fence
 -- Keeps I2, and I3: what was pushed meanwhile is merged, equal payloads with the smallest score;
@@ -17,13 +18,14 @@
 --#include spill
 --#include measure
 --#include recover
---#include attempt
+--#include journal
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local put, failed, looked = 0, 0, 0
+open_journal()
 local noted = redis.call('EXISTS', KEY.progress) == 1
 
-local function put_back(id, kind, retry, delay, err, line)
+local function put_back(id, kind, retry, delay, err)
   local record = redis.call('HGET', KEY.jobs, id)
   if not record then return end
   weigh_record(record)
@@ -36,25 +38,26 @@ local function put_back(id, kind, retry, delay, err, line)
   job.at = now + delay
   if kind == 'retry' then
     job.retry, job.err, failed = retry, err, failed + 1
-    attempt(now, id, retry, 'failed', ARGV[1], line)
   end
   redis.call('HSET', KEY.jobs, id, reunite(id, job))
   enqueue(KEY.ready, job.retry >= 0 and KEY.retry or KEY.due, id, job.at, now)
   if job.retry >= 0 and job.at <= now then redis.call('HSET', KEY.late, id, 1) end
 end
 
-for p = 3, #ARGV, 7 do
-  local kind = ARGV[p + 2]
+for p = 4, #ARGV, 7 do
+  local kind, line = ARGV[p + 2], ARGV[p + 6]
+  local popped = claim['@' .. ARGV[p]]
   local ids = take_out(KEY.flight, kind ~= 'return' and KEY.crashes or nil, ARGV[p], {ARGV[p + 1]})
   if ids[1] then
     put = put + 1
+    if line ~= '' then journal((noted and journal_log(ids[1], popped) or '') .. line, 1) end
     if noted then redis.call('HDEL', KEY.progress, ids[1]) end
-    put_back(ids[1], kind, tonumber(ARGV[p + 3]), tonumber(ARGV[p + 4]), ARGV[p + 5], ARGV[p + 6])
+    put_back(ids[1], kind, tonumber(ARGV[p + 3]), tonumber(ARGV[p + 4]), ARGV[p + 5])
   end
   looked = looked + 1
   weigh_id(redis.call('LLEN', KEY.flight))
   if enough() then break end
 end
 if failed > 0 then redis.call('HINCRBY', KEY.count, 'failed', failed) end
-note_attempts(KEY.attempts)
+close_journal(ARGV[1], now, ARGV[3])
 return {put, looked}

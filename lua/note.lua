@@ -2,6 +2,7 @@
 --
 --#keys claim flight states statesx progress
 -- ARGV  1 instance  2 fence  3 flight  4 id  5 progress ('' as it was, else "share\nline": 0 and an empty line stay as they were)
+--         What is stored has all lines of the flight, the last kilobyte.
 --       6 state, as in complete.lua
 -- Returns 1; 0 if the id is not in that flight (any more): nothing is noted.
 -- Errors: FENCED holder fence
@@ -10,6 +11,19 @@
 -- does not know. What these leave is not shown, as it is older than the flight, and the next notes delete it.
 --#include claimed
 --#include take_out
+
+-- joined is a log and one more line, unless that is its last one: a note may come twice (I6). The last kilobyte of it,
+-- from the beginning of a line. See internal/journal.
+local most_log = 1024
+local function joined(log, line)
+  if line == '' or log == line or string.sub(log, -#line - 1) == '\n' .. line then return log end
+  if log ~= '' then line = log .. '\n' .. line end
+  if #line <= most_log then return line end
+  local whole = string.sub(line, -most_log - 1, -most_log - 1) == '\n'
+  line = string.sub(line, -most_log)
+  local stop = not whole and string.find(line, '\n', 1, true)
+  return stop and string.sub(line, stop + 1) or line
+end
 local before, size = stretch(ARGV[3])
 local place = size > 0 and redis.call('LPOS', KEY.flight, ARGV[4])
 if not place or place < before or place >= before + size then return 0 end
@@ -23,7 +37,7 @@ if ARGV[5] ~= '' then
   local line = string.find(was, '\n', 1, true)
   if at and line and at + 0 >= (claim['@' .. ARGV[3]] or 0) + 0 then -- of this flight
     if share == '0' then share = string.sub(was, from, line - 1) end
-    if text == '' then text = string.sub(was, line + 1) end
+    text = joined(string.sub(was, line + 1), text)
   end
   redis.call('HSET', KEY.progress, ARGV[4], now .. ' ' .. share .. '\n' .. text)
 end

@@ -109,6 +109,8 @@ type QueueConfig struct {
 	// State lets handlers keep a state per id (lowkiq.Answer.State), for so long after it was last
 	// written. 0: none; negative: for ever.
 	State time.Duration
+	// Journal says of which runs a line is kept. Default: of the last that failed.
+	Journal Journal
 	// RetryIn is the delay before attempt number count+1. Default: Lowkiq's
 	// count^4 + 15 + rand(30) * (count+1) seconds.
 	RetryIn func(count int) time.Duration
@@ -254,6 +256,7 @@ func (cfg QueueConfig) WithDefaults() QueueConfig {
 	cfg.MaxCrashes = cmp.Or(cfg.MaxCrashes, 3)
 	cfg.Exhausted = cmp.Or(cfg.Exhausted, queue.Skip)
 	cfg.Scheduler = cmp.Or(cfg.Scheduler, Lag)
+	cfg.Journal = cfg.Journal.withDefaults(cfg.Shards)
 	if cfg.RetryIn == nil {
 		cfg.RetryIn = runner.DefaultRetryIn
 	}
@@ -283,5 +286,10 @@ func (cfg QueueConfig) Validate() error {
 	}
 	oneOf("exhausted", string(cfg.Exhausted), string(queue.Skip), string(queue.Bury), string(queue.Block))
 	oneOf("scheduler", string(cfg.Scheduler), string(Lag), string(Seq))
+	oneOf("journal", string(cfg.Journal.Runs), string(JournalFailures), string(JournalAll), string(JournalNone))
+	between("journal.keep", cfg.Journal.Keep, 1, 1_000_000_000)
+	if cfg.Journal.For < 0 {
+		errs = append(errs, fmt.Errorf("queue %q: journal.for is %s, want 0 or more", cfg.Name, cfg.Journal.For))
+	}
 	return errors.Join(errs...)
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -21,6 +23,12 @@ type Acks struct {
 	// Answers are what their handler had to say beside that they are done, or whom it is to be told to.
 	// IDs has all of theirs, also with Rest.
 	Answers []Answer
+	// Runs are the lines that the journal gets, at the places of their IDs; empty if it gets none. Rest does
+	// not go with it.
+	Runs journal.Block
+	// InRow: IDs came one after the other in the flight's pop, none is missing between the first and the
+	// last one. Acks with Runs are cheaper then.
+	InRow bool
 }
 
 // Answer is what goes with the end of a job, in one step or not at all.
@@ -93,14 +101,22 @@ func cutAcks(acks []Acks) (first, rest []Acks) {
 			continue
 		}
 		if len(a.IDs) > room {
-			begin, end := a, a
-			begin.IDs, end.IDs = a.IDs[:room], a.IDs[room:]
-			begin.Answers, end.Answers = answersOf(begin.IDs, a.Answers)
+			begin, end := a.cut(room)
 			return append(slices.Clone(acks[:i]), begin), append([]Acks{end}, acks[i+1:]...)
 		}
 		room -= len(a.IDs)
 	}
 	return acks, nil
+}
+
+// cut splits acks of a flight before one of its ids.
+func (a *Acks) cut(at int) (begin, end Acks) {
+	begin, end = *a, *a
+	begin.Rest = false
+	begin.IDs, end.IDs = a.IDs[:at:at], a.IDs[at:]
+	begin.Answers, end.Answers = answersOf(begin.IDs, a.Answers)
+	begin.Runs, end.Runs = a.Runs.Cut(at)
+	return begin, end
 }
 
 // answersOf splits answers into those of some ids and the others.
@@ -124,23 +140,48 @@ func answersOf(ids []string, answers []Answer) (of, others []Answer) {
 
 // sayMore reports whether any of the acks says more than that.
 func sayMore(acks []Acks) bool {
-	return slices.ContainsFunc(acks, func(a Acks) bool { return len(a.Answers) > 0 })
+	return slices.ContainsFunc(acks, func(a Acks) bool { return len(a.Answers) > 0 || !a.Runs.Empty() })
 }
 
-// complete sends acks of which some say more, in parts.
-func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error) {
+// completions are the calls of lua/complete.lua for acks of which some say more.
+func (c *Claim) completions(acks []Acks) (calls []*redisdb.Call) {
+	script := c.registry.db.Scripts.Complete
 	for len(acks) > 0 {
 		var first []Acks
 		first, acks = cutAnswers(acks)
-		args := appendAcks([]any{c.Instance, c.fence, c.keys.Wake, 0, 0}, first)
-		args[4] = len(args) - 5
+		args := []any{c.Instance, c.fence, c.keys.Wake, 0, c.Journal().Bounds(), 0}
+		var blocks []any
+		for i := range first {
+			a := &first[i]
+			if a.Runs.Empty() {
+				args = appendAcks(args, first[i:i+1])
+				continue
+			}
+			lines := a.Runs.Lines()
+			blocks = append(blocks, a.Flight, lines, &a.IDs[0], &a.IDs[len(a.IDs)-1], a.Runs.Text())
+			if a.InRow && lines == len(a.IDs) {
+				args = append(args, "#"+strconv.Itoa(len(blocks)/5), 0)
+			} else {
+				args = appendAcks(args, first[i:i+1])
+			}
+		}
+		args[5] = len(args) - 6
+		args = append(append(args, len(blocks)/5), blocks...)
 		for i := range first {
 			for k := range first[i].Answers {
 				args[3] = first[i].Answers[k].StateFor.Microseconds()
 				args = first[i].Answers[k].append(args, first[i].Flight)
 			}
 		}
-		reply, err := c.Run(ctx, c.registry.db.Scripts.Complete, args...)
+		calls = append(calls, &redisdb.Call{Script: script, Keys: c.keys.For(script), Args: args})
+	}
+	return calls
+}
+
+// complete sends acks of which some say more, in parts.
+func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error) {
+	for _, call := range c.completions(acks) {
+		reply, err := run(ctx, c.registry.db, call.Script, call.Keys, call.Args...)
 		if err != nil {
 			return total, fmt.Errorf("shard %s: %w", c.Shard, err)
 		}
@@ -178,24 +219,34 @@ func stateArg(state []byte, stated bool) string {
 func cutAnswers(acks []Acks) (first, rest []Acks) {
 	room := answersBytes
 	for i, a := range acks {
-		for k := range a.Answers {
-			if room -= a.Answers[k].weight(); room >= 0 || k == 0 && i == 0 {
+		weight := a.weights()
+		for k := range a.IDs {
+			if weight == nil {
+				break
+			}
+			if room -= weight(k); room >= 0 || k == 0 && i == 0 {
 				continue
 			}
 			if k == 0 {
 				return acks[:i], acks[i:]
 			}
-			begin, end := a, a
-			begin.Rest, begin.Answers, end.Answers = false, a.Answers[:k], a.Answers[k:]
-			begin.IDs = make([]string, k)
-			for n := range begin.Answers {
-				begin.IDs[n] = begin.Answers[n].ID
-			}
-			end.IDs = slices.DeleteFunc(slices.Clone(a.IDs), func(id string) bool { return slices.Contains(begin.IDs, id) })
+			begin, end := a.cut(k)
 			return append(slices.Clone(acks[:i]), begin), append([]Acks{end}, acks[i+1:]...)
 		}
 	}
 	return acks, nil
+}
+
+// weights says what the id at a place costs Redis beside its ack, in bytes; nil if none costs any.
+func (a *Acks) weights() func(place int) int {
+	if len(a.Answers) == 0 && a.Runs.Empty() {
+		return nil
+	}
+	answers := make(map[string]int, len(a.Answers))
+	for i := range a.Answers {
+		answers[a.Answers[i].ID] = a.Answers[i].weight()
+	}
+	return func(place int) int { return answers[a.IDs[place]] + a.Runs.Weight(place) }
 }
 
 // Ack says that jobs are done. It returns how many were still in their flight; to

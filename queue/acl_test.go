@@ -256,8 +256,7 @@ func tryProducer(t *testing.T, producer *backend, owner *rig) {
 		t.Fatal(err)
 	}
 	everyKindOfPush(t, q, owner)
-	claim := *owner.claim
-	claim.Shard = q.Shard(0) // as if a producer pretended to be the owner
+	claim := q.Shard(0).Adopt(owner.claim.Instance, owner.claim.Fence) // as if a producer pretended to be the owner
 	for name, try := range map[string]func() error{
 		"pop":     func() error { _, err := claim.Pop(t.Context(), PopRequest{IDs: 1, Bytes: 1}); return err },
 		"claim":   func() error { _, err := q.Shard(0).Claim(t.Context(), "m/1", Fresh, Owner{}); return err },

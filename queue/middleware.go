@@ -81,7 +81,15 @@ func (c *Client) SetRules(queue string, push PushRules) error {
 func (q *Queue) obey(r PushRules) {
 	limits := q.entry.Limits.with(r.limits())
 	r.PayloadBytes, r.Payloads, r.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
-	push := Pusher(q.store)
+	push, deliver := q.way(r, q.store), q.way(r, q.takeIn)
+	q.rules.Store(&r)
+	q.push.Store(&push)
+	q.deliver.Store(&deliver)
+}
+
+// way is what pushes by rules go through before they are stored.
+func (q *Queue) way(r PushRules, store Pusher) Pusher {
+	push := store
 	if refusal := q.refuses(r); refusal != nil {
 		push = refused(refusal)
 	} else if r.Codec.Encode != nil {
@@ -90,8 +98,7 @@ func (q *Queue) obey(r PushRules) {
 	for _, m := range slices.Backward(slices.Concat(q.registry.cfg.Middlewares, r.Middlewares)) {
 		push = m(q.Name, push)
 	}
-	q.rules.Store(&r)
-	q.push.Store(&push)
+	return push
 }
 
 // encoded encodes payloads on their way. One that cannot be encoded refuses its job, and

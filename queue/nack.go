@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -24,9 +25,10 @@ type Nack struct {
 	Flight     int64
 	ID         string
 	Kind       NackKind
-	RetryCount int           // for Retry
+	RetryCount int           // for Retry; of Postpone the journal gets it
 	Delay      time.Duration // for Retry and Postpone
-	Error      string        // for Retry; cut to maxError bytes
+	Error      string        // for Retry, cut to maxError bytes; of Postpone the journal gets it
+	Ran        journal.Ran   // for the journal
 }
 
 // Policy is what happens to a job that ran out of retries.
@@ -45,7 +47,8 @@ type Burial struct {
 	ID         string
 	Policy     Policy
 	RetryCount int
-	Error      string // cut to maxError bytes
+	Error      string      // cut to maxError bytes
+	Ran        journal.Ran // for the journal
 }
 
 // maxError bounds the error text kept with a job, bytes.
@@ -72,12 +75,6 @@ func Summary(message string) string {
 	return line
 }
 
-// attemptLine is what the list of attempts keeps of an error.
-func attemptLine(text string) string {
-	line := Summary(text)
-	return line[:min(len(line), 200)]
-}
-
 // nackChunk is how many jobs one script puts back.
 const nackChunk = 500
 
@@ -85,10 +82,14 @@ const nackChunk = 500
 // their flight.
 func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 	return c.settle(ctx, c.registry.db.Scripts.Nack, len(nacks), func(from, to int) []any {
-		args := []any{c.Instance, c.fence}
+		rule := c.Journal()
+		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, n := range nacks[from:to] {
-			text := cutError(n.Error)
-			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, max(0, n.Delay.Microseconds()), text, attemptLine(text))
+			text, line := cutError(n.Error), ""
+			if n.Kind != Return {
+				line = rule.Line(n.run(text))
+			}
+			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, max(0, n.Delay.Microseconds()), text, line)
 		}
 		return args
 	})
@@ -98,10 +99,11 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 // how many were still in their flight.
 func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
 	return c.settle(ctx, c.registry.db.Scripts.Bury, len(burials), func(from, to int) []any {
-		args := []any{c.Instance, c.fence}
+		rule := c.Journal()
+		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, b := range burials[from:to] {
 			text := cutError(b.Error)
-			args = append(args, b.Flight, b.ID, string(b.Policy), b.RetryCount, text, attemptLine(text))
+			args = append(args, b.Flight, b.ID, string(b.Policy), b.RetryCount, text, rule.Line(b.run(text)))
 		}
 		return args
 	})

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,9 +70,10 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	if req.IDs < 1 || req.IDs > maxPop {
 		return Popped{}, fmt.Errorf("shard %s: pop %d jobs: want 1 to %d", c.Shard, req.IDs, maxPop)
 	}
-	if sayMore(req.Acks) { // what says more than done goes by itself
-		if _, err := c.Ack(ctx, req.Acks...); err != nil {
-			return Popped{}, err
+	var before []*redisdb.Call // what says more than done goes by itself, in the same round trip
+	if sayMore(req.Acks) {
+		for first, rest := cutAcks(req.Acks); len(first) > 0; first, rest = cutAcks(rest) {
+			before = append(before, c.completions(first)...)
 		}
 		req.Acks = nil
 	}
@@ -91,7 +93,7 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	args[4], args[5], args[6] = req.Bytes, req.MaxCrashes, slot
 	args = appendAcks(args, req.Acks)
 	args[7] = len(args) - 8
-	reply, err := c.ask(ctx, req, args)
+	reply, err := c.ask(ctx, req, before, args)
 	if redisdb.Says(err, "RECOVERING") {
 		if err = c.resume(ctx); err == nil {
 			reply, err = run(ctx, c.registry.db, c.registry.db.Scripts.Pop, c.pop, args...)
@@ -124,9 +126,20 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 }
 
 // ask sends a pop, with those of other shards if it is small, after one that left nothing ready, or
-// if it has company.
-func (c *Claim) ask(ctx context.Context, req PopRequest, args []any) (any, error) {
+// if it has company. before is what comes before it: the last of that in the same round trip.
+func (c *Claim) ask(ctx context.Context, req PopRequest, before []*redisdb.Call, args []any) (any, error) {
 	g, script := c.registry, c.registry.db.Scripts.Pop
+	for len(before) > 1 {
+		if _, err := run(ctx, g.db, before[0].Script, before[0].Keys, before[0].Args...); err != nil {
+			return nil, err
+		}
+		before = before[1:]
+	}
+	if len(before) == 1 {
+		pop := &redisdb.Call{Script: script, Keys: c.pop, Args: args}
+		g.db.RunInTurn(ctx, before[0], pop)
+		return pop.Reply, refusal(cmp.Or(before[0].Err, pop.Err))
+	}
 	if c.unasked > 0 || c.deep && req.Company < 2 || req.Bytes < shareBytes {
 		c.unasked = max(0, c.unasked-1)
 		return run(ctx, g.db, script, c.pop, args...)

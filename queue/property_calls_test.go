@@ -16,6 +16,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/model"
 )
 
@@ -25,6 +26,7 @@ type machineCalls struct {
 	stateFor  time.Duration
 	heard     *redis.PubSub // what is told; nil if messages may arrive in another order than they are sent
 	markers   int
+	named     map[string]bool // flights and ids of the acks that are drawn
 }
 
 // machineChannels are the clients that call.
@@ -76,6 +78,7 @@ func stateText(state []byte) string {
 // drawAcks draws acks, most of them with more to say.
 func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 	acks = drawFlying(t, model)
+	m.named = map[string]bool{}
 	if len(model.Flying) > 0 && rapid.IntRange(0, 3).Draw(t, "the rest") == 0 {
 		flight := model.Flight[rapid.SampledFrom(slices.Sorted(maps.Keys(model.Flying))).Draw(t, "of")]
 		rest := Acks{Flight: flight, Rest: true}
@@ -86,6 +89,13 @@ func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 		}
 		slices.SortFunc(rest.IDs, func(x, y string) int { return model.Seat[x] - model.Seat[y] }) // as they are taken out
 		acks = append(acks, rest)
+	}
+	for i := range acks {
+		m.drawRuns(t, model, &acks[i])
+		if !acks[i].Runs.Empty() { // one id, or all of a flight
+			acks[i].InRow = rapid.Bool().Draw(t, "in row")
+			acks[i].Rest = acks[i].Rest && !acks[i].InRow
+		}
 	}
 	if len(model.Notes) == 0 && rapid.IntRange(0, 3).Draw(t, "no more than done") == 0 {
 		return acks
@@ -110,6 +120,29 @@ func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 		}
 	}
 	return acks
+}
+
+// drawRan draws what the journal gets of a run.
+func drawRan(t *rapid.T) journal.Ran {
+	return journal.Ran{Log: rapid.SampledFrom([]string{"", "", "a line", "two\nlines\x00\xff"}).Draw(t, "log")}
+}
+
+// drawRuns draws the lines of acks, if the journal has any of what is done. An id that is named twice has its line, if
+// it gets one, at the first place.
+func (m *machine) drawRuns(t *rapid.T, model *modelShard, acks *Acks) {
+	if !model.Journal.Keeps(journal.Done) {
+		return
+	}
+	for _, id := range acks.IDs {
+		name := fmt.Sprint(acks.Flight, " ", id)
+		again := m.named[name]
+		m.named[name] = true
+		if again || rapid.IntRange(0, 5).Draw(t, "no line") == 0 {
+			acks.Runs.Add(nil)
+			continue
+		}
+		acks.Runs.Add(&journal.Run{ID: id, Verdict: journal.Done, RetryCount: model.Flying[id].Retry, Ran: drawRan(t), Result: bytesOf(drawResult.Draw(t, "result"))})
+	}
 }
 
 // note: a handler says how far it is, or keeps a state, now and then of a job that it has no more.

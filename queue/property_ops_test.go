@@ -23,7 +23,7 @@ func (m *machine) nack(t *rapid.T) {
 		nacks = append(nacks, Nack{
 			Flight: a.Flight, ID: a.IDs[0], Kind: rapid.SampledFrom([]NackKind{Retry, Retry, Postpone, Return}).Draw(t, "kind"),
 			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: rapid.SampledFrom([]string{"", "boom", "nul\x00 \n\xff"}).Draw(t, "error"),
-			Delay: time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "hours")) * time.Hour,
+			Delay: time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "hours")) * time.Hour, Ran: drawRan(t),
 		})
 	}
 	m.step()
@@ -44,7 +44,7 @@ func (m *machine) bury(t *rapid.T) {
 	for _, a := range drawFlying(t, model) {
 		burials = append(burials, Burial{
 			Flight: a.Flight, ID: a.IDs[0], Policy: rapid.SampledFrom([]Policy{Skip, Bury, Block}).Draw(t, "policy"),
-			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: "exhausted",
+			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: "exhausted", Ran: drawRan(t),
 		})
 	}
 	m.step()

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/model"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
@@ -46,6 +47,7 @@ func testModel(t *testing.T, b *backend) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"push":    m.push,
 			"push2":   m.push,
+			"deliver": m.deliver,
 			"pop":     m.popNext,
 			"pop2":    m.popNext,
 			"pop+":    m.popAgain,
@@ -107,6 +109,9 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 		t.Fatal(err)
 	}
 	c.DB().Scripts = inSmallSteps()
+	if err := c.DB().Load(ctx); err != nil { // a pop that is sent twice because of that has another number
+		t.Fatal(err)
+	}
 	shards := rapid.IntRange(1, 2).Draw(t, "shards")
 	q, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: shards})
 	if err != nil {
@@ -116,6 +121,7 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	for i := range shards {
 		model := model.NewShard(machinePayloads, machineBytes)
 		model.Piece, model.PieceBytes = machinePiece, machinePieceBytes
+		model.Journal = rapid.SampledFrom([]journal.Rule{journal.Default, {Runs: journal.All, Keep: 1000}, {Runs: journal.All, Keep: 3}, {Runs: journal.None, Keep: 1}}).Draw(t, "journal")
 		m.models = append(m.models, model)
 		m.claim(t, i, Fresh)
 	}
@@ -134,6 +140,7 @@ func (m *machine) claim(t *rapid.T, shard int, cause Cause) *Claim {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.claims[shard].SetJournal(m.models[shard].Journal)
 	return m.claims[shard]
 }
 

@@ -182,9 +182,9 @@ func (r *rig) dump() string {
 	r.no(err)
 	registry, err := r.c.DB().ForTests().HGetAll(r.ctx, r.c.DB().Keys.Queues()).Result()
 	r.no(err)
-	return fmt.Sprintf("%q %q %q %q %q %q %q %q %q %q %q %v %v %v %v %q %q %v %q", raw.jobs.Val(), raw.parked.Val(), raw.morgue.Val(), raw.crashes.Val(),
+	return fmt.Sprintf("%q %q %q %q %q %q %q %q %q %q %q %v %v %v %v %q %q %v %q %q", raw.jobs.Val(), raw.parked.Val(), raw.morgue.Val(), raw.crashes.Val(),
 		raw.count.Val(), raw.claim.Val(), raw.spillx.Val(), raw.ready.Val(), raw.suspects.Val(), raw.spill.Val(), raw.flight.Val(),
-		raw.due.Val(), raw.retry.Val(), raw.blocked.Val(), raw.dead.Val(), registry, raw.states.Val(), raw.statesx.Val(), raw.progress.Val())
+		raw.due.Val(), raw.retry.Val(), raw.blocked.Val(), raw.dead.Val(), registry, raw.states.Val(), raw.statesx.Val(), raw.progress.Val(), raw.from.Val())
 }
 
 func staleClaim(t *testing.T, b *backend) {

@@ -82,6 +82,7 @@ type Queue struct {
 	looked   atomic.Int64 // when a push has last asked for the entry, unix ns
 	rules    atomic.Pointer[PushRules]
 	push     atomic.Pointer[Pusher] // by the rules
+	deliver  atomic.Pointer[Pusher] // by the same, for Deliver
 }
 
 // Shard is one part of a queue in Redis. It is safe for concurrent use.

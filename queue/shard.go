@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
@@ -73,6 +75,7 @@ type Claim struct {
 	unasked int   // so many pops do not ask the shared script, as it could not serve the shard
 	pop     []string
 	fence   string
+	journal atomic.Pointer[journal.Rule] // nil: the default
 }
 
 // Claim makes instance the owner, provided the claim is still as seen. ErrHeld says

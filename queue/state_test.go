@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,13 +10,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	. "github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
@@ -30,16 +32,18 @@ type state struct {
 	flight               map[string]int64
 	crashes              map[string]int
 	count, claim         map[string]string
-	attempts             []string // as sketched
-	states, notes        map[string]string
+	runs                 []string // of the journal, oldest first, as sketched
+	entries              int      // of the journal
+	states, notes, from  map[string]string
 	stated               map[string]int64 // when they were written
 }
 
 // raw is the shard's keys as Redis returned them.
 type raw struct {
-	jobs, parked, morgue, crashes, count, claim, spillx, stale, late, states, progress *redis.MapStringStringCmd
-	ready, suspects, spill, flight, attempts                                           *redis.StringSliceCmd
-	due, retry, blocked, dead, statesx                                                 *redis.ZSliceCmd
+	jobs, parked, morgue, crashes, count, claim, spillx, stale, late, states, progress, from *redis.MapStringStringCmd
+	ready, suspects, spill, flight                                                           *redis.StringSliceCmd
+	journal                                                                                  *redis.XMessageSliceCmd
+	due, retry, blocked, dead, statesx                                                       *redis.ZSliceCmd
 }
 
 func readRaw(s *Shard, ctx context.Context) (*raw, error) {
@@ -51,7 +55,7 @@ func readRaw(s *Shard, ctx context.Context) (*raw, error) {
 		claim: pipe.HGetAll(ctx, k.Claim), spillx: pipe.HGetAll(ctx, k.Spillx), stale: pipe.HGetAll(ctx, k.Stale), late: pipe.HGetAll(ctx, k.Late),
 		ready: pipe.LRange(ctx, k.Ready, 0, -1), suspects: pipe.LRange(ctx, k.Suspects, 0, -1), spill: pipe.ZRange(ctx, k.Spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.Due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.Retry, 0, -1),
-		attempts: pipe.LRange(ctx, k.Attempts, 0, -1), states: pipe.HGetAll(ctx, k.States), progress: pipe.HGetAll(ctx, k.Progress), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
+		journal: pipe.XRange(ctx, k.Journal, "-", "+"), states: pipe.HGetAll(ctx, k.States), progress: pipe.HGetAll(ctx, k.Progress), from: pipe.HGetAll(ctx, k.From), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
 		blocked: pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
@@ -76,15 +80,17 @@ func flightAt(claim map[string]string, place int64) int64 {
 	return 0
 }
 
-// sketchOf is sketch of "us retry verdict idlen instancelen\n", id, instance, error.
-func sketchOf(entry string) (string, error) {
-	var us, ids, instances, retry int
-	var verdict browse.Verdict
-	head, rest, _ := strings.Cut(entry, "\n")
-	if n, err := fmt.Sscan(head, &us, &retry, &verdict, &ids, &instances); n < 5 || len(rest) < ids+instances {
-		return "", fmt.Errorf("attempt %q: %v", entry, err)
+// runsOf are the runs of an entry of the journal, as sketched.
+func runsOf(entry map[string]any) (sketches []string, err error) {
+	text := func(field string) string { return fmt.Sprint(entry[field]) }
+	runs, err := journal.Parse(text("l"), text("i"), time.Time{})
+	if n := counter(text("n")); int(n) != len(runs) {
+		err = errors.Join(err, fmt.Errorf("an entry of the journal has %d runs, and says %d", len(runs), n))
 	}
-	return sketch([]browse.Attempt{{ID: rest[:ids], Verdict: verdict, RetryCount: retry, Error: rest[ids+instances:]}}), nil
+	for i := range runs {
+		sketches = append(sketches, sketch(runs[i:i+1]))
+	}
+	return sketches, err
 }
 
 // readState reads a shard and checks that its keys agree with each other.
@@ -102,7 +108,7 @@ func (r *raw) state() (*state, error) {
 		ready: r.ready.Val(), suspects: r.suspects.Val(),
 		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
 		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
-		states: r.states.Val(), notes: r.progress.Val(), stated: times(r.statesx.Val()),
+		states: r.states.Val(), notes: r.progress.Val(), from: r.from.Val(), stated: times(r.statesx.Val()),
 	}
 	spill := newSpill(r.spill.Val(), r.spillx.Val())
 	var faults []error
@@ -131,10 +137,11 @@ func (r *raw) state() (*state, error) {
 		}
 		st.flight[id] = flightAt(st.claim, int64(place))
 	}
-	for _, entry := range r.attempts.Val() {
-		attempt, err := sketchOf(entry)
+	for _, entry := range r.journal.Val() {
+		runs, err := runsOf(entry.Values)
 		faults = append(faults, err)
-		st.attempts = append(st.attempts, attempt)
+		st.runs = append(st.runs, runs...)
+		st.entries++
 	}
 	for id := range r.stale.Val() {
 		st.stale[id] = true
@@ -355,8 +362,8 @@ func (st *state) checkSums(fault func(string, ...any)) {
 	}
 	want("open flights of the claim", claimed, flights)
 	want("flights with a time", slices.Sorted(maps.Keys(dated)), slices.Sorted(maps.Keys(flights)))
-	if len(st.attempts) > 64 {
-		fault("%d attempts are kept, want at most %d", len(st.attempts), 64)
+	if n := counter(st.count["runs"]); n != int64(len(st.runs)) {
+		fault("the journal has %d runs, and counts %d", len(st.runs), n)
 	}
 	for _, set := range []struct {
 		name  string
@@ -403,13 +410,23 @@ func diff(m *modelShard, st *state, hi int64) error {
 	want("blocked", nonNil(slices.Sorted(maps.Keys(st.blocked))), nonNil(slices.Sorted(maps.Keys(m.Blocked))))
 	want("flights", st.flight, m.Flight)
 	want("crashes", st.crashes, m.Crashes)
-	want("attempts", nonNil(st.attempts), nonNil(m.Attempts))
+	kept := len(st.runs)
+	if least := min(len(m.Runs), cmp.Or(m.Journal.Keep, journal.Default.Keep)); kept < least || kept > len(m.Runs) {
+		faults = append(faults, fmt.Errorf("the journal has %d runs of %d, want at least %d", kept, len(m.Runs), least))
+	} else {
+		want("journal", nonNil(st.runs), nonNil(m.Runs[len(m.Runs)-kept:]))
+	}
 	want("states", st.states, textsOf(m.States))
 	notes := map[string]string{}
 	for id, note := range st.notes {
 		_, notes[id], _ = strings.Cut(note, " ")
 	}
 	want("notes", notes, m.Notes)
+	from := map[string]int64{}
+	for source, number := range st.from {
+		from[source] = counter(number)
+	}
+	want("from", from, m.From)
 	for id, state := range m.States {
 		if at := st.stated[id]; state.Soft && at >= m.Now && at <= hi {
 			state.At, state.Soft = at, false

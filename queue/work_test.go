@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -107,6 +107,11 @@ func TestPushOverTombsIsBounded(t *testing.T) {
 }
 
 // TestStateCheckObjects breaks a shard in every way that the check of its keys must see.
+// addEntry adds an entry of runs to the journal, past the queue's own code.
+func addEntry(r *rig, runs int, lines string) error {
+	return r.c.DB().ForTests().XAdd(r.ctx, &redis.XAddArgs{Stream: r.s.Keys().Journal, Values: []any{"i", "n/1", "n", runs, "l", lines}}).Err()
+}
+
 func TestStateCheckObjects(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -118,10 +123,9 @@ func TestStateCheckObjects(t *testing.T) {
 		"wrong flight count":  func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "#1", 7).Err() },
 		"flight without time": func(r *rig) error { return r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Claim, "@1").Err() },
 		"time without flight": func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "@7", 7).Err() },
-		"attempt unreadable":  func(r *rig) error { return r.c.DB().ForTests().LPush(r.ctx, r.s.Keys().Attempts, "x").Err() },
-		"too many attempts": func(r *rig) error {
-			return r.c.DB().ForTests().LPush(r.ctx, r.s.Keys().Attempts, slices.Repeat([]any{"1 0 failed 1 3\nan/1"}, 65)...).Err()
-		},
+		"run unreadable":      func(r *rig) error { return addEntry(r, 1, "x") },
+		"miscounted entry":    func(r *rig) error { return addEntry(r, 2, "f 0 1 0 0 0 1 0 0 0\na") },
+		"uncounted run":       func(r *rig) error { return addEntry(r, 1, "f 0 1 0 0 0 1 0 0 0\na") },
 		"parked, not flying": func(r *rig) error {
 			return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Parked, "ready", "a1234567890").Err()
 		},

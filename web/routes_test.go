@@ -108,6 +108,19 @@ var cases = map[string][]routeCase{
 		{"stranger", ordersPath + "replies/w1/AAAAAAAAAAAAAAAAAAAAAA", "", 404, []string{"no reply under this token"}},
 		{"no token", ordersPath + "replies/w1/0", "", 404, []string{"is no token"}},
 	},
+	"GET /api/v1/queues/{q}/jobs/{id}/history": {
+		{"failed", ordersPath + "jobs/f1/history", "", 200, []string{`{"runs":[{"id":"f1","verdict":"failed","attempt":4,"retry_count":3,"shard":`, `"error":"no stock"`, `"cursor":`}},
+		{"nobody's", ordersPath + "jobs/nobody/history?limit=1", "", 200, []string{`{"runs":[],"cursor":`}},
+		{"limit", ordersPath + "jobs/f1/history?limit=0", "", 400, []string{`"field":"limit"`}},
+	},
+	"GET /api/v1/queues/{q}/journal": {
+		{"newest first", ordersPath + "journal?limit=1", "", 200, []string{`{"runs":[{"id":"`, `"oldest":`}},
+		{"from the beginning", ordersPath + "journal?after=0&verdict=failed&contains=stock", "", 200, []string{`{"runs":[{"id":"f1",`}},
+		{"of nobody", ordersPath + "journal?node=nobody&since=1h", "", 200, []string{`{"runs":[],`}},
+		{"verdict", ordersPath + "journal?verdict=failed,fine", "", 400, []string{`"field":"verdict"`, `got \"fine\", want some of done, failed, exhausted, crashed, postponed`}},
+		{"since", ordersPath + "journal?since=yesterday", "", 400, []string{`"field":"since"`, "how long ago: 90m"}},
+		{"after", ordersPath + "journal?after=x", "", 400, []string{`"field":"after"`}},
+	},
 	"POST /api/v1/queues/{q}/jobs/{id}/note": {
 		{"of another claim", ordersPath + "jobs/w1/note", `{"progress":0.5}`, 409, []string{"fenced: the shard is claimed by another instance"}},
 	},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -113,6 +114,9 @@ func queueConfig(name string, q *config.Queue) node.QueueConfig {
 	}
 	if q.RetryIn != nil {
 		rules.RetryIn = q.RetryIn.Delay
+	}
+	if q.Journal != nil {
+		rules.Journal = node.Journal{Runs: node.JournalRuns(cmp.Or(q.Journal.Runs, string(node.JournalAll))), Keep: or(q.Journal.Keep), For: or(q.Journal.For)}
 	}
 	return rules
 }

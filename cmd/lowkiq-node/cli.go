@@ -32,6 +32,8 @@ type cli struct {
 	Jobs   jobsCommand   `cmd:"" help:"List jobs, run them now, kill or delete them."`
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
 
+	History  historyCommand  `cmd:"" help:"Show how the runs of an id ended."`
+	Journal  journalCommand  `cmd:"" help:"Show how runs ended, of one queue or all, and follow what comes."`
 	InFlight inFlightCommand `cmd:"" help:"List the jobs that handlers have."`
 	Errors   errorsCommand   `cmd:"" help:"Group the errors of failed, blocked or buried jobs by kind."`
 	Stats    statsCommand    `cmd:"" help:"Show the figures of all queues as Ruby Lowkiq does."`

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/journal"
 )
 
 // Shard is what there is of a shard.
@@ -43,8 +44,10 @@ type Shard struct {
 	News    []News            // told since the caller last forgot it
 	States  map[string]*State // by id
 	Notes   map[string]string // of ids in flight: share and line
+	From    map[string]int64  // by source: the number of the last delivery
 
-	Attempts          []string // that came to nothing, newest first
+	Journal           journal.Rule
+	Runs              []string // how they ended, all of which the journal was told, oldest first
 	Processed, Failed int64
 	Pop               int64
 	MaxCrashes        int
@@ -125,7 +128,7 @@ func NewShard(payloads, bytes int) *Shard {
 		Payloads: payloads, Bytes: bytes, Piece: 2000, PieceBytes: 1 << 20,
 		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
 		Crashes: map[string]int{}, Flying: map[string]*Job{}, Flight: map[string]int64{}, Seat: map[string]int{}, Parked: map[string]*Job{},
-		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{},
+		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{}, From: map[string]int64{},
 	}
 }
 
@@ -261,6 +264,7 @@ const (
 	TooMany     Verdict = "too many payloads"
 	TooManyByte Verdict = "too many bytes"
 	Unsent      Verdict = "unsent"
+	Before      Verdict = "delivered before"
 )
 
 // Push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was
@@ -293,6 +297,18 @@ func (m *Shard) Push(id string, p Payload, at int64, full bool) Verdict {
 	}
 	job.put(p)
 	return Stored
+}
+
+// Deliver is Push of one payload, unless the source's delivery of this number was taken in before.
+func (m *Shard) Deliver(source string, number int64, id string, p Payload, at int64) Verdict {
+	if number <= m.From[source] {
+		return Before
+	}
+	verdict := m.Push(id, p, at, false)
+	if verdict == Stored || verdict == Merged {
+		m.From[source] = number
+	}
+	return verdict
 }
 
 // tell tells the callers of payloads how these have ended.

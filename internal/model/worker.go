@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // What a worker does, in the model.
@@ -133,15 +133,20 @@ func (m *Shard) unpark(id string) {
 	m.enqueue(id)
 }
 
-func (m *Shard) Ack(number int64, id string) int { return m.done(number, queue.Answer{ID: id}) }
+func (m *Shard) Ack(number int64, id string) int { return m.done(number, queue.Answer{ID: id}, "") }
 
-// done ends a job's flight, with what its handler has to say: that counts once, as the ack does.
-func (m *Shard) done(number int64, answer queue.Answer) int {
+// done ends a job's flight, with what its handler has to say, and what the journal gets, if that is not empty: that
+// counts once, as the ack does.
+func (m *Shard) done(number int64, answer queue.Answer, line string) int {
+	log := m.log(answer.ID)
 	job := m.land(answer.ID, number, true)
 	if job == nil {
 		return 0
 	}
 	m.Processed++
+	if line != "" {
+		m.write(line, log)
+	}
 	m.unpark(answer.ID)
 	m.keep(answer.ID, answer.State, answer.Stated)
 	if answer.Callers > 0 {
@@ -176,7 +181,7 @@ func (m *Shard) Note(n queue.Note) (taken bool) {
 			if n.Progress == 0 {
 				share = wasShare
 			}
-			line = cmp.Or(line, wasLine)
+			line = journal.JoinLog(wasLine, line)
 		}
 		m.Notes[n.ID] = share + "\n" + line
 	}
@@ -199,6 +204,7 @@ func (m *Shard) expire(after time.Duration) {
 }
 
 func (m *Shard) Nack(n queue.Nack) int {
+	log := m.log(n.ID)
 	job := m.land(n.ID, n.Flight, n.Kind != queue.Return)
 	if job == nil {
 		return 0
@@ -206,7 +212,10 @@ func (m *Shard) Nack(n queue.Nack) int {
 	if n.Kind == queue.Retry {
 		job.Retry, job.Err = n.RetryCount, n.Error
 		m.Failed++
-		m.note(n.ID, browse.AttemptFailed, n.RetryCount, n.Error)
+		m.run(journal.Run{ID: n.ID, Verdict: journal.Failed, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
+	}
+	if n.Kind == queue.Postpone {
+		m.run(journal.Run{ID: n.ID, Verdict: journal.Postponed, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
 	}
 	m.reunite(n.ID, job)
 	if n.Kind == queue.Return {
@@ -227,12 +236,13 @@ func (m *Shard) toHead(id string) {
 }
 
 func (m *Shard) Bury(b queue.Burial) int {
+	log := m.log(b.ID)
 	job := m.land(b.ID, b.Flight, true)
 	if job == nil {
 		return 0
 	}
 	m.Failed++
-	m.note(b.ID, browse.AttemptExhausted, b.RetryCount, b.Error)
+	m.run(journal.Run{ID: b.ID, Verdict: journal.Exhausted, RetryCount: b.RetryCount, Error: queue.Summary(b.Error), Ran: b.Ran}, log)
 	switch b.Policy {
 	case queue.Block:
 		job.Retry, job.Err, job.At, job.Soft = b.RetryCount, b.Error, m.Now, true
@@ -294,11 +304,29 @@ func (m *Shard) Recover(cause queue.Cause) (back, buried int) {
 	return len(ids), buried
 }
 
-// note remembers an attempt that came to nothing, as one of the last 64.
-func (m *Shard) note(id string, verdict browse.Verdict, retry int, text string) {
-	first, _, _ := strings.Cut(text, "\n")
-	m.Attempts = slices.Insert(m.Attempts, 0, Sketch([]browse.Attempt{{ID: id, Verdict: verdict, RetryCount: retry, Error: first}}))
-	m.Attempts = m.Attempts[:min(len(m.Attempts), 64)]
+// log is what was noted of an id in its flight.
+func (m *Shard) log(id string) string {
+	_, log, _ := strings.Cut(m.Notes[id], "\n")
+	return log
+}
+
+// run remembers how a run ended, if the journal is to have it.
+func (m *Shard) run(r journal.Run, log string) {
+	if r.Verdict == journal.Crashed || m.Journal.Keeps(r.Verdict) {
+		m.write(string(r.Append(nil)), log)
+	}
+}
+
+// write adds a line to the journal. What was noted before the run ended comes before what its line has.
+func (m *Shard) write(line, log string) {
+	runs, err := journal.Parse(line, "", time.Time{})
+	if err != nil {
+		panic(err)
+	}
+	for _, r := range runs {
+		r.Log = journal.JoinLog(log, r.Log)
+		m.Runs = append(m.Runs, Sketch([]journal.Run{r}))
+	}
 }
 
 // judge puts an id in quarantine, or counts a crash that nobody else can have caused.
@@ -309,7 +337,7 @@ func (m *Shard) judge(id string, alone bool) (poison bool) {
 	}
 	if alone {
 		m.Crashes[id]++
-		m.note(id, browse.AttemptCrashed, m.Flying[id].Retry, "its worker died while it ran alone")
+		m.run(journal.Run{ID: id, Verdict: journal.Crashed, RetryCount: m.Flying[id].Retry, Error: "its worker died while it ran alone"}, m.log(id))
 		return m.MaxCrashes > 0 && m.Crashes[id] >= m.MaxCrashes
 	}
 	return false
@@ -318,12 +346,14 @@ func (m *Shard) judge(id string, alone bool) (poison bool) {
 func (m *Shard) AckAll(acks []queue.Acks) (n int) {
 	stateFor := time.Duration(0)
 	for _, a := range acks {
-		for _, id := range a.IDs {
+		for i, id := range a.IDs {
 			answer := queue.Answer{ID: id}
 			if k := slices.IndexFunc(a.Answers, func(of queue.Answer) bool { return of.ID == id }); k >= 0 {
 				answer = a.Answers[k]
 			}
-			n += m.done(a.Flight, answer)
+			_, from := a.Runs.Cut(i)
+			line, _ := from.Cut(1)
+			n += m.done(a.Flight, answer, line.Text())
 		}
 		for i := range a.Answers {
 			stateFor = a.Answers[i].StateFor
@@ -335,11 +365,17 @@ func (m *Shard) AckAll(acks []queue.Acks) (n int) {
 	return n
 }
 
-// Sketch shows attempts without their times and instances.
-func Sketch(list []browse.Attempt) string {
+// Sketch shows runs without their times and instances.
+func Sketch(list []journal.Run) string {
 	words := make([]string, len(list))
-	for i, a := range list {
-		words[i] = fmt.Sprintf("%s %s %d %q", a.ID, a.Verdict, a.RetryCount, a.Error)
+	for i, r := range list {
+		words[i] = fmt.Sprintf("%s %s %d %q", r.ID, r.Verdict, r.RetryCount, r.Error)
+		if r.Log != "" {
+			words[i] += fmt.Sprintf(" log %q", r.Log)
+		}
+		if r.Result != nil {
+			words[i] += fmt.Sprintf(" result %q", r.Result)
+		}
 	}
 	return strings.Join(words, "; ")
 }

@@ -47,9 +47,18 @@ func (k Keys) Answer(name string) string { return k.of("answer:" + name) }
 // Replies is the channel on which a client hears how its calls end.
 func (k Keys) Replies(client string) string { return k.of("replies:" + client) }
 
+// Recurring are the entries of what recurs: a hash by name, and its revision.
+func (k Keys) Recurring() string { return k.of("recurring") }
+
+// Ticks are when each of them is due next: a sorted set of names, by us.
+func (k Keys) Ticks() string { return k.of("ticks") }
+
+// Ticked is what is kept of their last ticks: a hash by name.
+func (k Keys) Ticked() string { return k.of("ticked") }
+
 // names are those of the keys above; those that end in a colon are followed by a node or an
 // instance.
-var names = []string{"queues", "instances", "record", "leader", "probe", "lease:", "name:", "timings:"}
+var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "lease:", "name:", "timings:"}
 
 // probe is the n-th of the keys that permissions are tried on. All but the first lie in
 // other slots of a Redis Cluster than the cluster's own keys.
@@ -104,9 +113,10 @@ type ShardKeys struct {
 	Morgue, Dead                     string // payloads out of retries
 	Count, Spill, Spillx             string // counters; payloads of crowded ids
 	Aside                            string // records that could not be read
-	Attempts                         string // the last ones that came to nothing
+	Journal                          string // how runs ended, see internal/journal
 	States, Statesx                  string // what handlers keep of ids, and when that was written
 	Progress                         string // of ids in flight, as their handlers note it
+	From                             string // by source of deliveries: the number of the last one
 	Reply                            string // begins the keys of replies to calls, see ReplyTo
 	Wake                             string // channel that wakes the owner
 }
@@ -122,10 +132,10 @@ func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 		Suspects: tag + "suspects", Crashes: tag + "crashes",
 		Morgue: tag + "morgue", Dead: tag + "dead",
 		Count: tag + "count", Spill: tag + "spill", Spillx: tag + "spillx", Aside: tag + "aside",
-		Attempts: tag + "attempts",
-		States:   tag + "states", Statesx: tag + "statesx", Reply: tag + "reply",
-		Progress: tag + "progress",
-		Wake:     tag + "wake",
+		Journal: tag + "journal",
+		States:  tag + "states", Statesx: tag + "statesx", Reply: tag + "reply",
+		Progress: tag + "progress", From: tag + "from",
+		Wake: tag + "wake",
 	}
 }
 
@@ -149,9 +159,10 @@ func (k *ShardKeys) For(script *Script) []string {
 func (k *ShardKeys) Types() map[string]string {
 	types := map[string]string{}
 	for kind, keys := range map[string][]string{
-		"hash": {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States, k.Progress},
-		"list": {k.Ready, k.Flight, k.Suspects, k.Attempts},
-		"zset": {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx},
+		"hash":   {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States, k.Progress, k.From},
+		"list":   {k.Ready, k.Flight, k.Suspects},
+		"stream": {k.Journal},
+		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx},
 	} {
 		for _, key := range keys {
 			types[key] = kind

@@ -53,13 +53,14 @@ var shardKeys = func() map[string]bool {
 // Scripts are all transitions that Go calls.
 type Scripts struct {
 	Push, PushEach, Pop, PopEach          *Script
+	Deliver, Tick, Ticking, Recur         *Script
 	Ack, Complete, Nack, Bury             *Script
 	Reply, Note                           *Script
 	Claim, Resume, Release, Aside         *Script
 	Delete, Kill, RunNow, Requeue, Forget *Script
 	Register, Swap, Remove                *Script
 	LeaseNew, Lease, ClusterSwap, Mark    *Script
-	Stats, Slice, Line, Scan, Show        *Script
+	Stats, Slice, Line, Scan, Show, Runs  *Script
 	Audit, AuditSpill, AuditStates        *Script
 	Repair, RepairFlight, RepairClaim     *Script
 }
@@ -68,13 +69,14 @@ type Scripts struct {
 func NewScripts() *Scripts {
 	return &Scripts{
 		Push: newScript("push"), PushEach: newScript("push_each"), Pop: newScript("pop"), PopEach: newScript("pop_each"),
+		Deliver: newScript("deliver"), Tick: newScript("tick"), Ticking: newScript("ticking"), Recur: newScript("recur"),
 		Ack: newScript("ack"), Complete: newScript("complete"), Reply: newScript("reply"), Note: newScript("note"), Nack: newScript("nack"), Bury: newScript("bury"),
 		Claim: newScript("claim"), Resume: newScript("resume"), Release: newScript("release"), Aside: newScript("aside"),
 		Delete: newScript("delete"), Kill: newScript("kill"), RunNow: newScript("run_now"),
 		Requeue: newScript("requeue"), Forget: newScript("morgue_delete"),
 		Register: newScript("register"), Swap: newScript("swap"), Remove: newScript("remove_shard"),
 		LeaseNew: newScript("lease_new"), Lease: newScript("lease"), ClusterSwap: newScript("cluster_swap"), Mark: newScript("mark"),
-		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Show: newScript("show"),
+		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Show: newScript("show"), Runs: newScript("runs"),
 		Audit: newScript("audit"), AuditSpill: newScript("audit_spill"), AuditStates: newScript("audit_states"),
 		Repair: newScript("repair"), RepairFlight: newScript("repair_flight"), RepairClaim: newScript("repair_claim"),
 	}
@@ -82,9 +84,9 @@ func NewScripts() *Scripts {
 
 // All are those that nodes and producers call: not those of audits.
 func (s *Scripts) All() []*Script {
-	return []*Script{s.Push, s.PushEach, s.Pop, s.PopEach, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
+	return []*Script{s.Push, s.PushEach, s.Pop, s.PopEach, s.Deliver, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
 		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.Register, s.Swap, s.Remove,
-		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Show}
+		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Show, s.Runs}
 }
 
 // Load sends the scripts to every master, so that the first jobs need not.
@@ -126,6 +128,21 @@ func (db *DB) RunAll(ctx context.Context, calls []*Call) {
 	}
 	for _, unknown := range db.pipeline(ctx, calls) {
 		unknown.Reply, unknown.Err = db.Run(ctx, unknown.Script, unknown.Keys, unknown.Args...)
+	}
+}
+
+// RunInTurn sends two calls in one pipeline, of which the second is to see what the first has done. If the first one's
+// script was unknown, both are sent again: the second call must bear to be repeated.
+func (db *DB) RunInTurn(ctx context.Context, first, second *Call) {
+	unknown := db.pipeline(ctx, []*Call{first, second})
+	if len(unknown) == 0 {
+		return
+	}
+	if unknown[0] == first {
+		first.Reply, first.Err = db.Run(ctx, first.Script, first.Keys, first.Args...)
+	}
+	if first.Err == nil {
+		second.Reply, second.Err = db.Run(ctx, second.Script, second.Keys, second.Args...)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package browse shows a queue's jobs to people and programs, and does what they ask for.
 //
 // [Jobs] are those of one queue: pages of a list ([Jobs.Page]), one id ([Jobs.Job]), kinds of
-// errors ([Jobs.Errors]), attempts that failed ([Jobs.Attempts]), and the table of [Actions] on
+// errors ([Jobs.Errors]), how runs ended ([Jobs.Runs]), and the table of [Actions] on
 // jobs that are named ([Jobs.Apply]) or found by a query ([Jobs.Bulk]). A producer or a worker
 // needs none of it.
 package browse

@@ -12,7 +12,7 @@ import (
 type Progress struct {
 	At    time.Time // by Redis's clock
 	Share float64   // 0 to 1
-	Log   string
+	Log   string    // the last line
 }
 
 // progressOf reads a field of the key progress; see lua/note.lua. ok is false if it is none.
@@ -23,6 +23,6 @@ func progressOf(text string) (p Progress, ok bool) {
 	if p.Share, err = strconv.ParseFloat(share, 64); err != nil || !ok1 || !ok2 {
 		return Progress{}, false
 	}
-	p.At, p.Log = redisdb.Micros(at), line
+	p.At, p.Log = redisdb.Micros(at), line[strings.LastIndexByte(line, '\n')+1:]
 	return p, true
 }

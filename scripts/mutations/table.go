@@ -28,7 +28,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "push to an id in flight makes it ready", promise: "I1",
-		file: "lua/push.lua", test: single,
+		file: "lua/lib/store.lua", test: single,
 		old: "  local busy = in_flight[ids[i]]\n",
 		new: "  local busy = false\n",
 	},
@@ -125,13 +125,13 @@ var mutations = []mutation{
 	{
 		name: "what failed is acknowledged", promise: "I2",
 		file: "node/internal/runner/complete.go", test: runner,
-		old: "r.done(batch.Flight, all.Done, said)",
-		new: "r.done(batch.Flight, batch.Jobs, said)",
+		old: "r.done(batch.Flight, all.Done, end)",
+		new: "r.done(batch.Flight, batch.Jobs, end)",
 	},
 	{
 		name: "batch that was not started is not put back", promise: "I2",
 		file: "node/internal/runner/flights.go", test: runner,
-		old: "	f.waiting = append([]flight{{batch.Flight, batch.Jobs}}, f.waiting...)\n",
+		old: "	f.waiting = append([]flight{{batch.Flight, popped, batch.Jobs}}, f.waiting...)\n",
 		new: "",
 	},
 	{
@@ -154,13 +154,19 @@ var mutations = []mutation{
 	},
 	{
 		name: "default scores do not rise", promise: "I3",
-		file: "lua/push.lua", test: single,
+		file: "lua/lib/store.lua", test: single,
 		old: "    base = base + 1\n  end\n  local busy",
 		new: "  end\n  local busy",
 	},
 	{
+		name: "a delivery is taken in twice", promise: "I2",
+		file: "lua/deliver.lua", test: single,
+		old: "if tonumber(ARGV[10]) <= taken then",
+		new: "if tonumber(ARGV[10]) < taken then",
+	},
+	{
 		name: "payload overtakes a refused one", promise: "I3",
-		file: "lua/push.lua", test: single,
+		file: "lua/lib/store.lua", test: single,
 		old: "full[id] and 0 or most, most_bytes",
 		new: "most, most_bytes",
 	},

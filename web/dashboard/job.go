@@ -35,7 +35,8 @@ type jobBody struct {
 	Kept     *payloadText // the id's state; nil: none
 	Hidden   int          // payloads that are not shown
 	Bytes    int
-	Attempts []browse.Attempt
+	Runs     []runLine
+	Older    bool // the journal may have more of them than are shown
 	Actions  []action
 	API      string
 	Back     string
@@ -70,8 +71,8 @@ func (b jobBody) Due() (d time.Duration, ok bool) {
 // Forgotten is how many of its failures in a row the shard no longer remembers.
 func (b jobBody) Forgotten() int {
 	remembered := 0
-	for _, a := range b.Attempts {
-		if a.Verdict == browse.AttemptFailed || a.Verdict == browse.AttemptExhausted {
+	for _, r := range b.Runs {
+		if r.Verdict == browse.RunFailed || r.Verdict == browse.RunExhausted {
 			remembered++
 		}
 	}
@@ -113,15 +114,17 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 		text := textOf(kept)
 		b.Kept = &text
 	}
-	if b.Attempts, err = browse.Of(q).Attempts(r.Context(), id); err != nil {
+	runs, err := browse.Of(q).Runs(r.Context(), browse.RunQuery{ID: id})
+	if err != nil {
 		return view{}, err
 	}
+	b.Runs, b.Older = runLines(runs.List), !runs.Oldest.IsZero()
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}
 	b.fill(auth.MayChange(r))
 	v := view{Page: "job", Title: showID(id) + " of " + q.Name, Nav: "/", Queue: q.Name, Body: b}
-	if !b.Found && len(b.Attempts) == 0 {
+	if !b.Found && len(b.Runs) == 0 {
 		v.Status = http.StatusNotFound
 	}
 	return v, nil

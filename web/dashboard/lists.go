@@ -239,7 +239,7 @@ type errorsBody struct {
 	Queue  string
 	Tabs   tabs
 	Places []errorPlace
-	Recent []browse.Attempt
+	Recent []runLine
 	Now    time.Time
 	Back   string
 }
@@ -258,8 +258,8 @@ type errorPlace struct {
 // asked is the kind as a query and a form name it: an empty one would mean any.
 func asked(kind string) string { return cmp.Or(kind, browse.NoKind) }
 
-// recentAttempts is how many attempts the page lists.
-const recentAttempts = 30
+// recentFailures is how many runs the page lists.
+const recentFailures = 30
 
 func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 	q, err := d.queue(r)
@@ -286,9 +286,12 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 		}
 		b.Places = append(b.Places, one)
 	}
-	if b.Recent, err = browse.Of(q).RecentAttempts(r.Context(), recentAttempts); err != nil {
+	recent, err := browse.Of(q).Runs(r.Context(), browse.RunQuery{
+		Verdicts: []browse.Verdict{browse.RunFailed, browse.RunExhausted, browse.RunCrashed}, Limit: recentFailures})
+	if err != nil {
 		return view{}, err
 	}
+	b.Recent = runLines(recent.List)
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -34,20 +35,22 @@ const (
 	ackAgain = 100 * time.Millisecond
 )
 
-// add queues the acks of jobs that are done, with the answers of some. rest: the flight has no others.
+// add queues the acks of jobs that are done, with the answers of some and what the journal gets. inRow: they came one after
+// the other in their flight. rest: it has no others.
 // Somebody may wait for an answer: then they are sent at once, together with what comes until Redis has
 // answered the last ones.
-func (a *acks) add(number int64, jobs []lowkiq.Job, answers []queue.Answer, rest bool) {
+func (a *acks) add(number int64, jobs []lowkiq.Job, answers []queue.Answer, runs journal.Block, inRow, rest bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last := len(a.waiting) - 1
-	if last < 0 || a.waiting[last].Flight != number {
+	if last < 0 || a.waiting[last].Flight != number || !runs.Empty() || !a.waiting[last].Runs.Empty() {
 		if last < 0 {
 			a.flush.Reset(untilTick(time.Now()))
 		}
 		a.waiting = append(a.waiting, queue.Acks{Flight: number, IDs: make([]string, 0, len(jobs))})
 		last++
 	}
+	a.waiting[last].Runs, a.waiting[last].InRow = runs, inRow
 	for i := range jobs {
 		a.waiting[last].IDs = append(a.waiting[last].IDs, jobs[i].ID)
 	}

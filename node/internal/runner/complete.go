@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -23,10 +24,11 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	batch.NotesTo(&t.notes)
 	answer, cause := r.caller.call(r.work, batch, t)
 	t.called = true
-	said := Spoken{batch.EndAnswers(), t.notes.end()}
+	said, logs := Spoken{Answers: batch.EndAnswers()}, map[string]string(nil)
+	said.Noted, logs = t.notes.end()
 	batch.Jobs = jobs
 	if answer == errNoLease { // for good: its jobs go back with the release
-		r.unstart(batch)
+		r.unstart(batch, t)
 		r.Stop()
 		return
 	}
@@ -35,26 +37,66 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	if said.Answers != nil {
 		answer = r.queue.Objections(batch, said.Answers, answer)
 	}
+	end := ended{Spoken: said, popped: t.popped, began: now, took: took, logs: logs, jobs: len(jobs)}
 	r.mu.Lock()
 	r.state.pace.took(took, len(jobs))
 	if answer == nil {
-		r.done(batch.Flight, jobs, said)
+		r.done(batch.Flight, jobs, &end)
 	}
 	r.mu.Unlock()
 	if answer == nil {
 		return
 	}
 	if cause != nil && !errors.Is(cause, lowkiq.ErrTimeout) {
-		r.stopped(batch, said, answer)
+		r.stopped(batch, &end, answer)
 		return
 	}
 	t.give()
-	r.settle(batch, said, answer)
+	r.settle(batch, &end, answer)
+}
+
+// ended is a handler call that has ended, or could not begin.
+type ended struct {
+	Spoken
+	popped time.Time         // when its flight was, by Redis's clock
+	began  time.Time         // by Redis's clock; zero: it did not
+	took   time.Duration     // how long it was
+	logs   map[string]string // by id: lines of notes that were not sent
+	jobs   int               // of the batch, which came one after the other in their flight
+}
+
+// ran is what the journal gets of it for a job.
+func (e *ended) ran(job *lowkiq.Job) journal.Ran {
+	return journal.Ran{Due: job.PerformAt, Popped: e.popped, Began: e.began, Took: e.took, Log: e.logs[job.ID]}
+}
+
+// runs are the lines of jobs that are done; nil if they get none.
+func (e *ended) runs(rule *journal.Rule, jobs []lowkiq.Job) (lines journal.Block) {
+	if !rule.Keeps(journal.Done) {
+		return lines
+	}
+	for i := range jobs {
+		lines.Add(&journal.Run{ID: jobs[i].ID, Verdict: journal.Done, RetryCount: jobs[i].RetryCount, Ran: e.ran(&jobs[i]), Result: e.Answers[jobs[i].ID].Result})
+	}
+	return lines
+}
+
+// tell adds what the journal gets to the verdicts on jobs, which are in their order.
+func (e *ended) tell(all *Outcome, jobs []lowkiq.Job) {
+	nacks, burials := all.Nacks, all.Burials
+	for i := range jobs {
+		switch id := jobs[i].ID; {
+		case len(nacks) > 0 && nacks[0].ID == id:
+			nacks[0].Ran, nacks = e.ran(&jobs[i]), nacks[1:]
+		case len(burials) > 0 && burials[0].ID == id:
+			burials[0].Ran, burials = e.ran(&jobs[i]), burials[1:]
+		}
+	}
 }
 
 // stopped deals with a batch whose handler was told to stop. What is in flight goes back
 // with the release, no retry spent; what the handler says it has done is done.
-func (r *Runner) stopped(batch *lowkiq.Batch, said Spoken, answer error) {
+func (r *Runner) stopped(batch *lowkiq.Batch, end *ended, answer error) {
 	if failed, _ := named(answer); failed == nil {
 		return
 	}
@@ -66,14 +108,15 @@ func (r *Runner) stopped(batch *lowkiq.Batch, said Spoken, answer error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.done(batch.Flight, done, said)
+	r.done(batch.Flight, done, end)
 }
 
 // exited settles the batch of a handler that ended its goroutine, and replaces the lane.
 func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	t.give()
 	if r.work.Err() == nil {
-		r.settle(batch, Spoken{}, errors.New("handler called runtime.Goexit"))
+		began := time.Duration(t.began.Load())
+		r.settle(batch, &ended{popped: t.popped, began: r.process.RedisTime(began), took: r.process.Now() - began}, errors.New("handler called runtime.Goexit"))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,19 +126,19 @@ func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	}
 }
 
-// done queues the acks of jobs that are done, if any are, with what their handler has said of them.
-// mu is held.
-func (r *Runner) done(number int64, jobs []lowkiq.Job, said Spoken) {
+// done queues the acks of jobs that are done, if any are, with what their handler has said of them and
+// what the journal gets. mu is held.
+func (r *Runner) done(number int64, jobs []lowkiq.Job, end *ended) {
 	if len(jobs) == 0 {
 		return
 	}
-	answers, flights := r.queue.Answers(jobs, said), &r.state.flights
-	if len(answers) > 0 {
+	answers, runs, flights := r.queue.Answers(jobs, end.Spoken), end.runs(&r.queue.Journal, jobs), &r.state.flights
+	if len(answers) > 0 || !runs.Empty() {
 		flights.said[number] = true
 	}
 	named := flights.said[number]
 	rest := r.state.close(number, len(jobs))
-	r.acks.add(number, jobs, answers, rest && !named)
+	r.acks.add(number, jobs, answers, runs, len(jobs) == end.jobs, rest && !named)
 }
 
 // acknowledged counts acks that Redis has taken.
@@ -131,12 +174,13 @@ func (r *Runner) flushAcks() {
 }
 
 // settle deals with a batch that did not succeed as a whole.
-func (r *Runner) settle(batch *lowkiq.Batch, said Spoken, answer error) {
+func (r *Runner) settle(batch *lowkiq.Batch, end *ended, answer error) {
 	all := r.queue.verdicts(batch, answer)
 	r.process.logFailure(batch, answer, all)
 	r.mu.Lock()
-	r.done(batch.Flight, all.Done, said)
+	r.done(batch.Flight, all.Done, end)
 	r.mu.Unlock()
+	end.tell(&all, batch.Jobs)
 	nacks, burials := all.Nacks, all.Burials
 	ok := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) }) &&
 		r.send("bury", len(burials), func(ctx context.Context) error { return second(r.claim.Bury(ctx, burials...)) })

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"slices"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
@@ -27,6 +28,7 @@ type flights struct {
 // flight is a part of one pop.
 type flight struct {
 	number int64
+	popped time.Time // by Redis's clock
 	jobs   []lowkiq.Job
 }
 
@@ -36,25 +38,26 @@ func (f *flights) add(p queue.Popped) {
 		f.open[p.Flight] = n
 	}
 	if len(p.Jobs) > 0 {
-		f.waiting = append(f.waiting, flight{p.Flight, p.Jobs})
+		f.waiting = append(f.waiting, flight{p.Flight, p.Now, p.Jobs})
 	}
 }
 
 // take takes up to most jobs of the first flight that waits.
-func (f *flights) take(most int) (number int64, jobs []lowkiq.Job) {
+func (f *flights) take(most int) (number int64, popped time.Time, jobs []lowkiq.Job) {
 	first := &f.waiting[0]
-	number, n := first.number, min(most, len(first.jobs))
+	number, popped = first.number, first.popped
+	n := min(most, len(first.jobs))
 	jobs = first.jobs[:n:n]
 	first.jobs = first.jobs[n:]
 	if len(first.jobs) == 0 {
 		f.waiting = f.waiting[1:]
 	}
-	return number, jobs
+	return number, popped, jobs
 }
 
 // putBack puts a batch back that no handler has seen.
-func (f *flights) putBack(batch *lowkiq.Batch) {
-	f.waiting = append([]flight{{batch.Flight, batch.Jobs}}, f.waiting...)
+func (f *flights) putBack(batch *lowkiq.Batch, popped time.Time) {
+	f.waiting = append([]flight{{batch.Flight, popped, batch.Jobs}}, f.waiting...)
 }
 
 // returned takes out all that waits, to be put back to the head of the shard's line, no retry

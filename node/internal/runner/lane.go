@@ -26,8 +26,9 @@ type turn struct {
 	called bool   // the lane has called a handler: it was not woken for what it pops next
 	waits  bool   // the lane waits for what it lacks; guarded by the runner's mu
 
-	clock stamps // of the lane's calls
-	notes notes  // of the call
+	popped time.Time // when the flight of the batch at hand was, by Redis's clock
+	clock  stamps    // of the lane's calls
+	notes  notes     // of the call
 
 	// For people; see state.whereabouts.
 	ids   []string                    // of the batch at hand; guarded by the runner's mu

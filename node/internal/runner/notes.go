@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// notes takes what a handler says of its jobs while it works. Of those about an id that come within a
-// second the last one is sent, at the end of the second; one with a state at once. A call without notes
+// notes takes what a handler says of its jobs while it works. Those about an id that come within a
+// second are sent as one, at the end of the second; one with a state at once. A call without notes
 // costs it nothing.
 type notes struct {
 	r    *Runner
@@ -31,19 +32,27 @@ type notes struct {
 // noteEvery is how often notes about an id are sent.
 const noteEvery = time.Second
 
-// end drops what was not sent, and says of which ids there are notes.
-func (n *notes) end() (sent map[string]time.Time) {
+// end drops what was not sent, and says of which ids there are notes, and what logs of them were not sent.
+func (n *notes) end() (sent map[string]time.Time, logs map[string]string) {
 	if !n.used.Swap(false) {
-		return nil
+		return nil, nil
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for id, note := range n.later {
+		if note.Log != "" {
+			if logs == nil {
+				logs = map[string]string{}
+			}
+			logs[id] = note.Log
+		}
+	}
 	sent, n.sent, n.later = n.sent, nil, nil
 	if n.timer != nil {
 		n.timer.Stop()
 		n.timer = nil
 	}
-	return sent
+	return sent, logs
 }
 
 // has reports whether an id is in the batch at hand.
@@ -73,9 +82,7 @@ func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, no
 	if note.Progress == 0 {
 		note.Progress = n.later[id].Progress
 	}
-	if note.Log == "" {
-		note.Log = n.later[id].Log
-	}
+	note.Log = journal.JoinLog(n.later[id].Log, note.Log)
 	if in := noteEvery - now.Sub(last); before && in > 0 && note.State == nil {
 		n.later[id] = note
 		if n.timer == nil {

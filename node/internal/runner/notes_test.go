@@ -28,8 +28,8 @@ func (c *noteTaker) Note(_ context.Context, n queue.Note) error {
 	return nil
 }
 
-// Of the notes about an id in a second the last one is sent, states at once, and nothing after the
-// call.
+// The notes about an id in a second are sent as one, states at once, and nothing after the call: what was
+// logged last is left for the journal.
 func TestNotesAreFew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestNotesAreFew(t *testing.T) {
 		}
 		sent()
 		time.Sleep(time.Second)
-		sent("7 a 0.18 line 8 ")
+		sent("7 a 0.18 line 0\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8 ")
 		note("a", lowkiq.Note{Log: "on its way"})
 		note("a", lowkiq.Note{State: []byte("now")})
 		sent("7 a 0 on its way now")
@@ -70,9 +70,13 @@ func TestNotesAreFew(t *testing.T) {
 		note("a", lowkiq.Note{Progress: .9})
 		note("a", lowkiq.Note{Progress: 1})
 		sent("7 a 0.9  ")
+		note("b", lowkiq.Note{Log: "sent"})
+		note("b", lowkiq.Note{Log: "the"})
+		note("b", lowkiq.Note{Log: "last"})
+		sent("7 b 0 sent ")
 		batch.EndAnswers()
-		if ids := n.end(); len(ids) != 2 {
-			t.Errorf("got notes about %v, want a and b", ids)
+		if ids, logs := n.end(); len(ids) != 2 || len(logs) != 1 || logs["b"] != "the\nlast" {
+			t.Errorf("got notes about %v, and %q, want a and b, and what was logged of b last", ids, logs)
 		}
 		time.Sleep(2 * time.Second)
 		sent()

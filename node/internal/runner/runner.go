@@ -92,6 +92,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -104,6 +105,7 @@ type Claim interface {
 	Nack(context.Context, ...queue.Nack) (int, error)
 	Bury(context.Context, ...queue.Burial) (int, error)
 	Note(context.Context, queue.Note) error
+	SetJournal(journal.Rule)
 	Release(context.Context) (int, error)
 }
 
@@ -147,6 +149,7 @@ type Rules struct {
 	Exhausted        queue.Policy
 	States           bool          // handlers may keep a state per id
 	StateFor         time.Duration // after its last write; 0: for ever
+	Journal          journal.Rule  // of which runs lines are kept
 	// Encode gives results and states the form in which they are stored; nil: as they are.
 	Encode           func([]byte) ([]byte, error)
 	RetryIn          func(count int) time.Duration
@@ -214,6 +217,7 @@ type Runner struct {
 // New makes a runner for a shard that was claimed with this fence. It does nothing until Wake.
 func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner {
 	r := &Runner{process: p, queue: q, Shard: s, Fence: fence, claim: claim}
+	claim.SetJournal(q.Journal)
 	r.work, r.cancel = context.WithCancelCause(p.Work)
 	r.caller = caller{shard: s, queue: q, process: p, exited: r.exited}
 	r.acks.flush = stoppedTimer(r.flushAcks)
@@ -280,9 +284,9 @@ func (r *Runner) lane(t *turn) {
 		} else {
 			t.give()
 			if answer != nil {
-				r.settle(batch, Spoken{}, answer)
+				r.settle(batch, &ended{popped: t.popped}, answer)
 			} else {
-				r.unstart(batch)
+				r.unstart(batch, t)
 			}
 		}
 	}
@@ -395,10 +399,10 @@ func (r *Runner) relieve() {
 }
 
 // unstart puts a batch back that no handler has seen.
-func (r *Runner) unstart(batch *lowkiq.Batch) {
+func (r *Runner) unstart(batch *lowkiq.Batch, t *turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state.flights.putBack(batch)
+	r.state.flights.putBack(batch, t.popped)
 }
 
 // Pause gives back what is popped and with no handler, after the queue was paused.

@@ -8,11 +8,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -198,6 +200,11 @@ func (s *shard) called(id string) bool { return s.h.called && id[len(id)-1]%2 ==
 
 // told looks whether the end of an id comes with what its handler has answered.
 func (s *shard) told(a queue.Acks, id string) {
+	if s.h.rules.Journal.Runs == journal.All {
+		if place := slices.Index(a.IDs, id); place < 0 || a.Rest || !strings.Contains(lineAt(a.Runs, place), id) {
+			s.fault("flight %d: %s is acknowledged without its line of the journal", a.Flight, id)
+		}
+	}
 	i := slices.IndexFunc(a.Answers, func(one queue.Answer) bool { return one.ID == id })
 	switch {
 	case !s.called(id) && i >= 0 && !a.Answers[i].Noted:
@@ -209,6 +216,12 @@ func (s *shard) told(a queue.Acks, id string) {
 			s.fault("flight %d: %s has the answer %q, want %q for its callers", a.Flight, id, got, want)
 		}
 	}
+}
+
+func lineAt(runs journal.Block, place int) string {
+	_, from := runs.Cut(place)
+	line, _ := from.Cut(1)
+	return line.Text()
 }
 
 // pop is pop.lua.
@@ -405,6 +418,8 @@ func (f *fake) Ack(ctx context.Context, acks ...queue.Acks) (int, error) {
 	})
 	return 0, f.confirmed(err, acks)
 }
+
+func (f *fake) SetJournal(journal.Rule) {}
 
 // Note is note.lua. Nothing waits for a note, and what is late finds the flight ended.
 func (f *fake) Note(ctx context.Context, note queue.Note) error {

@@ -345,7 +345,8 @@ func (s *state) whereabouts(id string) queue.Whereabouts {
 
 // batch takes the next batch for a lane's turn; some jobs wait.
 func (s *state) batch(t *turn) *lowkiq.Batch {
-	number, jobs := s.flights.take(s.queue.BatchSize)
+	number, popped, jobs := s.flights.take(s.queue.BatchSize)
+	t.popped = popped
 	t.stage.Store(&stageBehind)
 	for i := range jobs {
 		t.ids = append(t.ids, jobs[i].ID)

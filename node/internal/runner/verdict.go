@@ -120,7 +120,7 @@ func decideJob(rules *Rules, flight int64, job *lowkiq.Job, err error) verdict {
 	}
 	var postpone lowkiq.Postpone
 	if errors.As(err, &postpone) {
-		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, Delay: delay(postpone.After)}, err: err}
+		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: delay(postpone.After), Error: postpone.Reason}, err: err}
 	}
 	// Lowkiq's rule: a job whose retry count has reached the limit is exhausted.
 	if count >= max(0, rules.MaxRetryCount) {

@@ -27,7 +27,9 @@ func TestDecideJob(t *testing.T) {
 	}
 	postpone := lowkiq.Postpone{After: time.Minute, Reason: "busy"}
 	postponed := func(err error, after time.Duration) verdict {
-		return verdict{err: err, nack: queue.Nack{Flight: 7, ID: "a", Kind: queue.Postpone, Delay: after}}
+		var p lowkiq.Postpone
+		errors.As(err, &p)
+		return verdict{err: err, nack: queue.Nack{Flight: 7, ID: "a", Kind: queue.Postpone, RetryCount: 3, Delay: after, Error: p.Reason}}
 	}
 	buried, ages := lowkiq.Bury{Reason: "no such account"}, lowkiq.Postpone{After: math.MaxInt64}
 	wrapped := fmt.Errorf("endpoint: %w", postpone)

@@ -326,6 +326,8 @@ func example(s setting) string {
 		return word
 	case s.tag.Get("max") != "":
 		return s.tag.Get("max")
+	case t == reflect.TypeFor[Journal]():
+		return "all"
 	case t == reflect.TypeFor[RetryIn](), t.Kind() == reflect.Slice:
 		return "[1s]"
 	}

@@ -25,8 +25,11 @@ type decoder struct {
 
 const maxMerges = 16
 
-// retryForms are the two ways to write a [RetryIn].
-const retryForms = "{base, power, jitter} or a list of durations"
+// The two ways to write a [RetryIn] and a [Journal].
+const (
+	retryForms   = "{base, power, jitter} or a list of durations"
+	journalForms = "failures, all, none or {runs, keep, for}"
+)
 
 // octal is a number that is eight to some readers of YAML and ten to others.
 var octal = regexp.MustCompile(`^[-+]?0[0-9_]`)
@@ -55,6 +58,12 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, key string, tag reflect.St
 			return d.at(n).fault(key, "want %s, got an empty list", retryForms)
 		}
 		return d.list(n, v.FieldByName("Delays"), key, `min:"0s" max:"8760h"`)
+	case v.Type() == reflect.TypeFor[Journal]() && n.Type() == ast.StringType:
+		runs, _ := v.Type().FieldByName("Runs")
+		if err := d.decode(n, v.FieldByName("Runs"), key, runs.Tag); err != nil {
+			return d.at(n).fault(key, "want %s, got %s", journalForms, n)
+		}
+		return nil
 	case v.Kind() == reflect.Struct, v.Kind() == reflect.Map:
 		return d.mapping(n, v, key)
 	case v.Kind() == reflect.Slice:
@@ -104,6 +113,9 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, key string) error {
 		kind := "keys and values"
 		if v.Type() == reflect.TypeFor[RetryIn]() {
 			kind = retryForms
+		}
+		if v.Type() == reflect.TypeFor[Journal]() {
+			kind = journalForms
 		}
 		return d.at(n).fault(key, "want %s, got %s", kind, n)
 	}

@@ -92,6 +92,7 @@ type Queue struct {
 	Exhausted        string         `yaml:"exhausted" oneof:"skip,bury,block"`
 	MaxCrashes       *int           `yaml:"max_crashes" min:"0" max:"1000000"` // 0 = never bury; 1 is refused
 	State            *time.Duration `yaml:"state" min:"0s" max:"87600h"`       // 0 = for ever; without it handlers keep none
+	Journal          *Journal       `yaml:"journal"`
 
 	// Of what is pushed, by whomever: kept in the registry.
 	MaxPayloadSize string `yaml:"max_payload_size"` // as Size has it
@@ -114,6 +115,14 @@ type RetryIn struct {
 	Power  *float64       `yaml:"power" min:"0" max:"10"`
 	Jitter *time.Duration `yaml:"jitter" min:"0s" max:"8760h"`
 	Delays []time.Duration
+}
+
+// Journal says of which runs a line is kept, how many lines, and for how long: one word for Runs, or a mapping. A
+// mapping without Runs means all.
+type Journal struct {
+	Runs string         `yaml:"runs" oneof:"failures,all,none"`
+	Keep *int           `yaml:"keep" min:"1" max:"1000000000"` // of the queue
+	For  *time.Duration `yaml:"for" min:"1s" max:"87600h"`
 }
 
 // reserved are the LOWKIQ_* variables that are no keys of the file.

@@ -1,0 +1,53 @@
+package journal
+
+import (
+	"math"
+	"strconv"
+	"time"
+)
+
+// Rule says of which runs a shard keeps a line, and how many lines.
+type Rule struct {
+	Runs Runs
+	// Keep is how many lines the shard keeps: 1 or more. For is how long it keeps them, 0 without a bound. Both are
+	// seen to when lines are written: up to a tenth more are there meanwhile.
+	Keep int
+	For  time.Duration
+}
+
+// Runs are those of which lines are kept. Crashes are kept always.
+type Runs string
+
+// The runs of a journal.
+const (
+	Failures Runs = "failures" // those that failed
+	All      Runs = "all"
+	None     Runs = "none"
+)
+
+// Default keeps the last failures of a shard.
+var Default = Rule{Runs: Failures, Keep: 64}
+
+// Keeps reports whether a run that ends so gets a line.
+func (j *Rule) Keeps(end Verdict) bool {
+	switch j.Runs {
+	case None:
+		return false
+	case All:
+		return true
+	}
+	return end != Done && end != Postponed
+}
+
+// Line is that of a run; "" if it gets none.
+func (j *Rule) Line(r *Run) string {
+	if !j.Keeps(r.Verdict) {
+		return ""
+	}
+	return string(r.Append(nil))
+}
+
+// Bounds are what lua/lib/journal.lua gets.
+func (j *Rule) Bounds() string {
+	return strconv.Itoa(min(max(1, j.Keep), math.MaxInt32)) + " " + strconv.FormatInt(max(0, j.For.Milliseconds()), 10)
+}

@@ -1,0 +1,126 @@
+-- Included by scripts that take payloads in, behind record and spill: push.lua has the arguments and
+-- the codes. Expects n jobs, their ids, what is known of them (fresh is of push.lua; read = how many records
+-- are read, into old), mode, width, now, last and base. Leaves a code for each job that it looked at in
+-- `answer`.
+
+-- read_on reads the next records; of mode m an id's is read once.
+local known = {}
+local function read_on()
+  local from, to = read + 1, math.min(n, read + 64)
+  local asked = {}
+  for i = from, to do
+    if mode ~= 'm' or known[ids[i]] == nil then
+      known[ids[i]] = false
+      asked[#asked + 1] = ids[i]
+    end
+  end
+  local found = #asked > 0 and redis.call('HMGET', KEY.jobs, unpack(asked)) or {}
+  for i = 1, #asked do known[asked[i]] = found[i] end
+  for i = from, to do old[i] = known[ids[i]] end
+  read = to
+end
+
+local most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
+-- Only an id with a record can be in flight.
+local in_flight = {}
+if n > 8 then
+  for _, id in ipairs(redis.call('LRANGE', KEY.flight, 0, -1)) do in_flight[id] = true end
+else
+  if read < n then read_on() end
+  for i = 1, n do
+    if old[i] and redis.call('LPOS', KEY.flight, ids[i]) then in_flight[ids[i]] = true end
+  end
+end
+-- It raises what Redis answers if it refuses to write, as it does when it is out of memory: then
+-- nothing is stored (I6). After a first write Redis refuses no other. Inside of pcall, below, a
+-- refusal would pass for a damaged record.
+local unscored = mode == 'a' and n or 0
+for i = 7, mode == 'm' and #ARGV or 0, 4 do
+  if ARGV[i] == '' then unscored = unscored + 1 end
+end
+redis.call('HSET', KEY.count, 'last', string.format('%.0f', unscored > 0 and base + unscored - 1 or last))
+
+local waiting, parked = {}, {}
+local answer, ready, wake, joins = {}, {}, false, false
+local work, most_work = 0, 2000 -- about as many payloads, or 1 MiB, as elsewhere: see lib/measure.lua
+local full = {} -- ids of which a payload was refused: equal payloads merge, and no other is stored
+
+-- weigh adds what it took to add to a record: one of form j is read and written as a whole, or
+-- moved to the spill.
+local function weigh(record, changed)
+  work = work + 1
+  if not record then return end
+  work = work + math.floor(#record / 512)
+  local k = tonumber(string.match(record, '^[jp]%S+ %d+ (%d+) ') or 0)
+  work = work + (changed and string.byte(changed, 1) == 115 and k or math.floor(k / 8))
+end
+
+-- entry gives payload, score text and due time (us) of job i.
+local function entry(i)
+  local p = 5 + (i - 1) * width
+  if mode == 'm' then
+    local at = ARGV[p + 3] == '' and now or tonumber(ARGV[p + 3])
+    return ARGV[p + 1], ARGV[p + 2], at
+  end
+  local tail = ARGV[p + 1]
+  if mode == 'e' then return string.sub(tail, 9), f17(ieee(tail, 1)), now end
+  return string.sub(tail, 3), '', now
+end
+
+-- place enqueues an id that was not waiting.
+local function place(id, at, entombed)
+  if at <= now then
+    -- A tombstone's entry in the ready list serves the new job.
+    if not entombed then ready[#ready + 1] = id end
+    return
+  end
+  -- To find that entry would take as long as the list is. It stays, and the pop passes over it.
+  if entombed then redis.call('HSET', KEY.stale, id, 1) end
+  local first = redis.call('ZRANGE', KEY.due, 0, 0, 'WITHSCORES')
+  if not first[2] or tonumber(first[2]) > at then wake = string.format('%.0f', at) end
+  redis.call('ZADD', KEY.due, string.format('%.0f', at), id)
+end
+
+for i = 1, n do
+  if i > read then read_on() end
+  local id = ids[i]
+  local payload, score, at = entry(i)
+  if score == '' then
+    score = f17(base / 1000000)
+    base = base + 1
+  end
+  local busy = in_flight[ids[i]]
+  local seen, hash = waiting, KEY.jobs
+  if busy then seen, hash = parked, KEY.parked end
+  local record = seen[id]
+  if record == nil then
+    if busy then record = redis.call('HGET', KEY.parked, id) else record = old[i] end
+  end
+  local entombed = record == 'x'
+  if entombed then record = false end
+  -- It reads the record before it changes anything. One that cannot be read refuses its job alone.
+  local sound, code, changed = pcall(spill_add, KEY.spill, KEY.spillx, 'w', id, record, payload, score, at, full[id] and 0 or most, most_bytes, busy and old[i])
+  if not sound then code, changed = '4', nil end
+  if code == '2' or code == '3' then
+    if full[id] then code = '5' end
+    full[id] = true
+  end
+  answer[i] = code
+  if changed then
+    redis.call('HSET', hash, id, changed)
+    seen[id] = changed
+    if busy then
+      joins = joins or not record
+    elseif not record then
+      place(id, at, entombed)
+      if entombed then redis.call('HINCRBY', KEY.count, 'tombs', -1) end
+    end
+  elseif record then
+    seen[id] = record
+  end
+  weigh(record, changed)
+  if work >= most_work and n > 8 then break end
+end
+if #ready > 0 and redis.call('RPUSH', KEY.ready, unpack(ready)) == #ready then wake = '0' end
+if wake then redis.call('PUBLISH', ARGV[4], wake) end
+if joins then redis.call('PUBLISH', ARGV[4], '-1') end

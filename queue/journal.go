@@ -1,0 +1,28 @@
+package queue
+
+import "github.com/lowkiq/lowkiq/internal/journal"
+
+// Journal is the rule by which the claim's shard keeps lines of runs.
+func (c *Claim) Journal() *journal.Rule {
+	if rule := c.journal.Load(); rule != nil {
+		return rule
+	}
+	return &journal.Default
+}
+
+// SetJournal changes it. It may be called beside all other methods.
+func (c *Claim) SetJournal(rule journal.Rule) { c.journal.Store(&rule) }
+
+// run is that of a job which goes back.
+func (n *Nack) run(text string) *journal.Run {
+	end := journal.Failed
+	if n.Kind == Postpone {
+		end = journal.Postponed
+	}
+	return &journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Ran: n.Ran, Error: Summary(text)}
+}
+
+// run is that of a job which is out of retries.
+func (b *Burial) run(text string) *journal.Run {
+	return &journal.Run{ID: b.ID, Verdict: journal.Exhausted, RetryCount: b.RetryCount, Ran: b.Ran, Error: Summary(text)}
+}
