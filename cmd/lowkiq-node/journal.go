@@ -218,4 +218,3 @@ func (c *journalCommand) lines(with *conversation, runs []queueRun) error {
 	}
 	return nil
 }
-
