@@ -23,6 +23,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
@@ -69,6 +70,10 @@ type Config struct {
 	// TLS is Raft's. Required to bind beyond loopback, unless Insecure.
 	TLS      TLS
 	Insecure bool // accept to be reachable from other hosts without GossipKeys or TLS
+
+	// Recurring is what recurs by this node's file, by name: the cluster's leader pushes it, a node without
+	// one itself. Of nodes that have different entries of a name those of the one that began last hold.
+	Recurring map[string]recurring.Spec
 
 	fewNodes int // with no more, each looks at all leases. Default 16; negative = none
 
@@ -190,7 +195,7 @@ func (cfg Config) Validate() error {
 	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, want 3s to 2m", cfg.TTL)
 	check(cfg.PollInterval < 0, "poll_interval is %s, want more than 0", cfg.PollInterval)
 	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, want more than 0", cfg.ShutdownTimeout)
-	errs = append(errs, checkAdvertise(cfg.Advertise))
+	errs = append(errs, checkAdvertise(cfg.Advertise), checkRecurring(cfg.Recurring))
 	if err := cfg.TLS.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("tls: %w", err))
 	}

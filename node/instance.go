@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -143,6 +145,7 @@ func (in *instance) info() []byte {
 		HTTP: n.URL(), Version: n.cfg.Version, Weight: n.cfg.Weight,
 		Queues: in.ownership.counts(), Draining: in.ownership.leaves(), TTL: n.cfg.TTL.Milliseconds(), Process: n.process,
 		Refused: in.ops.stuck.list(), Unready: n.ready.told(), Features: queue.Features(),
+		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)),
 	}
 	in.ownership.cluster.Describe(&info)
 	value, err := json.Marshal(info)

@@ -238,6 +238,7 @@ func (n *Node) runGroup(ctx context.Context) error {
 		}
 		n.addActor(&group, "", n.server.serve)
 	}
+	n.addActor(&group, "", n.recur)
 	if n.cfg.Bind != "" {
 		joined, err := cluster.New(n.clusterConfig())
 		if err != nil {

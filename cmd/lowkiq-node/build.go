@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"time"
+	_ "time/tzdata" // zones of what recurs, also on hosts and in images that have none
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
@@ -16,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/dashboard"
 )
@@ -69,7 +71,7 @@ func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 			AllowEviction: own.AllowEviction, RedisTLS: redisTLS, Insecure: own.Insecure,
 			TLS:  own.TLS.Node(),
 			Bind: own.Bind, Advertise: own.Advertise, Join: own.Join, Weight: or(own.Weight), GossipKeys: keys,
-			Version: version().Version, Log: log,
+			Version: version().Version, Log: log, Recurring: recurringOf(cfg),
 		},
 		web.Config{
 			Address: own.HTTP, Advertise: own.Advertise, Names: own.HTTPNames, Tokens: tokens, Insecure: own.Insecure,
@@ -77,6 +79,15 @@ func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 			Pages: dashboard.New, RequestMemory: config.Size(own.RequestMemory), Version: version().Version, Log: log,
 		},
 	}, nil
+}
+
+// recurringOf is what recurs by the file.
+func recurringOf(cfg *config.Config) map[string]recurring.Spec {
+	specs := make(map[string]recurring.Spec, len(cfg.Recurring))
+	for name, r := range cfg.Recurring {
+		specs[name] = r.Spec()
+	}
+	return specs
 }
 
 // redisTLS reads the files of redis_tls; nil if there are none.

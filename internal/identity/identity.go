@@ -44,6 +44,8 @@ type Lease struct {
 	Unready map[string]string `json:"unready,omitempty"`
 	// Features are what the process reads beyond the forms of 0.1; see queue.Features.
 	Features []string `json:"features,omitempty"`
+	// Recurring are the names of what recurs by the process's file.
+	Recurring []string `json:"recurring,omitempty"`
 }
 
 // RefusedFor is what a lease says of operations that Redis refuses on a shard, "" if nothing.

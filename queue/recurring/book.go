@@ -254,14 +254,14 @@ func (b *Book) write(ctx context.Context, name string, to change) error {
 				return err
 			}
 		}
-		reply, err := b.db.Run(ctx, b.db.Scripts.Recur, b.keys(), name, p.rev, text, tick, maxEntries)
+		reply, err := b.db.Run(ctx, b.db.Scripts.Recur, b.keys(), name, p.rev, text, tick, MaxEntries)
 		switch {
 		case err != nil:
 			return err
 		case reply == int64(1):
 			return nil
 		case reply == int64(2):
-			return fmt.Errorf("%w: %d recur, which is the limit", ErrTooMany, maxEntries)
+			return fmt.Errorf("%w: %d recur, which is the limit", ErrTooMany, MaxEntries)
 		}
 	}
 }

@@ -15,9 +15,11 @@ import (
 
 // Firer pushes what is due: each of a cluster's processes has one.
 type Firer struct {
-	// Leads reports whether this process is to push what is due, and the names that the files of live
-	// processes have. Any other process pushes what is late by Patience.
-	Leads func(ctx context.Context) (files []string, leads bool)
+	// Leads reports whether this process is to push what is due. Any other one pushes what is late by Patience.
+	Leads func() bool
+	// Files are the names that the files of live processes have; false if that is not known now. It is asked
+	// of a process that leads, if there are entries of files that it does not have itself.
+	Files func(ctx context.Context) (names []string, known bool)
 	// Patience is how late a tick may be before others than the leader push it.
 	Patience time.Duration
 	// File is what this process's file has, Since when it began by Redis's clock, asked for once there is something.
@@ -34,6 +36,7 @@ type Firer struct {
 	entries  map[string]known
 	absent   map[string]time.Time // entries of files that no live process has, since when
 	declared bool
+	led      bool // with the last look
 }
 
 // store is what a firer needs of the book.
@@ -55,8 +58,9 @@ type known struct {
 }
 
 const (
-	lookEvery   = time.Second // a leader learns of changes so soon
-	ofFileFor   = time.Minute // an entry that no file has any more is removed after
+	lookEvery   = time.Second   // a leader learns of changes so soon
+	leadEvery   = lookEvery / 4 // a process learns so soon that it leads
+	ofFileFor   = time.Minute   // an entry that no file has any more is removed after
 	lookTimeout = 10 * time.Second
 )
 
@@ -67,13 +71,18 @@ func (f *Firer) run(ctx context.Context, book store) {
 	f.book, f.entries, f.absent = book, map[string]known{}, map[string]time.Time{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var next time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		timer.Reset(f.look(ctx))
+		// Who comes to lead does not wait as long as those that do not.
+		if left := time.Until(next); left <= 0 || f.led != f.Leads() {
+			next = time.Now().Add(f.look(ctx))
+		}
+		timer.Reset(min(time.Until(next), leadEvery))
 	}
 }
 
@@ -84,10 +93,10 @@ func (f *Firer) look(ctx context.Context) time.Duration {
 	if err := f.declare(ctx); err != nil {
 		f.Warn("write what recurs by the file", err)
 	}
-	files, leads := f.Leads(ctx)
+	f.led = f.Leads()
 	patience, every := time.Duration(0), lookEvery
-	if !leads {
-		patience, every = f.Patience, max(lookEvery, f.Patience/4)
+	if !f.led {
+		patience, every = f.Patience, max(lookEvery, f.Patience)
 	}
 	begun := time.Now()
 	p, err := f.book.read(ctx, f.rev)
@@ -105,18 +114,14 @@ func (f *Firer) look(ctx context.Context) time.Duration {
 		}
 		late = max(late, p.now.Sub(due))
 		if due = due.Add(patience); !due.After(p.now) { // it could not be pushed
-			due = p.now.Add(every / 4)
+			due = p.now.Add(lookEvery / 4)
 		}
 		if due.Before(next) {
 			next = due
 		}
 	}
 	f.Late(late)
-	if leads {
-		f.sweep(ctx, p.now, slices.AppendSeq(files, maps.Keys(f.File)))
-	} else {
-		clear(f.absent)
-	}
+	f.sweep(ctx, p.now)
 	return max(time.Millisecond, next.Sub(p.now)-time.Since(begun))
 }
 
@@ -236,19 +241,34 @@ func elsewhere(err error) bool {
 		!errors.Is(err, queue.ErrPayloadSize) && !errors.Is(err, lowkiq.ErrUnknownQueue)
 }
 
-// sweep removes what no file has any more.
-func (f *Firer) sweep(ctx context.Context, now time.Time, files []string) {
+// sweep removes what no file has any more: one process does, that leads.
+func (f *Firer) sweep(ctx context.Context, now time.Time) {
+	var foreign []string // entries of files, but not of this process's
 	for name, k := range f.entries {
-		if k.err != nil || k.stored.File == nil || slices.Contains(files, name) {
-			delete(f.absent, name)
-			continue
+		if _, own := f.File[name]; !own && k.err == nil && k.stored.File != nil {
+			foreign = append(foreign, name)
 		}
+	}
+	var files []string
+	known := f.led && len(foreign) > 0
+	if known {
+		files, known = f.Files(ctx)
+	}
+	if !known {
+		clear(f.absent)
+		return
+	}
+	maps.DeleteFunc(f.absent, func(name string, _ time.Time) bool {
+		return !slices.Contains(foreign, name) || slices.Contains(files, name)
+	})
+	for _, name := range foreign {
 		since, seen := f.absent[name]
 		switch {
+		case slices.Contains(files, name):
 		case !seen:
 			f.absent[name] = now
 		case now.Sub(since) >= ofFileFor:
-			if err := f.book.drop(ctx, name, k.stored.Since); err != nil {
+			if err := f.book.drop(ctx, name, f.entries[name].stored.Since); err != nil {
 				f.Warn("remove what recurs by no file", err)
 				continue
 			}

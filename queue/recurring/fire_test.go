@@ -140,7 +140,8 @@ func (m *mortal) deliver(ctx context.Context, name string, spec Spec, tick time.
 // firer is one that leads, or not, as leads says.
 func firer(leads *bool) *Firer {
 	return &Firer{
-		Leads:    func(context.Context) ([]string, bool) { return nil, *leads },
+		Leads:    func() bool { return *leads },
+		Files:    func(context.Context) ([]string, bool) { return nil, true },
 		Patience: 18 * time.Second, Since: func(context.Context) (time.Time, error) { return time.Now(), nil },
 		Late: func(time.Duration) {}, Missed: func(string, int64) {}, Warn: func(string, error) {}, Log: slog.New(slog.DiscardHandler),
 	}
@@ -194,7 +195,7 @@ func lives(seed uint64, twice bool) (err error) {
 			for ctx.Err() == nil {
 				life, die := context.WithCancel(ctx)
 				f := firer(new(false))
-				f.Leads = func(context.Context) ([]string, bool) { mu.Lock(); defer mu.Unlock(); return nil, leads[i] }
+				f.Leads = func() bool { mu.Lock(); defer mu.Unlock(); return leads[i] }
 				f.run(life, &mortal{b, func() error {
 					time.Sleep(time.Duration(roll(40)) * time.Millisecond)
 					mu.Lock()
@@ -336,7 +337,7 @@ func TestTickThatNeedsAnotherProcess(t *testing.T) {
 			t.Fatalf("got %v, %+v, want neither a push nor a missed tick yet", b.pushed["s"], b.ticked["s"])
 		}
 		lacks = false
-		runFor(b, 10*time.Second, func(f *Firer) { f.Leads = func(context.Context) ([]string, bool) { return nil, false } })
+		runFor(b, 10*time.Second, func(f *Firer) { f.Leads = func() bool { return false } })
 		if len(b.pushed["s"]) != 1 {
 			t.Errorf("got %v, want the tick pushed by who does not lead", b.pushed["s"])
 		}
@@ -352,13 +353,13 @@ func TestAnyProcessPushesWhatIsLate(t *testing.T) {
 		tick := b.ticks["s"]
 		var late time.Duration
 		runFor(b, time.Until(tick)+17*time.Second, func(f *Firer) {
-			f.Leads = func(context.Context) ([]string, bool) { return nil, false }
+			f.Leads = func() bool { return false }
 			f.Late = func(d time.Duration) { late = d }
 		})
 		if len(b.pushed["s"]) != 0 || late < 10*time.Second {
 			t.Fatalf("got %v, late %v, want it late and not pushed yet", b.pushed["s"], late)
 		}
-		runFor(b, 8*time.Second, func(f *Firer) { f.Leads = func(context.Context) ([]string, bool) { return nil, false } })
+		runFor(b, 8*time.Second, func(f *Firer) { f.Leads = func() bool { return false } })
 		if len(b.pushed["s"]) != 1 {
 			t.Errorf("got %v, want one push", b.pushed["s"])
 		}
@@ -397,7 +398,7 @@ func TestEntriesOfFiles(t *testing.T) {
 		if len(b.entries) != 1 || len(b.pushed["f"]) < 55 {
 			t.Fatalf("got %v, %d pushes, want the file's entry pushed each second", b.entries, len(b.pushed["f"]))
 		}
-		runFor(b, 2*time.Minute, func(f *Firer) { f.Leads = func(context.Context) ([]string, bool) { return []string{"f"}, true } })
+		runFor(b, 2*time.Minute, func(f *Firer) { f.Files = func(context.Context) ([]string, bool) { return []string{"f"}, true } })
 		if len(b.entries) != 1 {
 			t.Fatal("the entry of another live process was removed")
 		}

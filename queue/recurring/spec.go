@@ -59,9 +59,11 @@ const (
 	MissedHeader = "missed" // how many ticks before it were left out, if any were
 )
 
+// MaxEntries is how many entries a cluster may have.
+const MaxEntries = 1000
+
 const (
 	maxBacklog  = 1000
-	maxEntries  = 1000
 	maxPayload  = 64 << 10 // of an entry: all of them are read together
 	maxSpec     = 128 << 10
 	soonEnough  = time.Minute // a tick that is less late than this is fired by itself
@@ -111,6 +113,30 @@ func (s Spec) withDefaults(name string) Spec {
 	return s
 }
 
+// FieldError says which field of an entry is wrong, by its name in JSON and YAML.
+type FieldError struct {
+	Field string
+	err   error
+}
+
+// Error begins with the field.
+func (e *FieldError) Error() string { return e.err.Error() }
+
+// Unwrap is what it says.
+func (e *FieldError) Unwrap() error { return e.err }
+
+// Reason is the text without the field.
+func (e *FieldError) Reason() string {
+	return strings.TrimLeft(strings.TrimPrefix(e.Error(), e.Field), ": ")
+}
+
+// wrong is a FieldError of a text whose first word is the field.
+func wrong(format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	field, _, _ := strings.Cut(err.Error(), " ")
+	return &FieldError{strings.TrimSuffix(field, ":"), err}
+}
+
 // Check says what is wrong with an entry, of which only what it names is looked at: an ErrSpec. Whether its queue
 // exists is not its business.
 func (s Spec) Check(name string) error {
@@ -121,11 +147,11 @@ func (s Spec) Check(name string) error {
 }
 
 func (s Spec) check(name string) error {
-	if err := queue.CheckName("its", name); err != nil {
+	if err := queue.CheckName("entry", name); err != nil {
 		return err
 	}
 	if err := queue.CheckName("queue", s.Queue); err != nil {
-		return fmt.Errorf("queue: %w", err)
+		return wrong("queue: %w", err)
 	}
 	schedule, err := s.schedule()
 	if err != nil {
@@ -134,31 +160,31 @@ func (s Spec) check(name string) error {
 	s = s.withDefaults(name)
 	for reserved := range maps.Keys(s.Header) {
 		if reserved == TickHeader || reserved == MissedHeader {
-			return fmt.Errorf("header: %q is set by each push itself", reserved)
+			return wrong("header: %q is set by each push itself", reserved)
 		}
 	}
 	if _, err := lowkiq.NewHeader(s.Header); err != nil {
-		return fmt.Errorf("header: %w", err)
+		return wrong("header: %w", err)
 	}
 	switch {
 	case s.Jitter < 0 || time.Duration(s.Jitter) >= schedule.Gap():
-		return fmt.Errorf("jitter %v: want 0 or more, and less than the time between two ticks, which may be %v", s.Jitter, Duration(schedule.Gap()))
+		return wrong("jitter %v: want 0 or more, and less than the time between two ticks, which may be %v", s.Jitter, Duration(schedule.Gap()))
 	case s.Jitter%Duration(time.Millisecond) != 0:
-		return fmt.Errorf("jitter %v: want whole milliseconds", s.Jitter)
+		return wrong("jitter %v: want whole milliseconds", s.Jitter)
 	case len(s.ID) > lowkiq.MaxIDBytes:
-		return fmt.Errorf("id: %d bytes, at most %d are allowed", len(s.ID), lowkiq.MaxIDBytes)
+		return wrong("id: %d bytes, at most %d are allowed", len(s.ID), lowkiq.MaxIDBytes)
 	case !utf8.ValidString(s.ID):
-		return fmt.Errorf("id %q: want UTF-8", s.ID)
+		return wrong("id: %q, want UTF-8", s.ID)
 	case len(s.Payload) > 0 && (!json.Valid(s.Payload) || !utf8.Valid(s.Payload)):
-		return fmt.Errorf("payload %.60q: want JSON in UTF-8", s.Payload)
+		return wrong("payload %.60q: want JSON in UTF-8", s.Payload)
 	case len(s.Payload) > maxPayload:
-		return fmt.Errorf("payload: %d bytes, at most %d are allowed here", len(s.Payload), maxPayload)
+		return wrong("payload: %d bytes, at most %d are allowed here", len(s.Payload), maxPayload)
 	case s.Missed != One && s.Missed != None && s.Missed != All:
-		return fmt.Errorf("missed %q: want one, none or all", s.Missed)
+		return wrong("missed %q: want one, none or all", s.Missed)
 	case s.Missed != All && s.Backlog != 0:
-		return fmt.Errorf("backlog: it is of missed: all, not of missed: %s", s.Missed)
+		return wrong("backlog: it is of missed: all, not of missed: %s", s.Missed)
 	case s.Backlog < 0 || s.Backlog > maxBacklog:
-		return fmt.Errorf("backlog %d: want 1 to %d", s.Backlog, maxBacklog)
+		return wrong("backlog %d: want 1 to %d", s.Backlog, maxBacklog)
 	}
 	return nil
 }
@@ -169,15 +195,26 @@ func (s Spec) schedule() (calendar.Schedule, error) {
 	case s.Cron == "" && s.Every == 0:
 		return calendar.Schedule{}, errors.New(`it says not when: want cron, as in cron: "0 6 * * 1-5", or every, as in every: 30s`)
 	case s.Cron != "" && s.Every != 0:
-		return calendar.Schedule{}, errors.New("cron and every are given, want one of them")
+		return calendar.Schedule{}, wrong("every: cron is given, too; want one of them")
 	case s.Cron != "" && s.Offset != 0:
-		return calendar.Schedule{}, errors.New("offset is of every, not of cron")
+		return calendar.Schedule{}, wrong("offset: it is of every, not of cron")
 	case s.Cron != "":
-		return calendar.Cron(s.Cron, s.Zone)
+		if _, err := calendar.Zone(s.Zone); err != nil {
+			return calendar.Schedule{}, wrong("%w", err)
+		}
+		schedule, err := calendar.Cron(s.Cron, s.Zone)
+		if err != nil {
+			return schedule, wrong("%w", err)
+		}
+		return schedule, nil
 	case s.Zone != "":
-		return calendar.Schedule{}, errors.New("zone is of cron, not of every, which counts from the Unix epoch")
+		return calendar.Schedule{}, wrong("zone: it is of cron, not of every, which counts from the Unix epoch")
 	}
-	return calendar.Every(time.Duration(s.Every), time.Duration(s.Offset))
+	schedule, err := calendar.Every(time.Duration(s.Every), time.Duration(s.Offset))
+	if err != nil {
+		return schedule, wrong("%w", err)
+	}
+	return schedule, nil
 }
 
 // push is the job of a tick; missed is how many before it were left out.

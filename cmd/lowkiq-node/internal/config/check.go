@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 )
 
 // check looks at what types and ranges cannot say.
@@ -51,7 +52,24 @@ func (cfg *Config) check() error {
 			add(key+".max_crashes", errors.New("1, want 0 (never bury), or 2 or more: one crash does not tell which of the jobs at work has caused it"))
 		}
 	}
+	cfg.checkRecurring(add)
 	return errors.Join(errs...)
+}
+
+// checkRecurring names the key of an entry that is wrong, or the entry if something is missing.
+func (cfg *Config) checkRecurring(add func(key string, err error)) {
+	if n := len(cfg.Recurring); n > recurring.MaxEntries {
+		add("recurring", fmt.Errorf("%d entries, at most %d are allowed", n, recurring.MaxEntries))
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Recurring)) {
+		key, err := "recurring."+name, cfg.Recurring[name].Spec().Check(name)
+		if wrong := (*recurring.FieldError)(nil); errors.As(err, &wrong) {
+			key, err = key+"."+wrong.Field, errors.New(wrong.Reason())
+		} else if err != nil {
+			err = errors.New(strings.TrimPrefix(err.Error(), fmt.Sprintf("%v %q: ", recurring.ErrSpec, name)))
+		}
+		add(key, err)
+	}
 }
 
 // checkTLS looks at the keys of certificates; the files are not read.

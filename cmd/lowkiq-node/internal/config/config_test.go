@@ -115,6 +115,10 @@ queues:
       http: "http://127.0.0.1:9000/orders"
       timeout: 30s
   empty:
+recurring:
+  report: &often {cron: "0 6 * * 1-5", zone: Europe/Berlin, queue: history, id: daily, header: {tag: a}, payload: {z: [1, 2.5, -3, true, null, "<1>"], a: {at: "{tick}", 7: x}}}
+  sync: {every: 30s, offset: 5s, jitter: 2s, queue: a.b, missed: all, backlog: 7}
+  merged: {<<: *often, id: other}
 `
 
 func load(t *testing.T, in Input) *Config {
@@ -145,6 +149,17 @@ func TestFull(t *testing.T) {
 	if *ab.Shards != 2 || ab.Scheduler != "seq" || len(ab.RetryIn.Delays) != 2 || *ab.Handler.Timeout != 30*time.Second {
 		t.Errorf("a.b: got %+v", ab)
 	}
+	report, sync, merged := cfg.Recurring["report"].Spec(), cfg.Recurring["sync"].Spec(), cfg.Recurring["merged"].Spec()
+	if report.Cron != "0 6 * * 1-5" || report.Zone != "Europe/Berlin" || report.Queue != "history" || report.ID != "daily" || report.Header["tag"] != "a" ||
+		string(report.Payload) != `{"z":[1,2.5,-3,true,null,"<1>"],"a":{"at":"{tick}","7":"x"}}` {
+		t.Errorf("report: got %+v, payload %s", report, report.Payload)
+	}
+	if sync.Every.String() != "30s" || sync.Offset.String() != "5s" || sync.Jitter.String() != "2s" || sync.Missed != "all" || sync.Backlog != 7 {
+		t.Errorf("sync: got %+v", sync)
+	}
+	if merged.ID != "other" || merged.Cron != report.Cron {
+		t.Errorf("merged: got %+v", merged)
+	}
 	if cfg.Queues["empty"] == nil || cfg.Queues["empty"].Shards != nil {
 		t.Errorf("empty: got %+v, want a queue with defaults", cfg.Queues["empty"])
 	}
@@ -167,7 +182,7 @@ func TestPrecedence(t *testing.T) {
 		Env: []string{
 			"HOME=/root", "LOWKIQ_REDIS=rediss://env:1/0", "LOWKIQ_NODE_TLS_CERT_FILE=e.pem", "LOWKIQ_REDIS_TLS_CA_FILE=e.pem", "LOWKIQ_CLUSTER=env", "LOWKIQ_NODE_INSECURE=true", "LOWKIQ_NODE_NAME=17",
 			"LOWKIQ_QUEUES_A_B_SHARDS=7", "LOWKIQ_QUEUES_HISTORY_RETRY_IN=[2s]", "LOWKIQ_QUEUES_HISTORY_HANDLER_EXEC=[sh, -c, cat]",
-			"LOWKIQ_TOKEN=x",
+			"LOWKIQ_TOKEN=x", "LOWKIQ_RECURRING_SYNC_EVERY=45s",
 		},
 		Flags: []Override{{"--redis", "redis", "rediss://flag:1/0"}},
 	}
@@ -183,6 +198,9 @@ func TestPrecedence(t *testing.T) {
 		if c.got != c.want {
 			t.Errorf("%s: got %q, want %q", c.what, c.got, c.want)
 		}
+	}
+	if got := cfg.Recurring["sync"].Every.String(); got != "45s" {
+		t.Errorf("every: got %s, want the variable's", got)
 	}
 	if !cfg.Node.Insecure || *cfg.Queues["a.b"].Shards != 7 || len(cfg.Queues["history"].RetryIn.Delays) != 1 {
 		t.Errorf("got %+v %+v", cfg.Node, cfg.Queues["a.b"])
@@ -299,9 +317,9 @@ func FuzzLoad(f *testing.F) {
 // Whatever the file can say of a single key, a variable can.
 func TestEveryKeyByVariable(t *testing.T) {
 	t.Parallel()
-	cfg := load(t, Input{File: []byte("queues: {orders: }")})
+	cfg := load(t, Input{File: []byte("queues: {orders: }\nrecurring: {tick: {every: 1s, queue: orders}}")})
 	known := settings(reflect.ValueOf(cfg).Elem(), "")
-	if len(known) < 39 {
+	if len(known) < 50 {
 		t.Fatalf("got %d keys, want all of them", len(known))
 	}
 	for _, s := range known {
@@ -326,6 +344,8 @@ func example(s setting) string {
 		return word
 	case s.tag.Get("max") != "":
 		return s.tag.Get("max")
+	case t.Kind() == reflect.Map:
+		return "{a: b}"
 	case t == reflect.TypeFor[Journal]():
 		return "all"
 	case t == reflect.TypeFor[RetryIn](), t.Kind() == reflect.Slice:

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -64,6 +65,12 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, key string, tag reflect.St
 			return d.at(n).fault(key, "want %s, got %s", journalForms, n)
 		}
 		return nil
+	case v.Type() == reflect.TypeFor[json.RawMessage]():
+		text, err := d.json(n, key)
+		if err == nil {
+			v.SetBytes(text)
+		}
+		return err
 	case v.Kind() == reflect.Struct, v.Kind() == reflect.Map:
 		return d.mapping(n, v, key)
 	case v.Kind() == reflect.Slice:
@@ -154,12 +161,18 @@ func (d *decoder) entry(k ast.MapKeyNode, value ast.Node, v reflect.Value, key s
 	word := k.GetToken().Value
 	path := strings.TrimPrefix(key+"."+word, ".")
 	if v.Kind() == reflect.Map {
-		q := &Queue{}
+		item := reflect.New(v.Type().Elem()).Elem()
 		if old := v.MapIndex(reflect.ValueOf(word)); old.IsValid() {
-			q = old.Interface().(*Queue)
+			item.Set(old)
+		} else if item.Kind() == reflect.Pointer {
+			item.Set(reflect.New(item.Type().Elem()))
 		}
-		v.SetMapIndex(reflect.ValueOf(word), reflect.ValueOf(q))
-		err := d.decode(value, reflect.ValueOf(q).Elem(), path, "")
+		into := item
+		if item.Kind() == reflect.Pointer {
+			into = item.Elem()
+		}
+		err := d.decode(value, into, path, "")
+		v.SetMapIndex(reflect.ValueOf(word), item)
 		d.cfg.origins[path] = d.at(k)
 		return err
 	}

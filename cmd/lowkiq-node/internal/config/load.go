@@ -3,9 +3,9 @@ package config
 import (
 	"bytes"
 	"errors"
-	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -105,10 +105,9 @@ func settings(v reflect.Value, prefix string) []setting {
 		key := field.Tag.Get("yaml")
 		switch {
 		case key == "":
-		case value.Kind() == reflect.Map:
-			queues := value.Interface().(map[string]*Queue)
-			for _, name := range slices.Sorted(maps.Keys(queues)) {
-				all = append(all, settings(reflect.ValueOf(queues[name]).Elem(), prefix+key+"."+name+".")...)
+		case value.Kind() == reflect.Map && value.Type().Elem().Kind() == reflect.Pointer:
+			for _, name := range slices.SortedFunc(slices.Values(value.MapKeys()), func(x, y reflect.Value) int { return strings.Compare(x.String(), y.String()) }) {
+				all = append(all, settings(value.MapIndex(name).Elem(), prefix+key+"."+name.String()+".")...)
 			}
 		case value.Kind() == reflect.Struct:
 			all = append(all, settings(value, prefix+key+".")...)

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -17,6 +19,8 @@ type Config struct {
 	RedisTLS RedisTLS          `yaml:"redis_tls"`
 	Node     Node              `yaml:"node"`
 	Queues   map[string]*Queue `yaml:"queues"`
+
+	Recurring map[string]*Recurring `yaml:"recurring"`
 
 	origins map[string]origin
 	name    string // of the file, for messages
@@ -123,6 +127,38 @@ type Journal struct {
 	Runs string         `yaml:"runs" oneof:"failures,all,none"`
 	Keep *int           `yaml:"keep" min:"1" max:"1000000000"` // of the queue
 	For  *time.Duration `yaml:"for" min:"1s" max:"87600h"`
+}
+
+// Recurring is something that is pushed again and again: see recurring.Spec, which says what is allowed.
+type Recurring struct {
+	Cron    string            `yaml:"cron"`
+	Zone    string            `yaml:"zone"`
+	Every   *time.Duration    `yaml:"every" min:"1s" max:"8784h"`
+	Offset  *time.Duration    `yaml:"offset" min:"0s" max:"8784h"`
+	Jitter  *time.Duration    `yaml:"jitter" min:"0s" max:"8784h"`
+	Queue   string            `yaml:"queue"`
+	ID      string            `yaml:"id"`
+	Payload json.RawMessage   `yaml:"payload"` // any YAML, as JSON
+	Header  map[string]string `yaml:"header"`
+	Missed  string            `yaml:"missed" oneof:"one,none,all"`
+	Backlog *int              `yaml:"backlog" min:"1" max:"1000"`
+}
+
+// Spec is the entry as nodes take it.
+func (r *Recurring) Spec() recurring.Spec {
+	s := recurring.Spec{Cron: r.Cron, Zone: r.Zone, Queue: r.Queue, ID: r.ID, Payload: r.Payload, Header: r.Header, Missed: recurring.Missed(r.Missed)}
+	for _, of := range []struct {
+		to   *recurring.Duration
+		from *time.Duration
+	}{{&s.Every, r.Every}, {&s.Offset, r.Offset}, {&s.Jitter, r.Jitter}} {
+		if of.from != nil {
+			*of.to = recurring.Duration(*of.from)
+		}
+	}
+	if r.Backlog != nil {
+		s.Backlog = *r.Backlog
+	}
+	return s
 }
 
 // reserved are the LOWKIQ_* variables that are no keys of the file.
