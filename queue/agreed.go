@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // What the registry says of a queue's payloads holds for every client that pushes: the codec in
@@ -70,6 +72,51 @@ func (l Limits) with(own Limits) Limits {
 // Effective are the limits that hold for pushes of a client that has none of its own: those of the
 // registry, and the defaults of others.
 func (l Limits) Effective() Limits { return l.with(Limits{}) }
+
+// or are these limits where they are set, and other ones where they are not.
+func (l Limits) or(other Limits) Limits {
+	return Limits{cmp.Or(l.PayloadBytes, other.PayloadBytes), cmp.Or(l.Payloads, other.Payloads), cmp.Or(l.IDPayload, other.IDPayload)}
+}
+
+// LimitsOf are the limits of values that were set at run time.
+func LimitsOf(v rules.Values) Limits {
+	number := func(n *int) int {
+		if n == nil {
+			return 0
+		}
+		return *n
+	}
+	return Limits{number(v.PayloadBytes), number(v.Payloads), number(v.IDBytes)}
+}
+
+// SetLimits takes in the limits of a queue that are set at run time, for the pushes of this process: they take the
+// place of all others.
+func (g *Registry) SetLimits(queue string, live Limits) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.setLimits(queue, live)
+}
+
+func (g *Registry) setLimits(queue string, live Limits) {
+	if g.live[queue] == live {
+		return
+	}
+	g.live[queue] = live
+	if live == (Limits{}) {
+		delete(g.live, queue)
+	}
+	if q := g.queues[queue]; q != nil {
+		q.obey(g.rules[queue])
+	}
+}
+
+// Limits are those that hold for pushes to a queue of this entry, as far as this process has read what is set at run
+// time.
+func (g *Registry) Limits(queue string, entry Entry) Limits {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.live[queue].or(entry.Limits).Effective()
+}
 
 // limits are those that rules name.
 func (r *PushRules) limits() Limits { return Limits{r.PayloadBytes, r.Payloads, r.IDPayload} }
@@ -131,7 +178,7 @@ func refused(reason error) Pusher {
 // codec gets one by this, whose Decode must be able to read what waits; a codec is never replaced:
 // ErrCodec.
 //
-// A client that has the queue already learns of it within half a minute of pushing.
+// A client that has the queue already learns of it within 10 s of pushing.
 func (g *Registry) Publish(ctx context.Context, queue string) error {
 	rules := g.rulesOf(queue)
 	if rules.Codec.Name == "" && rules.limits() == (Limits{}) { // nothing to write
@@ -196,7 +243,7 @@ func (q *Queue) learn(entry Entry) {
 }
 
 // lookEvery is how often a program that pushes asks whether what holds for the queue has changed.
-const lookEvery = 30 * time.Second
+const lookEvery = 9 * time.Second
 
 // look reads the queue's entry anew, beside a push, if it was last read a while ago. What goes
 // wrong is left to the push itself.
@@ -214,13 +261,20 @@ func (q *Queue) look() {
 
 // read takes in what the registry says of the queue now. One that Redis has lost stays as it was.
 func (q *Queue) read(ctx context.Context) error {
-	reply, err := q.registry.db.Do(ctx, "read the queue registry", "HGET", q.registry.db.Keys.Queues(), q.Name)
-	if err != nil || reply == nil {
+	keys := q.registry.db.Keys
+	replies, err := q.registry.db.Pipeline(ctx, "read the queue registry",
+		redisdb.Cmd{"HGET", keys.Queues(), q.Name}, redisdb.Cmd{"HGET", keys.Rules(), q.Name}, redisdb.Cmd{"TIME"})
+	if err != nil || replies[0] == nil {
 		return err
 	}
-	entry, err := q.registry.parse(q.Name, redisdb.Text(reply))
+	entry, err := q.registry.parse(q.Name, redisdb.Text(replies[0]))
+	set, unread := rules.Parse(q.Name, redisdb.Text(replies[1]))
+	values, _ := set.Values(redisdb.Micros(replies[2])) // what this release cannot read does not hold here
 	q.registry.mu.Lock()
 	defer q.registry.mu.Unlock()
+	if unread == nil {
+		q.registry.setLimits(q.Name, LimitsOf(values))
+	}
 	if err != nil {
 		q.refuse(err)
 		return err

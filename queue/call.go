@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -58,7 +59,12 @@ func (c *Client) Call(ctx context.Context, queue string, job lowkiq.Push) (lowki
 // deadline of ctx and DefaultKeep. The id of a reply is that under which its payload is stored, if a
 // middleware has changed it: Reply wants that one.
 func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jobs ...lowkiq.Push) ([]Called, error) {
-	q, err := c.Queue(ctx, queue)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	pushing, cancel := c.outlasting(ctx)
+	defer cancel()
+	q, err := c.Queue(pushing, queue)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +82,7 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 	for i := range jobs {
 		jobs[i].ReplyTo = envelope.Address(calls[i].token, keep, channel)
 	}
-	results, err := q.Push(context.WithValue(ctx, repliesKey{}, c.replies), jobs...)
+	results, err := q.Push(context.WithValue(pushing, repliesKey{}, c.replies), jobs...)
 	if results == nil && err != nil {
 		return nil, err
 	}
@@ -93,6 +99,20 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 		}
 	}
 	return all, nil
+}
+
+// outlasting is ctx, and goes on for a moment after its deadline: what is pushed is to be known, however short the
+// wait is.
+func (c *Client) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			time.AfterFunc(c.registry.cfg.Timeout, cancel)
+		} else {
+			cancel()
+		}
+	})
+	return longer, func() { stop(); cancel() }
 }
 
 // await waits for the end of a call's payload, until ctx ends: then it stays pending.

@@ -160,6 +160,22 @@ func callMany(t *testing.T, b *backend) {
 }
 
 // callContextEnds: whenever that is, the call says what it knows.
+// overWhenClosed is a context whose deadline is past once over is closed.
+type overWhenClosed struct {
+	context.Context
+	over chan struct{}
+}
+
+func (c overWhenClosed) Done() <-chan struct{} { return c.over }
+func (c overWhenClosed) Err() error {
+	select {
+	case <-c.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 func callContextEnds(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	ended, cancel := context.WithCancel(r.ctx)
@@ -176,7 +192,22 @@ func callContextEnds(t *testing.T, b *backend) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("while it was pushed: got %v", err)
 	}
+	short := overWhenClosed{r.ctx, make(chan struct{})}
+	late := make(chan lowkiq.Reply, 1)
+	go func() {
+		reply, err := r.c.Call(short, "q", job("short", "say"))
+		late <- reply
+		done <- err
+	}()
+	until(t, "the push waits", func() bool { _, waiting := r.q.Commits(); return waiting > 0 })
+	close(short.over)
 	release()
+	if reply := <-late; reply.State != lowkiq.ReplyPending || reply.Token == "" {
+		t.Errorf("a wait that is over before the push: got %+v, want it pending", reply)
+	}
+	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a wait that is over before the push: got %v", err)
+	}
 	waiting, enough := context.WithCancelCause(r.ctx)
 	cause := errors.New("enough")
 	got := make(chan lowkiq.Reply, 1)

@@ -73,7 +73,7 @@ func Open(cfg Config) (*Client, error) {
 }
 
 func newClient(cfg Config, db *redisdb.DB) *Client {
-	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}}
+	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}, live: map[string]Limits{}}
 	g.sharing = newSharing(g)
 	c := &Client{cfg: cfg, db: db, registry: g}
 	c.replies = newReplies(c)

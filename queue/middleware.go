@@ -79,7 +79,7 @@ func (c *Client) SetRules(queue string, push PushRules) error {
 // and of the queue, the first one outermost, then the encoder, then to Redis. The caller holds
 // g.mu.
 func (q *Queue) obey(r PushRules) {
-	limits := q.entry.Limits.with(r.limits())
+	limits := q.registry.live[q.Name].or(q.entry.Limits.with(r.limits()))
 	r.PayloadBytes, r.Payloads, r.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
 	push, deliver := q.way(r, q.store), q.way(r, q.takeIn)
 	q.rules.Store(&r)

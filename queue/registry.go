@@ -68,6 +68,7 @@ type Registry struct {
 	mu     sync.Mutex
 	queues map[string]*Queue    // by name, as registered; guarded by mu
 	rules  map[string]PushRules // by queue; guarded by mu
+	live   map[string]Limits    // by queue, as they are set at run time; guarded by mu
 }
 
 // Queue is a registered queue. It is safe for concurrent use.

@@ -13,6 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/extra"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // A queue is deleted in steps, each of which may be repeated, and leaves what the next needs:
@@ -329,6 +330,9 @@ func (r *removal) remove(ctx context.Context) error {
 }
 
 func (r *removal) finish(ctx context.Context) error {
+	if err := rules.In(r.registry.db).Forget(ctx, r.q.Name); err != nil { // they are not those of a queue registered anew
+		return err
+	}
 	return r.swap(ctx, Entry{Shards: r.entry.Shards, Layout: r.entry.Layout, Removed: true})
 }
 

@@ -47,7 +47,7 @@ func (a *api) figures(ctx context.Context) ([]status.Queue, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, queueOf(name, entries[name], stats, handled))
+		all = append(all, queueOf(name, entries[name], a.client.Registry().Limits(name, entries[name]), stats, handled))
 	}
 	return all, nil
 }
@@ -60,11 +60,11 @@ func (a *api) readStats(ctx context.Context, name string) (queue.Stats, error) {
 	return q.Stats(ctx)
 }
 
-func queueOf(name string, entry queue.Entry, stats queue.Stats, handled status.Handled) status.Queue {
+func queueOf(name string, entry queue.Entry, limits queue.Limits, stats queue.Stats, handled status.Handled) status.Queue {
 	return status.Queue{
 		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
 		Jobs: stats.Jobs, Morgue: stats.Morgue, Processed: stats.Processed, Failed: stats.Failed,
-		Codec: entry.Codec, Limits: status.Limits(entry.Limits.Effective()),
+		Codec: entry.Codec, Limits: status.Limits(limits),
 	}
 }
 
@@ -82,7 +82,7 @@ func (a *api) oneQueue(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (
 		return nil, err
 	}
 	handled, err := a.node.Cluster().Handled(r.Context())
-	return queueOf(q.Name, entry, stats, handled), err
+	return queueOf(q.Name, entry, a.client.Registry().Limits(q.Name, entry), stats, handled), err
 }
 
 func figuresOf(s queue.Stats) Figures {

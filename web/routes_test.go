@@ -96,7 +96,7 @@ var cases = map[string][]routeCase{
 		{"empty body", ordersPath + "jobs", ``, 400, []string{`"line":1`}},
 		{"parameter", ordersPath + "jobs?strict=1", `{"id":"x"}`, 400, []string{`"field":"strict"`}},
 		{"wait", ordersPath + "jobs?wait=1ms", `[{"id":"x"},{"id":""}]`, 400, []string{`"field":"[1].id"`}},
-		{"call", ordersPath + "jobs?wait=1ms&keep=1h", `{"id":"x"}`, 200, []string{`{"id":"x","ok":true,"merged":false,"state":"pending","token":"`}},
+		{"call", ordersPath + "jobs?wait=50ms&keep=1h", `{"id":"x"}`, 200, []string{`{"id":"x","ok":true,"merged":false,"state":"pending","token":"`}},
 		{"no wait", ordersPath + "jobs?wait=0s", `{"id":"x"}`, 400, []string{`"field":"wait"`, `got \"0s\", want a duration from 1ms to 5m0s`}},
 		{"long wait", ordersPath + "jobs?wait=6m", `{"id":"x"}`, 400, []string{`"field":"wait"`}},
 		{"empty wait", ordersPath + "jobs?wait=", `{"id":"x"}`, 400, []string{`"field":"wait"`}},

@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/recurring"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/dashboard"
 )
@@ -76,7 +77,7 @@ func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 		web.Config{
 			Address: own.HTTP, Advertise: own.Advertise, Names: own.HTTPNames, Tokens: tokens, Insecure: own.Insecure,
 			TLS:   own.TLS.Web(),
-			Pages: dashboard.New, RequestMemory: config.Size(own.RequestMemory), Version: version().Version, Log: log,
+			Pages: dashboard.New, RequestMemory: rules.Size(own.RequestMemory), Version: version().Version, Log: log,
 		},
 	}, nil
 }
@@ -134,7 +135,7 @@ func queueConfig(name string, q *config.Queue) node.QueueConfig {
 
 // pushRules are the limits that the file names for what is pushed to a queue.
 func pushRules(q *config.Queue) queue.PushRules {
-	return queue.PushRules{PayloadBytes: int(config.Size(q.MaxPayloadSize)), Payloads: or(q.MaxIDPayloads), IDPayload: int(config.Size(q.MaxIDSize))}
+	return queue.PushRules{PayloadBytes: int(rules.Size(q.MaxPayloadSize)), Payloads: or(q.MaxIDPayloads), IDPayload: int(rules.Size(q.MaxIDSize))}
 }
 
 // processes is how many children a queue gets: what is configured, else one per CPU, and no more

@@ -7,7 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/near"
+	"github.com/lowkiq/lowkiq/internal/near"
 )
 
 // suggested makes an error of parsing say what would be right.

@@ -56,9 +56,15 @@ func (k Keys) Ticks() string { return k.of("ticks") }
 // Ticked is what is kept of their last ticks: a hash by name.
 func (k Keys) Ticked() string { return k.of("ticked") }
 
+// Rules are what is changed of queues' rules at run time: a hash by queue, and a count of all changes.
+func (k Keys) Rules() string { return k.of("rules") }
+
+// Changes is the stream of what people have changed.
+func (k Keys) Changes() string { return k.of("changes") }
+
 // names are those of the keys above; those that end in a colon are followed by a node or an
 // instance.
-var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "lease:", "name:", "timings:"}
+var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "rules", "changes", "lease:", "name:", "timings:"}
 
 // probe is the n-th of the keys that permissions are tried on. All but the first lie in
 // other slots of a Redis Cluster than the cluster's own keys.

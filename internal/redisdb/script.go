@@ -58,7 +58,7 @@ type Scripts struct {
 	Reply, Note                           *Script
 	Claim, Resume, Release, Aside         *Script
 	Delete, Kill, RunNow, Requeue, Forget *Script
-	Register, Swap, Remove                *Script
+	Register, Swap, Remove, Rules         *Script
 	LeaseNew, Lease, ClusterSwap, Mark    *Script
 	Stats, Slice, Line, Scan, Show, Runs  *Script
 	Audit, AuditSpill, AuditStates        *Script
@@ -74,7 +74,7 @@ func NewScripts() *Scripts {
 		Claim: newScript("claim"), Resume: newScript("resume"), Release: newScript("release"), Aside: newScript("aside"),
 		Delete: newScript("delete"), Kill: newScript("kill"), RunNow: newScript("run_now"),
 		Requeue: newScript("requeue"), Forget: newScript("morgue_delete"),
-		Register: newScript("register"), Swap: newScript("swap"), Remove: newScript("remove_shard"),
+		Register: newScript("register"), Swap: newScript("swap"), Remove: newScript("remove_shard"), Rules: newScript("rules"),
 		LeaseNew: newScript("lease_new"), Lease: newScript("lease"), ClusterSwap: newScript("cluster_swap"), Mark: newScript("mark"),
 		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Show: newScript("show"), Runs: newScript("runs"),
 		Audit: newScript("audit"), AuditSpill: newScript("audit_spill"), AuditStates: newScript("audit_states"),
@@ -85,7 +85,7 @@ func NewScripts() *Scripts {
 // All are those that nodes and producers call: not those of audits.
 func (s *Scripts) All() []*Script {
 	return []*Script{s.Push, s.PushEach, s.Pop, s.PopEach, s.Deliver, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
-		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.Register, s.Swap, s.Remove,
+		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.Register, s.Swap, s.Remove, s.Rules,
 		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Show, s.Runs}
 }
 

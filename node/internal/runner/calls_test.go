@@ -47,14 +47,14 @@ func calmly(t *testing.T, slots int, test func(t *testing.T, p *process)) {
 // add gives the process a queue of one shard. What of the rules is zero is a node's default, and a
 // retry waits for an hour.
 func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
-	if q.RetryIn == nil {
-		q.RetryIn = func(int) time.Duration { return time.Hour }
+	if q.Rules.RetryIn == nil {
+		q.Rules.RetryIn = func(int) time.Duration { return time.Hour }
 	}
-	if q.FormatError == nil {
-		q.FormatError = error.Error
+	if q.Rules.FormatError == nil {
+		q.Rules.FormatError = error.Error
 	}
-	q.BatchSize, q.ShardConcurrency, q.Prefetch = max(q.BatchSize, 1), max(q.ShardConcurrency, 1), 100
-	q.MaxRetryCount = max(q.MaxRetryCount, 1)
+	q.Rules.BatchSize, q.Rules.ShardConcurrency, q.Rules.Prefetch = max(q.Rules.BatchSize, 1), max(q.Rules.ShardConcurrency, 1), 100
+	q.Rules.MaxRetryCount = max(q.Rules.MaxRetryCount, 1)
 	p.h.rules = q.Rules
 	q.Paused = new(atomic.Bool)
 	q.Metrics = testMetrics
@@ -538,7 +538,7 @@ func TestBusyQueueTakesNoSlot(t *testing.T) {
 			calmly(t, 3, func(t *testing.T, p *process) {
 				release := make(chan struct{})
 				var running atomic.Int64
-				q.ShardConcurrency = 8
+				q.Rules.ShardConcurrency = 8
 				stuck := p.add(q, func(context.Context, *lowkiq.Batch) error {
 					running.Add(1)
 					<-release

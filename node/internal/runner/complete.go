@@ -35,7 +35,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	took := time.Since(began)
 	r.queue.Metrics.Handler.Observe(took)
 	if said.Answers != nil {
-		answer = r.queue.Objections(batch, said.Answers, answer)
+		answer = r.queue.rules().Objections(batch, said.Answers, answer)
 	}
 	end := ended{Spoken: said, popped: t.popped, began: now, took: took, logs: logs, jobs: len(jobs)}
 	r.mu.Lock()
@@ -132,7 +132,8 @@ func (r *Runner) done(number int64, jobs []lowkiq.Job, end *ended) {
 	if len(jobs) == 0 {
 		return
 	}
-	answers, runs, flights := r.queue.Answers(jobs, end.Spoken), end.runs(&r.queue.Journal, jobs), &r.state.flights
+	rules := r.queue.rules()
+	answers, runs, flights := rules.Answers(jobs, end.Spoken), end.runs(&rules.Journal, jobs), &r.state.flights
 	if len(answers) > 0 || !runs.Empty() {
 		flights.said[number] = true
 	}
@@ -211,17 +212,18 @@ func (r *Runner) settle(batch *lowkiq.Batch, end *ended, answer error) {
 func (q *Queue) verdicts(batch *lowkiq.Batch, answer error) (all Outcome) {
 	defer func() {
 		if value := recover(); value != nil {
-			rules := q.Rules
+			rules := *q.rules()
 			rules.RetryIn, rules.FormatError = DefaultRetryIn, error.Error
 			all = Decide(&rules, batch, &PanicError{value, debug.Stack()})
 		}
 	}()
-	return Decide(&q.Rules, batch, answer)
+	return Decide(q.rules(), batch, answer)
 }
 
 // tell calls RetriesExhausted.
 func (r *Runner) tell(v Exhausted) {
-	if r.queue.RetriesExhausted == nil {
+	told := r.queue.rules().RetriesExhausted
+	if told == nil {
 		return
 	}
 	defer func() {
@@ -229,7 +231,7 @@ func (r *Runner) tell(v Exhausted) {
 			r.process.Log.Error("retries_exhausted panicked", "shard", r.Shard, "panic", value, "stack", string(debug.Stack()))
 		}
 	}()
-	r.queue.RetriesExhausted(v.Job, v.Err)
+	told(v.Job, v.Err)
 }
 
 // The kinds of lines that the log has of handlers that fail.

@@ -29,12 +29,13 @@ func (r *Runner) fetch(t *turn) (again bool) {
 			return s.change(popEnds)
 		}
 	}
+	rules := r.queue.rules()
 	req := queue.PopRequest{
-		IDs: s.pace.ids(&r.queue.Rules, s.able()), Bytes: popBytes, MaxCrashes: max(0, r.queue.MaxCrashes), Slot: s.quarantine.has,
-		Company: company, States: r.queue.States,
+		IDs: s.pace.ids(rules, s.able()), Bytes: popBytes, MaxCrashes: max(0, rules.MaxCrashes), Slot: s.quarantine.has,
+		Company: company, States: rules.States,
 	}
 	if req.States {
-		req.IDs = min(req.IDs, max(r.queue.BatchSize, popStates))
+		req.IDs = min(req.IDs, max(rules.BatchSize, popStates))
 	}
 	r.mu.Unlock()
 	t.give()

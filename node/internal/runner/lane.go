@@ -19,8 +19,8 @@ type Reserve func(ctx context.Context) (with func(context.Context) context.Conte
 type turn struct {
 	queue  *Queue
 	slots  *Slots
-	call   bool // one of the queue's calls
-	slot   bool // one of the node's slots
+	call   *Slots // of which it has one of the queue's calls; nil: it has none
+	slot   bool   // one of the node's slots
 	with   func(context.Context) context.Context
 	leave  func() // gives back what was reserved; nil: nothing is
 	called bool   // the lane has called a handler: it was not woken for what it pops next
@@ -43,7 +43,9 @@ var (
 )
 
 // ready reports whether the turn holds all that a call needs.
-func (t *turn) ready() bool { return t.slot && t.queue.Reserve == nil }
+func (t *turn) ready() bool {
+	return t.slot && t.queue.Reserve == nil && (t.call != nil || t.queue.calls() == nil)
+}
 
 // take waits for what a call needs. ok is false if the batch is not to be handled now, because
 // the queue is paused or the runner stops; an error is the handler's answer to it.
@@ -56,11 +58,12 @@ func (t *turn) take(ctx context.Context, due time.Time) (ok bool, err error) {
 		began = time.Now() // a queue's calls are no more than its processes: who waits for one waits for a process
 	}
 	t.stage.Store(stage)
-	if q.calls != nil && !t.call {
-		if q.calls.take(ctx, &q.all, due) != nil {
+	if calls := q.calls(); calls != nil && t.call == nil {
+		t.giveSlot() // of a time without a bound
+		if calls.take(ctx, &q.all, due) != nil {
 			return false, nil
 		}
-		t.call = true
+		t.call = calls
 	}
 	if q.Reserve != nil {
 		if t.with, t.leave, err = q.Reserve(ctx); err == nil {
@@ -110,16 +113,16 @@ func (t *turn) giveSlot() {
 func (t *turn) give() {
 	t.unreserve()
 	t.giveSlot()
-	if t.call {
-		t.queue.calls.give(&t.queue.all)
-		t.call = false
+	if t.call != nil {
+		t.call.give(&t.queue.all)
+		t.call = nil
 	}
 }
 
 // pass lets others go on after a batch, if some wait.
 func (t *turn) pass() {
 	t.unreserve()
-	if t.call && t.queue.calls.contended() {
+	if t.call != nil && t.call.contended() {
 		t.give()
 	}
 	if t.queue.Reserve != nil || t.slot && t.slots.contended() {

@@ -65,7 +65,7 @@ func (n *notes) has(id string) bool {
 // TakeNote is [lowkiq.Batch.Note]. A goroutine that a handler has left behind may come too late: Redis
 // knows whether the id is in that flight.
 func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, note lowkiq.Note) error {
-	if err := n.r.queue.Keepable(&note); err != nil {
+	if err := n.r.queue.rules().Keepable(&note); err != nil {
 		return fmt.Errorf("job %q: %w", id, err)
 	}
 	if !n.has(id) {

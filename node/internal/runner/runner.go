@@ -87,6 +87,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,7 +161,7 @@ type Rules struct {
 
 // Queue is what the runners of a queue share.
 type Queue struct {
-	Rules
+	Rules       Rules // at first, see Change
 	Handler     lowkiq.Handler
 	Reserve     Reserve // nil: a call needs nothing that is short
 	Concurrency int     // calls of the queue at once on this node; 0: only the node's slots bound them
@@ -168,22 +169,62 @@ type Queue struct {
 	Metrics     *metrics.Queue
 	ProcessWait *metrics.Histogram // how long batches wait for Reserve; nil without it
 
-	share share  // of the node's slots
-	calls *Slots // Concurrency of them; nil: unbounded
-	all   share  // of calls
+	live  *live // what changes; nil in tests of parts: nothing does
+	share share // of the node's slots
+	all   share // of calls
+}
+
+// live is what changes of a queue while its runners work.
+type live struct {
+	rules atomic.Pointer[Rules]
+	calls atomic.Pointer[Slots] // Concurrency of them; nil: unbounded
+	bound *Slots                // the same, or those of the last bound; written by Change alone
 }
 
 // NewQueue completes what the runners of a queue share.
 func NewQueue(q Queue) *Queue {
-	if q.Concurrency > 0 {
-		q.calls = NewSlots(q.Concurrency)
-	}
+	q.live = &live{}
+	q.Change(q.Rules, q.Concurrency)
 	return &q
+}
+
+// Change puts other rules in force, and another bound of calls at once, 0 for none. Each step that a lane takes goes by
+// the rules of its beginning; calls that run are not ended, nor are those counted that began without a bound. Whoever
+// calls it tells the runners then (Runner.Changed). It must not be called twice at once.
+func (q *Queue) Change(rules Rules, concurrency int) {
+	q.live.rules.Store(&rules)
+	switch l := q.live; {
+	case concurrency <= 0 && l.bound != nil:
+		l.calls.Store(nil)
+		l.bound.resize(math.MaxInt32) // whoever waits goes on
+	case concurrency > 0 && l.bound == nil:
+		l.bound = NewSlots(concurrency)
+		l.calls.Store(l.bound)
+	case concurrency > 0:
+		l.bound.resize(concurrency)
+		l.calls.Store(l.bound)
+	}
+}
+
+// rules are those in force now.
+func (q *Queue) rules() *Rules {
+	if q.live == nil {
+		return &q.Rules
+	}
+	return q.live.rules.Load()
+}
+
+// calls bound those of the queue at once; nil: nothing does.
+func (q *Queue) calls() *Slots {
+	if q.live == nil {
+		return nil
+	}
+	return q.live.calls.Load()
 }
 
 // urgency is when the oldest job of a batch was due, zero if its queue is served in turn.
 func (q *Queue) urgency(batch *lowkiq.Batch) time.Time {
-	if q.InTurn {
+	if q.rules().InTurn {
 		return time.Time{}
 	}
 	oldest := batch.Jobs[0].PerformAt
@@ -217,7 +258,7 @@ type Runner struct {
 // New makes a runner for a shard that was claimed with this fence. It does nothing until Wake.
 func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner {
 	r := &Runner{process: p, queue: q, Shard: s, Fence: fence, claim: claim}
-	claim.SetJournal(q.Journal)
+	claim.SetJournal(q.rules().Journal)
 	r.work, r.cancel = context.WithCancelCause(p.Work)
 	r.caller = caller{shard: s, queue: q, process: p, exited: r.exited}
 	r.acks.flush = stoppedTimer(r.flushAcks)
@@ -238,6 +279,12 @@ func stoppedTimer(f func()) *time.Timer {
 
 // Wake makes the runner look for work.
 func (r *Runner) Wake() { r.look(woken) }
+
+// Changed takes in that the queue has other rules.
+func (r *Runner) Changed() {
+	r.claim.SetJournal(r.queue.rules().Journal)
+	r.Wake() // there may be room for more lanes
+}
 
 // Parked notes that something was pushed to an id in flight.
 func (r *Runner) Parked() {
@@ -343,7 +390,7 @@ func (r *Runner) next(t *turn) *lowkiq.Batch {
 		for range more {
 			r.start(r.lane)
 		}
-		if s.flights.batches(r.queue.BatchSize) > 1+more {
+		if s.flights.batches(r.queue.rules().BatchSize) > 1+more {
 			s.patience.start(longWait)
 		}
 	}

@@ -17,10 +17,11 @@ import (
 // (seq) is next once as many turns were given as it found waiters.
 type Slots struct {
 	waiters atomic.Int32 // all of them, read without mu
-	total   int
+	over    atomic.Bool  // more are taken than there are, since resize; written with mu held
 
 	mu     sync.Mutex
-	free   int       // guarded by mu
+	total  int       // guarded by mu
+	free   int       // below 0: so many more are taken than there are; guarded by mu
 	count  uint64    // waiters ever; guarded by mu
 	turns  uint64    // given to waiters; guarded by mu
 	asking int       // shares that have waiters; guarded by mu
@@ -114,8 +115,9 @@ func (s *Slots) withdraw(w *waiter) {
 	s.change(w.of, 0, -1)
 }
 
-// contended reports whether lanes wait; if none does, a lane keeps its slot for its next batch.
-func (s *Slots) contended() bool { return s.waiters.Load() > 0 }
+// contended reports whether lanes wait, or there are fewer slots than are taken; if not, a lane keeps its slot for its
+// next batch.
+func (s *Slots) contended() bool { return s.waiters.Load() > 0 || s.over.Load() }
 
 // Use says how many slots there are, and how many are taken.
 func (s *Slots) Use() metrics.Use {
@@ -133,16 +135,36 @@ func (s *Slots) give(of *share) {
 
 func (s *Slots) next(of *share) {
 	s.change(of, -1, 0)
-	w := s.choose()
-	if w == nil {
-		s.free++
-		return
+	s.free++
+	s.serve()
+}
+
+// resize changes how many there are. If more are taken, those that are given back are gone.
+func (s *Slots) resize(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free += n - s.total
+	s.total = n
+	s.serve()
+}
+
+// serve gives what is free to those that wait. mu is held.
+func (s *Slots) serve() {
+	for s.free > 0 {
+		w := s.choose()
+		if w == nil {
+			break
+		}
+		s.free--
+		s.turns++
+		s.waiters.Add(-1)
+		s.change(w.of, 1, -1)
+		w.given = true
+		close(w.turn)
 	}
-	s.turns++
-	s.waiters.Add(-1)
-	s.change(w.of, 1, -1)
-	w.given = true
-	close(w.turn)
+	if over := s.free < 0; over != s.over.Load() {
+		s.over.Store(over)
+	}
 }
 
 // choose takes the next waiter off its queue; nil: there is none.

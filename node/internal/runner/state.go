@@ -156,7 +156,7 @@ func (s *state) mayPop() bool {
 func (s *state) wantsPop() bool { return s.due && s.mayPop() }
 
 // spare reports whether one more lane may begin, and pop.
-func (s *state) spare() bool { return len(s.turns) < s.queue.ShardConcurrency && s.mayPop() }
+func (s *state) spare() bool { return len(s.turns) < s.queue.rules().ShardConcurrency && s.mayPop() }
 
 // halted reports whether the queue is paused and what was popped can be given back. An id in
 // quarantine stays: only an answer of its handler may end that.
@@ -277,18 +277,18 @@ func (s *state) wanted(again bool) int {
 	if s.phase == quarantined || s.stops() {
 		return 0
 	}
-	n := s.flights.batches(s.queue.BatchSize)
+	n := s.flights.batches(s.queue.rules().BatchSize)
 	if s.more || again {
 		n++
 	}
 	// The lane that asks goes on itself.
-	return min(s.queue.ShardConcurrency-len(s.turns), n-1)
+	return min(s.queue.rules().ShardConcurrency-len(s.turns), n-1)
 }
 
 // able is how many lanes can take part in what is popped now: not those in a call for long, unless
 // it is about to end.
 func (s *state) able() int {
-	n := s.queue.ShardConcurrency
+	n := s.queue.rules().ShardConcurrency
 	if len(s.turns) == 1 {
 		return n // the one that pops
 	}
@@ -345,7 +345,7 @@ func (s *state) whereabouts(id string) queue.Whereabouts {
 
 // batch takes the next batch for a lane's turn; some jobs wait.
 func (s *state) batch(t *turn) *lowkiq.Batch {
-	number, popped, jobs := s.flights.take(s.queue.BatchSize)
+	number, popped, jobs := s.flights.take(s.queue.rules().BatchSize)
 	t.popped = popped
 	t.stage.Store(&stageBehind)
 	for i := range jobs {

@@ -27,7 +27,8 @@ type caller struct {
 func (c *caller) call(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer, cause error) {
 	ctx, cancel := context.WithCancelCause(t.context(ctx))
 	defer cancel(nil)
-	if timeout := c.queue.HandlerTimeout; timeout > 0 {
+	timeout := c.queue.rules().HandlerTimeout
+	if timeout > 0 {
 		w := c.watch(timeout, cancel)
 		defer w.stop()
 	}
@@ -36,7 +37,7 @@ func (c *caller) call(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer
 	answer = c.guarded(ctx, batch, t)
 	cause = context.Cause(ctx)
 	if failed, _ := named(answer); failed == nil && errors.Is(cause, lowkiq.ErrTimeout) {
-		answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, c.queue.HandlerTimeout), answer)
+		answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, timeout), answer)
 	}
 	return answer, cause
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/recurring"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // check looks at what types and ranges cannot say.
@@ -86,27 +87,9 @@ func (cfg *Config) checkTLS(add func(key string, err error)) {
 	}
 }
 
-// Size is the bytes that a text such as 64MiB means, 0 if it means none.
-func Size(text string) int64 {
-	number, unit := strings.TrimRight(text, "KMGiB"), int64(0)
-	switch text[len(number):] {
-	case "KiB":
-		unit = 1 << 10
-	case "MiB":
-		unit = 1 << 20
-	case "GiB":
-		unit = 1 << 30
-	}
-	n, err := strconv.ParseUint(number, 10, 20)
-	if err != nil {
-		return 0
-	}
-	return int64(n) * unit
-}
-
 // checkRequestMemory wants a size that leaves room for bodies.
 func checkRequestMemory(text string) error {
-	if size := Size(text); size < 1<<20 || size > 1<<40 {
+	if size := rules.Size(text); size < 1<<20 || size > 1<<40 {
 		return fmt.Errorf("%q: want 1MiB to 1024GiB, as in 64MiB", text)
 	}
 	return nil
@@ -118,11 +101,11 @@ func (cfg *Config) checkLimits(key string, q *Queue, add func(key string, err er
 		key, text, most string
 		max             int64
 	}{{".max_payload_size", q.MaxPayloadSize, "16MiB", queue.MostPayloadBytes}, {".max_id_size", q.MaxIDSize, "1GiB", queue.MostIDPayload}} {
-		if size := Size(of.text); of.text != "" && (size < 1 || size > of.max) {
+		if size := rules.Size(of.text); of.text != "" && (size < 1 || size > of.max) {
 			add(key+of.key, fmt.Errorf("%q: want 1KiB to %s, as in 256KiB or 2MiB", of.text, of.most))
 		}
 	}
-	payload, all := Size(q.MaxPayloadSize), Size(q.MaxIDSize)
+	payload, all := rules.Size(q.MaxPayloadSize), rules.Size(q.MaxIDSize)
 	if payload > 0 && all > 0 && payload > all {
 		add(key+".max_payload_size", fmt.Errorf("%q: more than max_id_size, %s, which is for all payloads of an id", q.MaxPayloadSize, q.MaxIDSize))
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"go.uber.org/goleak"
 )
 
@@ -250,7 +251,7 @@ func TestDelay(t *testing.T) {
 		{"Lowkiq's, first", RetryIn{}, 0, 15 * time.Second, 45 * time.Second},
 		{"Lowkiq's, third", RetryIn{}, 2, 31 * time.Second, 121 * time.Second},
 		{"formula", RetryIn{Base: &second, Power: &two, Jitter: &zero}, 3, 10 * time.Second, 10 * time.Second},
-		{"huge", RetryIn{}, 1_000_000, longestDelay, longestDelay},
+		{"huge", RetryIn{}, 1_000_000, rules.LongestDelay, rules.LongestDelay},
 		{"list", RetryIn{Delays: []time.Duration{1, 2}}, 0, 1, 1},
 		{"list's end repeats", RetryIn{Delays: []time.Duration{1, 2}}, 9, 2, 2},
 	} {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/near"
+	"github.com/lowkiq/lowkiq/internal/near"
 )
 
 // Prefix of the environment variables.

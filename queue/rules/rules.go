@@ -1,0 +1,274 @@
+// Package rules answers one question: what is changed of queues' rules while they run, by whom, and until when?
+//
+// The rules of a queue are those of its node's configuration. A [Setting] takes the place of one of them on all nodes,
+// from the next renewals of their leases until its time is over or somebody takes it back. All settings of a queue
+// are a [Set], one field of one hash of the cluster, and change by compare and swap: of two that change
+// the same set at once one is refused (ErrChanged). Each change writes its line of the cluster's log in the same
+// script (package changes).
+package rules
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/changes"
+)
+
+// Setting is one value that was set at run time.
+type Setting struct {
+	Value json.RawMessage `json:"value"`
+	By    changes.Who     `json:"by"`
+	At    time.Time       `json:"at"`             // by Redis's clock, as all times here
+	Until time.Time       `json:"until,omitzero"` // zero: until it is taken back
+	Why   string          `json:"why,omitempty"`
+}
+
+// Set are the settings of a queue, by key.
+type Set struct {
+	Rev      int64              `json:"rev"` // counts changes
+	Settings map[string]Setting `json:"set"`
+}
+
+// InForce are the settings whose time is not over.
+func (s Set) InForce(now time.Time) map[string]Setting {
+	kept := maps.Clone(s.Settings)
+	maps.DeleteFunc(kept, func(_ string, of Setting) bool { return of.over(now) })
+	return kept
+}
+
+func (s Setting) over(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
+
+// Values are those in force. What a later release has set and this one cannot read is left out, and is in the error.
+func (s Set) Values(now time.Time) (v Values, err error) {
+	var errs []error
+	in := s.InForce(now)
+	for _, name := range slices.Sorted(maps.Keys(in)) {
+		if err := v.set(name, in[name].Value); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return v, errors.Join(errs...)
+}
+
+// Parse reads a set as Redis has it; "" is none.
+func Parse(queue, text string) (s Set, err error) {
+	if text == "" {
+		return Set{}, nil
+	}
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return Set{}, fmt.Errorf("rules of queue %q in Redis cannot be read: %w", queue, err)
+	}
+	return s, nil
+}
+
+// ErrChanged: somebody has changed the settings since they were read.
+var ErrChanged = errors.New("the rules were changed meanwhile")
+
+// Book holds the settings of a cluster's queues. It is safe for concurrent use.
+type Book struct{ db *redisdb.DB }
+
+// In is the book of the cluster that this connection is for.
+func In(db *redisdb.DB) Book { return Book{db} }
+
+// Page is what one look at the book has shown.
+type Page struct {
+	Count  string            // of all changes ever, for the next look
+	Queues map[string]string // sets by queue, for Parse; nil if Count is that of the last look
+}
+
+// Read looks at all settings, unless the count of changes is that of the last look.
+func (b Book) Read(ctx context.Context, count string) (Page, error) {
+	const what = "read the rules"
+	reply, err := b.db.Do(ctx, what, "HGET", b.db.Keys.Rules(), "#")
+	if err != nil {
+		return Page{}, err
+	}
+	if p := (Page{Count: redisdb.Text(reply)}); p.Count == count {
+		return p, nil
+	}
+	if reply, err = b.db.Do(ctx, what, "HGETALL", b.db.Keys.Rules()); err != nil {
+		return Page{}, err
+	}
+	p := Page{Queues: redisdb.Map(reply)}
+	p.Count = p.Queues["#"]
+	delete(p.Queues, "#")
+	return p, nil
+}
+
+// Queue reads the settings of a queue, and Redis's clock.
+func (b Book) Queue(ctx context.Context, queue string) (Set, time.Time, error) {
+	text, now, err := b.read(ctx, queue)
+	if err != nil {
+		return Set{}, now, err
+	}
+	set, err := Parse(queue, text)
+	return set, now, err
+}
+
+func (b Book) read(ctx context.Context, queue string) (text string, now time.Time, err error) {
+	replies, err := b.db.Pipeline(ctx, "read the rules", redisdb.Cmd{"HGET", b.db.Keys.Rules(), queue}, redisdb.Cmd{"TIME"})
+	if err != nil {
+		return "", now, err
+	}
+	return redisdb.Text(replies[0]), redisdb.Micros(replies[1]), nil
+}
+
+// Change is what is to become of a queue's settings.
+type Change struct {
+	Set   map[string]json.RawMessage // values by key
+	Unset []string
+	For   time.Duration // 0: until it is taken back
+	Why   string
+	By    changes.Who
+	// Edit, unless nil, makes Set and Unset of the settings as they are, instead of those above.
+	Edit func(now map[string]Setting) (set map[string]json.RawMessage, unset []string, err error)
+	// If is the revision that must still be that of the set, else ErrChanged; -1: any.
+	If int64
+}
+
+// The bounds of a change.
+const (
+	longestFor = 8760 * time.Hour
+	maxWhy     = 1024
+)
+
+// Check says what is wrong with a change, an ErrValue.
+func (c *Change) Check() error {
+	for name := range c.Set {
+		value, err := Check(name, c.Set[name])
+		if err != nil {
+			return err
+		}
+		if slices.Contains(c.Unset, name) {
+			return fmt.Errorf("%w %s is set and unset at once", ErrValue, name)
+		}
+		c.Set[name] = value
+	}
+	for _, name := range c.Unset {
+		if !slices.Contains(Keys(), name) {
+			return new(Values).set(name, nil) // it is unknown, or fixed
+		}
+	}
+	switch {
+	case c.Edit == nil && len(c.Set)+len(c.Unset) == 0:
+		return fmt.Errorf("%w: nothing is set or unset", ErrValue)
+	case c.For < 0 || c.For > longestFor:
+		return fmt.Errorf("%w: for %s: want more than 0, at most %s", ErrValue, c.For, plain(longestFor))
+	case len(c.Why) > maxWhy:
+		return fmt.Errorf("%w: why has %d bytes, at most %d are allowed", ErrValue, len(c.Why), maxWhy)
+	}
+	return nil
+}
+
+// Change changes the settings of a queue, whose existence is the caller's business, and returns them.
+func (b Book) Change(ctx context.Context, queue string, c Change) (Set, error) {
+	if err := c.Check(); err != nil {
+		return Set{}, err
+	}
+	for {
+		was, now, err := b.read(ctx, queue)
+		if err != nil {
+			return Set{}, err
+		}
+		old, err := Parse(queue, was)
+		if err != nil && c.If >= 0 { // what cannot be read is replaced by who insists
+			return Set{}, err
+		}
+		if c.If >= 0 && old.Rev != c.If {
+			return Set{}, fmt.Errorf("%w: they are at revision %d, not %d", ErrChanged, old.Rev, c.If)
+		}
+		if c.Edit != nil {
+			if c.Set, c.Unset, err = c.Edit(old.InForce(now)); err != nil || len(c.Set)+len(c.Unset) == 0 {
+				return old, err
+			}
+		}
+		next, line, err := c.apply(queue, old, now)
+		if err != nil {
+			return Set{}, err
+		}
+		text, err := json.Marshal(next)
+		if err != nil {
+			return Set{}, fmt.Errorf("rules of queue %q: %w", queue, err)
+		}
+		if changed, err := b.swap(ctx, queue, was, text, line); err != nil || changed {
+			return next, err
+		}
+		if c.If >= 0 {
+			return Set{}, fmt.Errorf("%w: they are no longer at revision %d", ErrChanged, c.If)
+		}
+	}
+}
+
+// apply makes the next set and the line that tells of it.
+func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line, error) {
+	in := old.InForce(now)
+	next := Set{Rev: old.Rev + 1, Settings: maps.Clone(in)}
+	if next.Settings == nil {
+		next.Settings = map[string]Setting{}
+	}
+	was, is := map[string]json.RawMessage{}, map[string]any{}
+	note := func(name string) {
+		was[name] = json.RawMessage("null")
+		if of, there := in[name]; there {
+			was[name] = of.Value
+		}
+	}
+	for _, name := range c.Unset {
+		note(name)
+		is[name] = nil
+		delete(next.Settings, name)
+	}
+	for name, value := range c.Set {
+		value, err := Check(name, value)
+		if err != nil {
+			return Set{}, changes.Line{}, err
+		}
+		note(name)
+		is[name] = value
+		of := Setting{Value: value, By: c.By, At: now.UTC().Truncate(time.Millisecond), Why: c.Why}
+		if c.For > 0 {
+			of.Until = of.At.Add(c.For)
+		}
+		next.Settings[name] = of
+	}
+	if c.For > 0 {
+		is["until"] = now.Add(c.For).UTC().Truncate(time.Second)
+	}
+	line := changes.Line{Who: c.By, Action: "rules", Queue: queue, Why: c.Why}
+	var err error
+	if line.Old, err = json.Marshal(was); err == nil {
+		line.New, err = json.Marshal(is)
+	}
+	return next, line, err
+}
+
+// Forget removes the settings of a queue that is deleted.
+func (b Book) Forget(ctx context.Context, queue string) error {
+	for {
+		was, _, err := b.read(ctx, queue)
+		if err != nil || was == "" {
+			return err
+		}
+		if gone, err := b.swap(ctx, queue, was, nil, changes.Line{}); err != nil || gone {
+			return err
+		}
+	}
+}
+
+func (b Book) swap(ctx context.Context, queue, was string, text []byte, line changes.Line) (bool, error) {
+	told := []byte(nil)
+	if line.Action != "" {
+		var err error
+		if told, err = line.Encode(); err != nil {
+			return false, err
+		}
+	}
+	reply, err := b.db.Run(ctx, b.db.Scripts.Rules, []string{b.db.Keys.Rules(), b.db.Keys.Changes()}, queue, was, text, told, changes.Kept)
+	return reply == int64(1), err
+}
