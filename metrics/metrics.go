@@ -18,6 +18,7 @@ type Metrics struct {
 	fenced              *prometheus.CounterVec
 	overdue             *prometheus.CounterVec
 	ownerless           *prometheus.GaugeVec
+	rules               *prometheus.GaugeVec
 	unhandled           *prometheus.GaugeVec
 	ready               *prometheus.GaugeVec
 	remaining           atomic.Pointer[func() time.Duration]
@@ -63,6 +64,7 @@ func New(registry prometheus.Registerer) *Metrics {
 
 		owned:     gauge("lowkiq_shards_owned", "Shards that this node works on."),
 		shards:    gauge("lowkiq_queue_shards", "Shards of the queue, whoever works on them."),
+		rules:     gauge("lowkiq_rules_in_force", "Rules of the queue that were set at run time and are in force on this node, in place of its configuration."),
 		ownerless: gauge("lowkiq_shards_unowned", "Shards that no live node owns, as the leader found; nothing is exported by others."),
 		unhandled: gauge("lowkiq_queue_unhandled", "1 if no live node handles the queue, as the leader found; nothing is exported by others."),
 		ready: gauge("lowkiq_handler_ready",
@@ -108,6 +110,7 @@ type Queue struct {
 	Wait        *Histogram
 	Owned       prometheus.Gauge
 	Shards      prometheus.Gauge
+	Rules       prometheus.Gauge // set at run time
 
 	ready       func() prometheus.Gauge
 	processWait func() *Histogram
@@ -126,7 +129,7 @@ func (m *Metrics) Queue(name string) *Queue {
 		Processed: m.processed.WithLabelValues(name), Failed: m.failed.WithLabelValues(name),
 		Buried: m.buried.WithLabelValues(name), Redelivered: m.redelivered.WithLabelValues(name), Overdue: m.overdue.WithLabelValues(name),
 		Handler: m.handler.queue(name), Wait: m.wait.queue(name),
-		Owned: m.owned.WithLabelValues(name), Shards: m.shards.WithLabelValues(name),
+		Owned: m.owned.WithLabelValues(name), Shards: m.shards.WithLabelValues(name), Rules: m.rules.WithLabelValues(name),
 		ready:       func() prometheus.Gauge { return m.ready.WithLabelValues(name) },
 		processWait: func() *Histogram { return m.processWait.queue(name) },
 	}

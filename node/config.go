@@ -124,11 +124,17 @@ type QueueConfig struct {
 	Scheduler Scheduler
 	// Middlewares wrap the handler, the first one outermost.
 	Middlewares []Middleware
+	// Sources says where the values of keys come from, as in "orders.yaml, line 3", for people who look at the rules;
+	// by key of the configuration file. RetryInShown is what they see of RetryIn.
+	Sources      map[string]string
+	RetryInShown any
 	// Push holds for the queue's payloads, whoever pushes them: what the node takes by its
 	// API and by Client obeys it, and the handler gets what its codec decodes.
 	Push queue.PushRules
 	// RetriesExhausted is called after payloads ran out of retries.
 	RetriesExhausted func(job lowkiq.Job, err error)
+
+	tracked []string // at run time: ids whose runs the journal keeps, whatever Journal says
 }
 
 // Middleware wraps a handler.

@@ -99,6 +99,8 @@ func (in *instance) claimant(news *queue.Wakes) claims.Process[*runner.Runner] {
 	process, queues := in.worker(), make(map[string]*runner.Queue, len(n.queues.handled))
 	for name, on := range n.queues.handled {
 		queues[name] = on.forRunners(n.cfg.FormatError)
+		change := in.changed(on, queues[name])
+		on.change.Store(&change)
 	}
 	return claims.Process[*runner.Runner]{
 		Instance: in.name, TTL: n.cfg.TTL, Redis: claimsRedis{n.client, n.client.Leases(), news}, Log: in.log, Now: n.cfg.now,
@@ -290,6 +292,9 @@ func (in *instance) renewed(ctx context.Context) {
 		in.ops.warn("read the registry", nil, err)
 		return
 	}
+	if err := n.queues.readRules(ctx, in.clock.at(sinceBoot())); err != nil {
+		in.ops.warn("read the rules", nil, err)
+	}
 	for name, on := range n.queues.handled {
 		entry, there := registry.all[name]
 		unfit := registry.damaged[name]
@@ -310,6 +315,19 @@ func (in *instance) renewed(ctx context.Context) {
 		}
 		unreadable := in.ops.unreadable(name, cmp.Or(unfit, entry.Stores(name, on.rules.Push.Codec.Name)))
 		in.pause(on, unreadable || entry.Paused)
+	}
+}
+
+// changed is what has the runners of a queue go by the rules in force.
+func (in *instance) changed(on *handled, runners *runner.Queue) func() {
+	return func() {
+		rules := on.rulesNow()
+		runners.Change(rules.forRunner(in.node.cfg.FormatError), on.concurrency(rules))
+		for _, o := range in.claims.All() {
+			if o.Shard().Queue == rules.Name {
+				o.Runner.Changed()
+			}
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -81,7 +82,10 @@ func New(cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, unnamed: unnamed, boot: identity.NewBoot(), process: identity.This(),
 		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
-		queues:  queues{handled: map[string]*handled{}, client: client, leases: leases},
+		queues: queues{
+			handled: map[string]*handled{}, client: client, leases: leases,
+			inForce: inForce{book: rules.In(leases.DB()), values: map[string]rules.Values{}, broken: map[string]string{}},
+		},
 		stopped: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
 	}
 	n.ready = readiness{handled: n.queues.handled, ttl: cfg.TTL}

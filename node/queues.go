@@ -19,7 +19,10 @@ import (
 
 // handled is a queue that this node handles: its rules, its handler, its metrics.
 type handled struct {
-	rules QueueConfig
+	rules      QueueConfig
+	configured QueueConfig                 // the same, as it was given
+	live       atomic.Pointer[QueueConfig] // what is in force instead, see rules.go; holds nil: rules is
+	change     atomic.Pointer[func()]      // has the runners of the instance go by what is in force; holds nil between two
 	// asRegistered: the rules name no shard count, and that of the registry holds.
 	asRegistered bool
 	metrics      *metrics.Queue
@@ -42,9 +45,9 @@ type handled struct {
 
 // newHandled joins rules with a handler, and finds out what else the handler can do.
 func newHandled(rules QueueConfig, handler lowkiq.Handler, m *metrics.Metrics) *handled {
-	asRegistered := rules.Shards == 0
+	asRegistered, configured := rules.Shards == 0, rules
 	rules = rules.WithDefaults()
-	on := &handled{rules: rules, asRegistered: asRegistered, metrics: m.Queue(rules.Name)}
+	on := &handled{rules: rules, configured: configured, asRegistered: asRegistered, metrics: m.Queue(rules.Name)}
 	on.metrics.Shards.Set(float64(rules.Shards))
 	on.service, _ = handler.(interface{ Run(context.Context) error })
 	if scarce, ok := handler.(interface {
@@ -83,9 +86,9 @@ func (on *handled) shards() int {
 }
 
 // concurrency bounds the calls of the queue on this node, 0 = only the node's own bound does: what
-// is configured, and no more than the handler has processes.
-func (on *handled) concurrency() int {
-	n := on.rules.Concurrency
+// the rules say, and no more than the handler has processes.
+func (on *handled) concurrency(rules *QueueConfig) int {
+	n := rules.Concurrency
 	if on.processes > 0 && (n == 0 || on.processes < n) {
 		n = on.processes
 	}
@@ -94,16 +97,9 @@ func (on *handled) concurrency() int {
 
 // forRunners is what the runners of an instance share of the queue.
 func (on *handled) forRunners(format func(error) string) *runner.Queue {
-	rules := &on.rules
+	rules := on.rulesNow()
 	return runner.NewQueue(runner.Queue{
-		Rules: runner.Rules{
-			BatchSize: rules.BatchSize, ShardConcurrency: rules.ShardConcurrency, Prefetch: rules.Prefetch, HandlerTimeout: rules.HandlerTimeout,
-			MaxRetryCount: rules.MaxRetryCount, MaxCrashes: rules.MaxCrashes, Exhausted: rules.Exhausted, RetryIn: rules.RetryIn,
-			States: rules.State != 0, StateFor: max(0, rules.State), Encode: rules.Push.Codec.Encode,
-			Journal: rules.Journal.perShard(rules.Shards),
-			InTurn:  rules.Scheduler == Seq, RetriesExhausted: rules.RetriesExhausted, FormatError: format,
-		},
-		Handler: on.handler, Reserve: on.reserve, Concurrency: on.concurrency(), Paused: &on.paused,
+		Rules: rules.forRunner(format), Handler: on.handler, Reserve: on.reserve, Concurrency: on.concurrency(rules), Paused: &on.paused,
 		Metrics: on.metrics, ProcessWait: on.processWait,
 	})
 }
@@ -146,6 +142,7 @@ func (r *refusal) holds(entry queue.Entry, ttl time.Duration) error {
 type queues struct {
 	handled  map[string]*handled      // by name; not written after Run began
 	registry atomic.Pointer[registry] // as last read; holds nil before
+	inForce  inForce
 	client   *queue.Client
 	leases   *queue.Client // reads the registry: it has the patience of a lease's renewal
 	log      *slog.Logger
@@ -170,7 +167,14 @@ func (q *queues) open(ctx context.Context) error {
 	for name, on := range q.handled {
 		on.paused.Store(entries[name].Paused)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	now, err := q.client.DB().Time(ctx)
+	if err != nil {
+		return err
+	}
+	return q.readRules(ctx, now)
 }
 
 // register finds a queue's shards. One whose entry is damaged has none until that is mended: the
@@ -195,6 +199,8 @@ func (q *queues) find(ctx context.Context, on *handled) (err error) {
 		return err
 	}
 	on.rules.Shards = on.queue.Shards
+	on.live.Store(nil) // the next look at what was set at run time finds it anew
+	delete(q.inForce.values, on.rules.Name)
 	on.metrics.Shards.Set(float64(on.queue.Shards))
 	return q.client.Registry().Publish(ctx, on.rules.Name)
 }

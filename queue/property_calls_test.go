@@ -130,7 +130,7 @@ func drawRan(t *rapid.T) journal.Ran {
 // drawRuns draws the lines of acks, if the journal has any of what is done. An id that is named twice has its line, if
 // it gets one, at the first place.
 func (m *machine) drawRuns(t *rapid.T, model *modelShard, acks *Acks) {
-	if !model.Journal.Keeps(journal.Done) {
+	if !model.Journal.KeepsSome(journal.Done) {
 		return
 	}
 	for _, id := range acks.IDs {

@@ -125,7 +125,7 @@ func queueConfig(name string, q *config.Queue) node.QueueConfig {
 		Push: pushRules(q), State: orNone(q.State),
 	}
 	if q.RetryIn != nil {
-		rules.RetryIn = q.RetryIn.Delay
+		rules.RetryIn, rules.RetryInShown = q.RetryIn.Delay, q.RetryIn.Shown()
 	}
 	if q.Journal != nil {
 		rules.Journal = node.Journal{Runs: node.JournalRuns(cmp.Or(q.Journal.Runs, string(node.JournalAll))), Keep: or(q.Journal.Keep), For: or(q.Journal.For)}
@@ -180,7 +180,9 @@ func buildNode(cfg *config.Config, nodeCfg node.Config) (*node.Node, error) {
 		if err != nil {
 			return nil, errors.Join(cfg.Fault("queues."+name+".handler", err), n.Close())
 		}
-		if err := n.Handle(queueConfig(name, q), work); err != nil {
+		rules := queueConfig(name, q)
+		rules.Sources = cfg.Sources(name)
+		if err := n.Handle(rules, work); err != nil {
 			return nil, errors.Join(cfg.Fault("queues."+name, err), n.Close())
 		}
 	}

@@ -13,6 +13,19 @@ type Rule struct {
 	// seen to when lines are written: up to a tenth more are there meanwhile.
 	Keep int
 	For  time.Duration
+
+	tracked map[string]bool
+}
+
+// Track has the rule keep all runs of these ids.
+func (j *Rule) Track(ids []string) {
+	j.tracked = nil
+	if len(ids) > 0 {
+		j.tracked = make(map[string]bool, len(ids))
+		for _, id := range ids {
+			j.tracked[id] = true
+		}
+	}
 }
 
 // Runs are those of which lines are kept. Crashes are kept always.
@@ -28,8 +41,14 @@ const (
 // Default keeps the last failures of a shard.
 var Default = Rule{Runs: Failures, Keep: 64}
 
-// Keeps reports whether a run that ends so gets a line.
-func (j *Rule) Keeps(end Verdict) bool {
+// KeepsSome reports whether a run that ends so gets a line, of whatever id.
+func (j *Rule) KeepsSome(end Verdict) bool { return len(j.tracked) > 0 || j.Keeps(end, "") }
+
+// Keeps reports whether a run of an id that ends so gets a line.
+func (j *Rule) Keeps(end Verdict, id string) bool {
+	if len(j.tracked) > 0 && j.tracked[id] {
+		return true
+	}
 	switch j.Runs {
 	case None:
 		return false
@@ -41,7 +60,7 @@ func (j *Rule) Keeps(end Verdict) bool {
 
 // Line is that of a run; "" if it gets none.
 func (j *Rule) Line(r *Run) string {
-	if !j.Keeps(r.Verdict) {
+	if !j.Keeps(r.Verdict, r.ID) {
 		return ""
 	}
 	return string(r.Append(nil))

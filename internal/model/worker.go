@@ -312,7 +312,7 @@ func (m *Shard) log(id string) string {
 
 // run remembers how a run ended, if the journal is to have it.
 func (m *Shard) run(r journal.Run, log string) {
-	if r.Verdict == journal.Crashed || m.Journal.Keeps(r.Verdict) {
+	if r.Verdict == journal.Crashed || m.Journal.Keeps(r.Verdict, r.ID) {
 		m.write(string(r.Append(nil)), log)
 	}
 }

@@ -200,7 +200,9 @@ func parseDuration(value json.RawMessage, low, high time.Duration) (time.Duratio
 	return d, nil
 }
 
-// plain is a duration without zero units at its end.
+// Duration is a duration's text without zero units at its end.
+func Duration(d time.Duration) string { return plain(d) }
+
 func plain(d time.Duration) string {
 	text := d.String()
 	for _, zero := range []string{"m0s", "h0m"} {

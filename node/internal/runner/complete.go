@@ -72,11 +72,18 @@ func (e *ended) ran(job *lowkiq.Job) journal.Ran {
 
 // runs are the lines of jobs that are done; nil if they get none.
 func (e *ended) runs(rule *journal.Rule, jobs []lowkiq.Job) (lines journal.Block) {
-	if !rule.Keeps(journal.Done) {
+	if !rule.KeepsSome(journal.Done) {
 		return lines
 	}
 	for i := range jobs {
+		if !rule.Keeps(journal.Done, jobs[i].ID) {
+			lines.Add(nil)
+			continue
+		}
 		lines.Add(&journal.Run{ID: jobs[i].ID, Verdict: journal.Done, RetryCount: jobs[i].RetryCount, Ran: e.ran(&jobs[i]), Result: e.Answers[jobs[i].ID].Result})
+	}
+	if lines.Empty() {
+		return journal.Block{}
 	}
 	return lines
 }

@@ -172,6 +172,18 @@ func (cfg *Config) place(group string) {
 	}
 }
 
+// Sources are where the keys of a queue have their values from, by their names below the queue.
+func (cfg *Config) Sources(queue string) map[string]string {
+	all, prefix := map[string]string{}, "queues."+queue+"."
+	for key, from := range cfg.origins {
+		name, below := strings.CutPrefix(key, prefix)
+		if name, _, _ = strings.Cut(name, "."); below && name != "" {
+			all[name] = from.place()
+		}
+	}
+	return all
+}
+
 // InFile reports whether a key has its value from the file.
 func (cfg *Config) InFile(key string) bool { return cfg.origin(key).name == cfg.name }
 

@@ -1,0 +1,223 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/lowkiq/lowkiq/node/internal/runner"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// What a queue's rules are at run time: those of the configuration, and the settings that take their place (package
+// queue/rules). A node reads the settings with each renewal of its lease, so that a change is in force after two at
+// most, and ends a setting whose time is over with the next one.
+
+// with are the rules with what was set at run time in its place.
+func (cfg QueueConfig) with(v rules.Values) QueueConfig {
+	set(&cfg.BatchSize, v.BatchSize)
+	set(&cfg.Concurrency, v.Concurrency)
+	set(&cfg.ShardConcurrency, v.ShardConcurrency)
+	set(&cfg.Prefetch, v.Prefetch)
+	set(&cfg.MaxRetryCount, v.MaxRetryCount)
+	set(&cfg.MaxCrashes, v.MaxCrashes)
+	set(&cfg.HandlerTimeout, v.HandlerTimeout)
+	if cfg.State != 0 && v.State != nil { // whether handlers keep one is the configuration's: a flight may be on its way without
+		if cfg.State = *v.State; cfg.State == 0 {
+			cfg.State = -1
+		}
+	}
+	if v.Exhausted != nil {
+		cfg.Exhausted = queue.Policy(*v.Exhausted)
+	}
+	if v.Scheduler != nil {
+		cfg.Scheduler = Scheduler(*v.Scheduler)
+	}
+	if v.RetryIn != nil {
+		cfg.RetryIn = v.RetryIn.Delay
+	}
+	if v.Journal != nil {
+		cfg.Journal = Journal{Runs: JournalRuns(v.Journal.Runs), Keep: v.Journal.Keep, For: v.Journal.For}.withDefaults(cfg.Shards)
+	}
+	cfg.tracked = v.Tracked
+	return cfg
+}
+
+// set gives a field its value; 0, which is none in a setting, is below 0 in a configuration.
+func set[T int | time.Duration](field *T, value *T) {
+	if value == nil {
+		return
+	}
+	if *field = *value; *value == 0 {
+		*field = -1
+	}
+}
+
+// source says where the value of a key comes from.
+func (cfg *QueueConfig) source(key string, given bool) string {
+	if from := cfg.Sources[key]; from != "" {
+		return from
+	}
+	if given {
+		return "program"
+	}
+	return "default"
+}
+
+// bases are the rules of the configuration, in the words of its file. cfg is as it was given, without defaults.
+func (cfg QueueConfig) bases(concurrency int) map[string]rules.Base {
+	full, all := cfg.WithDefaults(), map[string]rules.Base{}
+	add := func(key string, value any, given bool) {
+		all[key] = rules.Base{Value: value, From: cfg.source(key, given)}
+	}
+	duration := func(d time.Duration) string { return rules.Duration(max(0, d)) }
+	add("shards", full.Shards, cfg.Shards != 0)
+	add("batch_size", full.BatchSize, cfg.BatchSize != 0)
+	add("concurrency", concurrency, cfg.Concurrency != 0)
+	add("shard_concurrency", full.ShardConcurrency, cfg.ShardConcurrency != 0)
+	add("prefetch", full.Prefetch, cfg.Prefetch != 0)
+	add("scheduler", full.Scheduler, cfg.Scheduler != "")
+	add("handler_timeout", duration(full.HandlerTimeout), cfg.HandlerTimeout != 0)
+	add("max_retry_count", max(0, full.MaxRetryCount), cfg.MaxRetryCount != 0)
+	add("max_crashes", max(0, full.MaxCrashes), cfg.MaxCrashes != 0)
+	add("exhausted", full.Exhausted, cfg.Exhausted != "")
+	add("journal", journalShown(full.Journal), cfg.Journal != (Journal{}))
+	add("tracked", []string{}, false)
+	switch {
+	case cfg.RetryIn == nil:
+		add("retry_in", map[string]any{"base": "15s", "power": 4, "jitter": "30s"}, false)
+	case cfg.RetryInShown != nil:
+		add("retry_in", cfg.RetryInShown, true)
+	default:
+		add("retry_in", "a function", true)
+	}
+	if cfg.State != 0 {
+		add("state", duration(cfg.State), true)
+	}
+	return all
+}
+
+func journalShown(j Journal) any {
+	shown := map[string]any{"runs": j.Runs, "keep": j.Keep}
+	if j.For > 0 {
+		shown["for"] = rules.Duration(j.For)
+	}
+	return shown
+}
+
+// Rules are the rules of a queue in this node's configuration, by key; nil if the node does not handle it. What takes
+// their place at run time is not in them.
+func (n *Node) Rules(name string) map[string]rules.Base {
+	on := n.queues.handled[name]
+	if on == nil {
+		return nil
+	}
+	concurrency := on.concurrency(&on.rules)
+	if concurrency == 0 {
+		concurrency = n.cfg.Concurrency
+	}
+	return on.configured.bases(concurrency)
+}
+
+// inForce is what this process goes by.
+type inForce struct {
+	book   rules.Book
+	count  string // of changes, at the last look
+	sets   map[string]rules.Set
+	values map[string]rules.Values // by queue; those of the last look
+	broken map[string]string       // what was logged of sets that cannot be read
+}
+
+// readRules reads what was changed at run time, and puts it in force. It is called by one goroutine at a time.
+func (q *queues) readRules(ctx context.Context, now time.Time) error {
+	live := &q.inForce
+	page, err := live.book.Read(ctx, live.count)
+	if err != nil {
+		return err
+	}
+	if page.Queues != nil {
+		q.parseRules(page)
+	}
+	for name := range live.values {
+		if _, there := live.sets[name]; !there {
+			q.obey(name, rules.Set{}, now)
+		}
+	}
+	for name, set := range live.sets {
+		q.obey(name, set, now)
+	}
+	return nil
+}
+
+// parseRules takes in sets. Of one that cannot be read the last one that could stays in force.
+func (q *queues) parseRules(page rules.Page) {
+	live := &q.inForce
+	was := live.sets
+	live.count, live.sets = page.Count, make(map[string]rules.Set, len(page.Queues))
+	for name, text := range page.Queues {
+		set, err := rules.Parse(name, text)
+		if err == nil {
+			live.sets[name] = set
+			delete(live.broken, name)
+			continue
+		}
+		if old, had := was[name]; had {
+			live.sets[name] = old
+		}
+		if live.broken[name] != err.Error() {
+			live.broken[name] = err.Error()
+			q.log.Error("rules were changed at run time, and cannot be read: those before them stay", "queue", name, "err", err)
+		}
+	}
+}
+
+// obey puts a queue's settings in force as they are now.
+func (q *queues) obey(name string, set rules.Set, now time.Time) {
+	values, err := set.Values(now)
+	if was, known := q.inForce.values[name]; known && reflect.DeepEqual(was, values) || !known && reflect.DeepEqual(values, rules.Values{}) {
+		return
+	}
+	q.inForce.values[name] = values
+	if reflect.DeepEqual(values, rules.Values{}) {
+		delete(q.inForce.values, name)
+	}
+	q.client.Registry().SetLimits(name, queue.LimitsOf(values))
+	on := q.handled[name]
+	if on == nil {
+		return
+	}
+	if err != nil {
+		q.log.Error("rules that were set at run time are left out", "queue", name, "err", err)
+	}
+	changed := on.rules.with(values)
+	on.live.Store(&changed)
+	on.metrics.Rules.Set(float64(len(set.InForce(now))))
+	q.log.Info("rules changed at run time", "queue", name, "revision", set.Rev, "set", fmt.Sprint(slices.Sorted(maps.Keys(set.InForce(now)))))
+	if change := on.change.Load(); change != nil {
+		(*change)()
+	}
+}
+
+// rulesNow are those in force.
+func (on *handled) rulesNow() *QueueConfig {
+	if live := on.live.Load(); live != nil {
+		return live
+	}
+	return &on.rules
+}
+
+// forRunner are the rules as runners have them.
+func (cfg *QueueConfig) forRunner(format func(error) string) runner.Rules {
+	journal := cfg.Journal.perShard(cfg.Shards)
+	journal.Track(cfg.tracked)
+	return runner.Rules{
+		BatchSize: cfg.BatchSize, ShardConcurrency: cfg.ShardConcurrency, Prefetch: cfg.Prefetch, HandlerTimeout: cfg.HandlerTimeout,
+		MaxRetryCount: cfg.MaxRetryCount, MaxCrashes: cfg.MaxCrashes, Exhausted: cfg.Exhausted, RetryIn: cfg.RetryIn,
+		States: cfg.State != 0, StateFor: max(0, cfg.State), Encode: cfg.Push.Codec.Encode, Journal: journal,
+		InTurn: cfg.Scheduler == Seq, RetriesExhausted: cfg.RetriesExhausted, FormatError: format,
+	}
+}
