@@ -7,6 +7,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -97,6 +98,11 @@ func (a *api) perform(action *browse.Action) serveFunc {
 		}
 		if step.Changed > 0 && !s.DryRun {
 			a.cfg.Log.Info("jobs changed by hand", "action", action.Name, "queue", q.Name, "changed", step.Changed, auth.Sender(r))
+			line := changes.Line{Action: action.Name, Queue: q.Name, IDs: ids, Count: step.Changed}
+			if ids == nil {
+				line.New = body // which jobs
+			}
+			WriteDown(a.node, a.cfg.Log, r, line)
 		}
 		if err != nil {
 			return nil, &partly{changed: step.Changed, next: step.Next, err: err}
@@ -119,6 +125,11 @@ func (a *api) setPaused(paused bool) serveFunc {
 			return nil, err
 		}
 		a.cfg.Log.Info("queue paused or resumed", "queue", q.Name, "paused", paused, auth.Sender(r))
+		action := "resume"
+		if paused {
+			action = "pause"
+		}
+		WriteDown(a.node, a.cfg.Log, r, changes.Line{Action: action, Queue: q.Name})
 		return Paused{paused, q.Name}, nil
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -91,6 +92,11 @@ func (a *api) drain(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	a.cfg.Log.Info("drain asked by hand", "node", name, "instance", instance, "undo", wish.Undo, auth.Sender(r))
+	action := "drain"
+	if wish.Undo {
+		action = "undo drain"
+	}
+	WriteDown(a.node, a.cfg.Log, r, changes.Line{Action: action, Target: name})
 	return Drained{!wish.Undo, instance, name}, nil
 }
 

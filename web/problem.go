@@ -11,6 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -84,6 +85,10 @@ func classify(err error) *Problem {
 		return NewProblem(http.StatusBadRequest, "%v", err)
 	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode):
 		return NewProblem(http.StatusNotFound, "%v", err)
+	case errors.Is(err, rules.ErrValue):
+		return NewProblem(http.StatusBadRequest, "%v", err)
+	case errors.Is(err, rules.ErrChanged):
+		return NewProblem(http.StatusPreconditionFailed, "%v: read them again, and set what is still right", err)
 	case errors.Is(err, queue.ErrHandled), errors.Is(err, queue.ErrNotEmpty), errors.Is(err, queue.ErrChanged):
 		return NewProblem(http.StatusConflict, "%v", err)
 	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard):

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
@@ -158,6 +159,7 @@ func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	if !had.Before {
 		a.cfg.Log.Info("queue deleted", "queue", name, "force", want.Force, "jobs", had.Jobs, "morgue", had.Morgue, auth.Sender(r))
+		WriteDown(a.node, a.cfg.Log, r, changes.Line{Action: "delete queue", Queue: name, Count: had.Jobs + had.Morgue})
 	}
 	return Deleted{name, true, had.Before, false, had.Jobs, had.Morgue, had.Aside}, nil
 }

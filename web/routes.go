@@ -72,6 +72,8 @@ func (a *api) routes() []route {
 		{pattern: "POST /api/v1/queues/{q}/resume", about: "go on", path: "/api/v1/queues/orders/resume", serve: a.setPaused(false)},
 		{pattern: "POST /api/v1/queues/{q}/delete", about: "delete a retired queue: one that no node handles, empty or by force", path: "/api/v1/queues/orders/delete",
 			body: `{"force":true,"dry_run":true}`, serve: a.deleteQueue},
+		{pattern: "GET /api/v1/changes", about: "who has changed what, the last one first; with after= those behind a cursor", query: changesQuery,
+			path: "/api/v1/changes?queue=orders&since=24h", serve: a.changes},
 	}
 	return slices.Concat(all, a.clusterRoutes(), a.jobRoutes())
 }
@@ -98,6 +100,11 @@ func (a *api) jobRoutes() []route {
 		{pattern: "GET jobs/{id}/history", about: "how the runs of a job ended, the last one first", query: historyQuery, path: "jobs/a/history", serve: a.ofQueue(a.history)},
 		{pattern: "GET journal", about: "how runs of a queue ended, the last one first; with after= those behind a cursor", query: journalQuery,
 			path: "journal?verdict=failed,exhausted&since=1h", serve: a.ofQueue(a.journal)},
+		{pattern: "POST jobs/{id}/track", about: "keep every run of a job in the journal, whatever its rule is, or no longer", path: "jobs/a/track",
+			body: `{"undo":true}`, serve: a.ofQueue(a.track)},
+		{pattern: "GET rules", about: "the rules of a queue: each value, where it comes from, who has set it, until when", path: "rules", serve: a.ofQueue(a.rules)},
+		{pattern: "PATCH rules", about: "change rules on all nodes, for a time or until they are unset; wants If-Match with the revision", path: "rules",
+			body: `{"set":{"batch_size":10},"for":"2h","why":"a backlog"}`, serve: a.ofQueue(a.changeRules)},
 		{pattern: "POST jobs/{id}/note", about: "how far a job is, from its handler, with the Lowkiq-Fence and Lowkiq-Flight that it was given", path: "jobs/a/note",
 			body: `{"progress":0.5,"log":"page 12"}`, role: auth.Push, serve: a.ofQueue(a.note)},
 		{pattern: "GET in-flight", about: "what handlers have", query: listQuery, path: "in-flight", serve: a.list(flightLists)},

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -39,6 +41,8 @@ type Runs struct {
 	Cursor int64 `json:"cursor"`
 	// Oldest is how far back was looked, in unix seconds: there may be older runs. nil: there are none that were asked for.
 	Oldest *float64 `json:"oldest,omitempty"`
+	// Changes are what people did to the id, of its history: the last one first, of those among the cluster's last 2,000 changes that name it.
+	Changes []changes.Line `json:"changes,omitempty"`
 }
 
 // unix is a time as the API has it.
@@ -92,7 +96,9 @@ func (a *api) history(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (a
 	if err != nil {
 		return nil, err
 	}
-	return runsOf(found), nil
+	answer := runsOf(found)
+	answer.Changes, _, err = changes.In(a.client.DB()).Read(r.Context(), changes.Query{Queue: q.Name, ID: query.ID, Look: 2000})
+	return answer, err
 }
 
 // journal lists runs of a queue: the newest first, or with after those behind a cursor, the oldest first.
@@ -133,16 +139,23 @@ func (a *api) runQuery(r *http.Request, values url.Values) (query browse.RunQuer
 			query.Verdicts = append(query.Verdicts, verdict)
 		}
 	}
-	if since := values.Get("since"); since != "" {
-		if ago, err := time.ParseDuration(since); err == nil && ago >= 0 {
-			now, err := a.client.Time(r.Context())
-			if err != nil {
-				return query, err
-			}
-			query.Since = now.Add(-ago)
-		} else if query.Since, err = ParseTime(since); err != nil {
-			return query, badField("since", "got %.40q, want a time like 2026-01-02T15:04:05Z, unix seconds, or how long ago: 90m", since)
-		}
+	if query.Since, err = a.since(r.Context(), values.Get("since")); err != nil {
+		return query, err
 	}
 	return query, readLimit(values, maxLimit, &query.Limit)
+}
+
+// since reads a time, or how long ago it was; "" is the zero time.
+func (a *api) since(ctx context.Context, text string) (since time.Time, err error) {
+	if text == "" {
+		return since, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		now, err := a.client.Time(ctx)
+		return now.Add(-ago), err
+	}
+	if since, err = ParseTime(text); err != nil {
+		return since, badField("since", "got %.40q, want a time like 2026-01-02T15:04:05Z, unix seconds, or how long ago: 90m", text)
+	}
+	return since, nil
 }

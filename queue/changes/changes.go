@@ -10,9 +10,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
@@ -54,7 +56,8 @@ type Line struct {
 	Who
 	Action string          `json:"action"`           // as in pause, rules, requeue
 	Queue  string          `json:"queue,omitempty"`  // of which something was changed
-	Target string          `json:"target,omitempty"` // the node, the entry, the ids
+	Target string          `json:"target,omitempty"` // the node, the name of what recurs
+	IDs    []string        `json:"ids,omitempty"`    // of jobs, the first hundred of those that were named
 	Count  int             `json:"count,omitempty"`  // how many jobs were changed
 	Old    json.RawMessage `json:"old,omitempty"`    // what it was, if that is a value
 	New    json.RawMessage `json:"new,omitempty"`    // what it became; null: nothing
@@ -68,6 +71,8 @@ const (
 	maxText = 1024
 	// maxValue bounds old and new, bytes: what is longer is left out.
 	maxValue = 8 << 10
+	// maxIDs bounds ids, and their bytes.
+	maxIDs, maxIDBytes = 100, 16 << 10
 )
 
 // Encode is the line as Redis keeps it. Texts that are too long are cut.
@@ -80,11 +85,26 @@ func (l Line) Encode() ([]byte, error) {
 			*value = json.RawMessage(fmt.Sprintf(`"%d bytes"`, len(*value)))
 		}
 	}
+	l.IDs = some(l.IDs)
 	return json.Marshal(struct {
 		Line
 		Cursor *struct{} `json:"cursor,omitempty"` // Redis gives it
 		At     *struct{} `json:"at,omitempty"`     // with the time
 	}{Line: l})
+}
+
+// some are as many ids as a line holds; those that are not UTF-8 are left out.
+func some(ids []string) (few []string) {
+	size := 0
+	for _, id := range ids {
+		if size += len(id); len(few) == maxIDs || size > maxIDBytes {
+			break
+		}
+		if utf8.ValidString(id) {
+			few = append(few, id)
+		}
+	}
+	return few
 }
 
 func cut(text string) string {
@@ -113,10 +133,11 @@ func (l Log) Add(ctx context.Context, line Line) error {
 // Query says which lines are wanted: the last ones, the newest first; with After those behind a cursor, the
 // oldest first. Zero fields restrict nothing.
 type Query struct {
-	Queue, Action, Name string
-	Since               time.Time
-	After               string // the cursor of a line; "0" = from the beginning
-	Limit               int    // default 100
+	Queue, Action, Name, ID string
+	Since                   time.Time
+	After                   string // the cursor of a line; "0" = from the beginning
+	Limit                   int    // default 100
+	Look                    int    // most lines that are looked at. Default: all there are
 }
 
 // most lines that one Read looks at.
@@ -130,11 +151,14 @@ func (l Log) Read(ctx context.Context, q Query) (lines []Line, next string, err 
 	if q.Limit <= 0 {
 		q.Limit = 100
 	}
+	if q.Look <= 0 {
+		q.Look = mostRead
+	}
 	from, next := "+", q.After
 	if q.After != "" {
 		from = "(" + q.After
 	}
-	for looked := 0; looked < mostRead && len(lines) < q.Limit; {
+	for looked := 0; looked < q.Look && len(lines) < q.Limit; {
 		cmd := []any{"XREVRANGE", l.db.Keys.Changes(), from, "-", "COUNT", chunk}
 		if q.After != "" {
 			cmd = []any{"XRANGE", l.db.Keys.Changes(), from, "+", "COUNT", chunk}
@@ -166,7 +190,7 @@ func (l Log) Read(ctx context.Context, q Query) (lines []Line, next string, err 
 
 func (q Query) takes(l Line) bool {
 	return l.Action != "" && (q.Queue == "" || l.Queue == q.Queue) && (q.Action == "" || l.Action == q.Action) &&
-		(q.Name == "" || l.Name == q.Name) && !l.At.Before(q.Since)
+		(q.Name == "" || l.Name == q.Name) && (q.ID == "" || slices.Contains(l.IDs, q.ID)) && !l.At.Before(q.Since)
 }
 
 // parse reads an entry of the stream; one that cannot be read has no action.

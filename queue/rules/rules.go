@@ -70,6 +70,31 @@ func Parse(queue, text string) (s Set, err error) {
 // ErrChanged: somebody has changed the settings since they were read.
 var ErrChanged = errors.New("the rules were changed meanwhile")
 
+// ErrSame: there is nothing to change.
+var ErrSame = errors.New("it is so already")
+
+// Track are the tracked ids with one more, or one less; nil: none is left. ErrSame.
+func Track(in map[string]Setting, id string, on bool) ([]string, error) {
+	var v Values
+	if of, there := in["tracked"]; there {
+		if err := v.set("tracked", of.Value); err != nil {
+			return nil, err
+		}
+	}
+	at := slices.Index(v.Tracked, id)
+	switch {
+	case on == (at >= 0):
+		return v.Tracked, ErrSame
+	case on && len(v.Tracked) == MaxTracked:
+		return nil, fmt.Errorf("%w tracked: %d ids of the queue are tracked already, which is the limit: track others no longer", ErrValue, MaxTracked)
+	case on:
+		return append(v.Tracked, id), nil
+	case len(v.Tracked) == 1:
+		return nil, nil
+	}
+	return slices.Delete(v.Tracked, at, at+1), nil
+}
+
 // Book holds the settings of a cluster's queues. It is safe for concurrent use.
 type Book struct{ db *redisdb.DB }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
 // Refusal answers a request that is refused.
@@ -131,13 +133,36 @@ func MayChange(r *http.Request) bool {
 	return !asked || have.role.may(Admin)
 }
 
-// Sender is what a log line says of who sent a request: the role of his token, and his address.
-func Sender(r *http.Request) slog.Attr {
-	role := "anyone" // no token is asked for
+// UserHeader is where a client says who its user is. Nobody has checked it.
+const UserHeader = "X-Lowkiq-User"
+
+// maxUser bounds what a client says of its user, bytes.
+const maxUser = 256
+
+// Who is what is known of the sender of a request: the role of his token, the name of his certificate or else what he
+// says of himself, and his address.
+func Who(r *http.Request) changes.Who {
+	who := changes.Who{Role: "anyone", Address: r.RemoteAddr} // no token is asked for
 	if have, asked := r.Context().Value(accessKey{}).(access); asked {
-		role = have.role.String()
+		who.Role = have.role.String()
 	}
-	return slog.Group("", slog.String("role", role), slog.String("address", r.RemoteAddr))
+	if verified(r) {
+		who.Name = r.TLS.VerifiedChains[0][0].Subject.CommonName
+	}
+	if said := strings.TrimSpace(r.Header.Get(UserHeader)); who.Name == "" && said != "" {
+		who.Name, who.Claimed = strings.ToValidUTF8(said[:min(len(said), maxUser)], "�"), true
+	}
+	return who
+}
+
+// Sender is what a log line says of who sent a request.
+func Sender(r *http.Request) slog.Attr {
+	who := Who(r)
+	attrs := []any{slog.String("role", who.Role), slog.String("address", who.Address)}
+	if who.Name != "" {
+		attrs = append(attrs, slog.String("user", who.Name), slog.Bool("claimed", who.Claimed))
+	}
+	return slog.Group("", attrs...)
 }
 
 // SessionEnd is when the session ends that allowed a request; zero if none did. An answer that

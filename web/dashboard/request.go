@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -294,6 +295,9 @@ func (d *Dashboard) perform(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	res, err := d.do(ctx, q)
 	d.cfg.Log.Info("done by hand", "action", q.Name, "queue", q.Queue, "node", q.Node, "changed", res.Changed, "left", res.Left, "err", err, auth.Sender(r))
+	if err == nil || res.Changed > 0 {
+		web.WriteDown(d.node, d.cfg.Log, r, changes.Line{Action: q.Name, Queue: q.Queue, Target: q.Node, IDs: q.IDs, Count: res.Changed})
+	}
 	if err != nil {
 		res.Trouble = d.explain(err)
 	}

@@ -1,0 +1,210 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/lowkiq/lowkiq/web/auth"
+)
+
+// Rules are those of a queue.
+type Rules struct {
+	Queue    string        `json:"queue"`
+	Revision int64         `json:"revision"` // for If-Match; also the ETag
+	Handled  bool          `json:"handled"`  // the node that answers knows what its configuration says
+	Rules    []rules.Shown `json:"rules"`
+}
+
+// RulesChange is what is to become of a queue's rules.
+type RulesChange struct {
+	Set   map[string]json.RawMessage `json:"set,omitempty"`
+	Unset []string                   `json:"unset,omitempty"`
+	For   string                     `json:"for,omitempty"` // a duration; default: until they are unset
+	Why   string                     `json:"why,omitempty"`
+}
+
+const wantRules = `{"set":{"batch_size":10},"unset":["prefetch"],"for":"2h","why":"a backlog"}`
+
+// book holds what was changed at run time.
+func (a *api) book() rules.Book { return rules.In(a.client.DB()) }
+
+// rules answers those of a queue.
+func (a *api) rules(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	set, now, err := a.book().Queue(r.Context(), q.Name)
+	if err != nil {
+		return nil, err
+	}
+	return a.shown(w, q.Name, set, now), nil
+}
+
+func (a *api) shown(w http.ResponseWriter, name string, set rules.Set, now time.Time) Rules {
+	w.Header().Set("ETag", etag(set.Rev))
+	base := a.node.Rules(name)
+	return Rules{name, set.Rev, base != nil, rules.Show(base, set, now)}
+}
+
+func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }
+
+// changeRules changes those of a queue.
+func (a *api) changeRules(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	revision, err := revisionOf(r.Header.Get("If-Match"))
+	if err != nil {
+		return nil, err
+	}
+	body, err := a.body(w, r)
+	if err != nil {
+		return nil, err
+	}
+	var want RulesChange
+	if err := decodeBody(body, &want, wantRules); err != nil {
+		return nil, err
+	}
+	change := rules.Change{Set: want.Set, Unset: want.Unset, Why: want.Why, By: a.who(r), If: revision}
+	if want.For != "" {
+		if change.For, err = time.ParseDuration(want.For); err != nil || change.For <= 0 {
+			return nil, badField("for", "got %.40q, want a duration more than 0, as in 2h", want.For)
+		}
+	}
+	set, err := a.book().Change(r.Context(), q.Name, change)
+	if err != nil {
+		return nil, err
+	}
+	a.cfg.Log.Info("rules changed by hand", "queue", q.Name, "revision", set.Rev, "set", slices.Sorted(maps.Keys(want.Set)), "unset", want.Unset, auth.Sender(r))
+	now, err := a.client.Time(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	return a.shown(w, q.Name, set, now), nil
+}
+
+// revisionOf reads If-Match.
+func revisionOf(header string) (int64, error) {
+	switch header {
+	case "":
+		return 0, NewProblem(http.StatusPreconditionRequired, `want the header If-Match with the revision that was read, as in "7", so that no other change is undone unseen; * for whatever it is`)
+	case "*":
+		return -1, nil
+	}
+	revision, err := strconv.ParseInt(strings.Trim(header, `"`), 10, 64)
+	if err != nil || revision < 0 || etag(revision) != header {
+		return 0, NewProblem(http.StatusBadRequest, `If-Match: got %.40q, want a revision in quotes, as in "7", or *`, header)
+	}
+	return revision, nil
+}
+
+// who is the sender of a request, as what he changes is written down.
+func (a *api) who(r *http.Request) changes.Who {
+	who := auth.Who(r)
+	who.Node = a.node.Name()
+	return who
+}
+
+// patience of a line that is written after its change.
+const writeDownTimeout = 5 * time.Second
+
+// WriteDown has the cluster's log say that the sender of a request has changed something. The change is made: that
+// the line is not written is only logged.
+func WriteDown(n Node, log *slog.Logger, r *http.Request, line changes.Line) {
+	line.Who = auth.Who(r)
+	line.Node = n.Name()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), writeDownTimeout)
+	defer cancel()
+	if err := changes.In(n.Client().DB()).Add(ctx, line); err != nil {
+		log.Warn("a change is not written down", "action", line.Action, "queue", line.Queue, "err", err)
+	}
+}
+
+// Track asks to keep every run of a job.
+type Track struct {
+	Undo bool   `json:"undo,omitempty"`
+	Why  string `json:"why,omitempty"`
+}
+
+// Tracked answers it.
+type Tracked struct {
+	JobID
+	Tracked bool `json:"tracked"`
+	Count   int  `json:"count"` // tracked ids of the queue
+}
+
+// track has the journal keep every run of an id, or no longer.
+func (a *api) track(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	var want Track
+	if err := a.optional(w, r, &want, `no body, or {"undo":true,"why":"…"}`); err != nil {
+		return nil, err
+	}
+	id := r.PathValue("id")
+	if !utf8.ValidString(id) {
+		return nil, badField("id", "%.60q is not UTF-8: such an id cannot be tracked", id)
+	}
+	var ids []string
+	_, err := a.book().Change(r.Context(), q.Name, rules.Change{Why: want.Why, By: a.who(r), If: -1,
+		Edit: func(now map[string]rules.Setting) (map[string]json.RawMessage, []string, error) {
+			var err error
+			if ids, err = rules.Track(now, id, !want.Undo); err != nil {
+				return nil, nil, err
+			}
+			if ids == nil {
+				return nil, []string{"tracked"}, nil
+			}
+			value, err := json.Marshal(ids)
+			return map[string]json.RawMessage{"tracked": value}, nil, err
+		}})
+	if err != nil && !errors.Is(err, rules.ErrSame) {
+		return nil, err
+	}
+	if err == nil {
+		a.cfg.Log.Info("job tracked by hand", "queue", q.Name, "id", id, "undo", want.Undo, auth.Sender(r))
+	}
+	return Tracked{JobIDOf(id), !want.Undo, len(ids)}, nil
+}
+
+// Changes are lines of the cluster's log.
+type Changes struct {
+	Changes []changes.Line `json:"changes"`
+	Cursor  string         `json:"cursor"` // for the parameter after: what comes later is behind it
+}
+
+var changesQuery = []string{"queue", "action", "user", "id", "since", "after", "limit"}
+
+// changes answers who has changed what.
+func (a *api) changes(_ http.ResponseWriter, r *http.Request) (any, error) {
+	values := r.URL.Query()
+	query := changes.Query{Queue: values.Get("queue"), Action: values.Get("action"), Name: values.Get("user"), ID: values.Get("id"), After: values.Get("after")}
+	if values.Has("after") {
+		if err := changes.CheckCursor(query.After); err != nil {
+			return nil, badField("after", "%v", err)
+		}
+	}
+	var err error
+	if query.Since, err = a.since(r.Context(), values.Get("since")); err != nil {
+		return nil, err
+	}
+	if err := readLimit(values, maxLimit, &query.Limit); err != nil {
+		return nil, err
+	}
+	if err := accountOf(r).take(changesMemory); err != nil {
+		return nil, err
+	}
+	found, cursor, err := changes.In(a.client.DB()).Read(r.Context(), query)
+	if err != nil {
+		return nil, fmt.Errorf("changes: %w", err)
+	}
+	return Changes{orEmpty(found), cursor}, nil
+}
+
+// changesMemory is what the lines of one answer take at most, with what is made of them.
+const changesMemory = 8 << 20
