@@ -68,8 +68,9 @@ func (cfg *QueueConfig) source(key string, given bool) string {
 	return "default"
 }
 
-// bases are the rules of the configuration, in the words of its file. cfg is as it was given, without defaults.
-func (cfg QueueConfig) bases(concurrency int) map[string]rules.Base {
+// bases are the rules of the configuration, in the words of its file. cfg is as it was given, without
+// defaults; limits are those of the registry.
+func (cfg QueueConfig) bases(concurrency int, limits queue.Limits) map[string]rules.Base {
 	full, all := cfg.WithDefaults(), map[string]rules.Base{}
 	add := func(key string, value any, given bool) {
 		all[key] = rules.Base{Value: value, From: cfg.source(key, given)}
@@ -87,6 +88,16 @@ func (cfg QueueConfig) bases(concurrency int) map[string]rules.Base {
 	add("exhausted", full.Exhausted, cfg.Exhausted != "")
 	add("journal", journalShown(full.Journal), cfg.Journal != (Journal{}))
 	add("tracked", []string{}, false)
+	limit := func(key string, value any, registered, own int) {
+		add(key, value, own != 0)
+		if own == 0 && registered != 0 {
+			all[key] = rules.Base{Value: value, From: "registry"} // another node or program has written it there
+		}
+	}
+	hold := limits.Effective()
+	limit("max_payload_size", rules.SizeText(hold.PayloadBytes), limits.PayloadBytes, cfg.Push.PayloadBytes)
+	limit("max_id_payloads", hold.Payloads, limits.Payloads, cfg.Push.Payloads)
+	limit("max_id_size", rules.SizeText(hold.IDPayload), limits.IDPayload, cfg.Push.IDPayload)
 	switch {
 	case cfg.RetryIn == nil:
 		add("retry_in", map[string]any{"base": "15s", "power": 4, "jitter": "30s"}, false)
@@ -120,7 +131,11 @@ func (n *Node) Rules(name string) map[string]rules.Base {
 	if concurrency == 0 {
 		concurrency = n.cfg.Concurrency
 	}
-	return on.configured.bases(concurrency)
+	var limits queue.Limits
+	if registry := n.queues.registry.Load(); registry != nil {
+		limits = registry.all[name].Limits
+	}
+	return on.configured.bases(concurrency, limits)
 }
 
 // inForce is what this process goes by.

@@ -267,9 +267,13 @@ func (q *Queue) read(ctx context.Context) error {
 	if err != nil || replies[0] == nil {
 		return err
 	}
+	now, err := redisdb.Clock(replies[2])
+	if err != nil {
+		return err
+	}
 	entry, err := q.registry.parse(q.Name, redisdb.Text(replies[0]))
 	set, unread := rules.Parse(q.Name, redisdb.Text(replies[1]))
-	values, _ := set.Values(redisdb.Micros(replies[2])) // what this release cannot read does not hold here
+	values, _ := set.Values(now) // what this release cannot read does not hold here
 	q.registry.mu.Lock()
 	defer q.registry.mu.Unlock()
 	if unread == nil {

@@ -72,7 +72,7 @@ func (a *api) changeRules(q *queue.Queue, w http.ResponseWriter, r *http.Request
 	if err := decodeBody(body, &want, wantRules); err != nil {
 		return nil, err
 	}
-	change := rules.Change{Set: want.Set, Unset: want.Unset, Why: want.Why, By: a.who(r), If: revision}
+	change := rules.Change{Set: want.Set, Unset: want.Unset, Why: want.Why, By: a.who(r), If: revision, Base: a.node.Rules(q.Name)}
 	if want.For != "" {
 		if change.For, err = time.ParseDuration(want.For); err != nil || change.For <= 0 {
 			return nil, badField("for", "got %.40q, want a duration more than 0, as in 2h", want.For)
@@ -151,7 +151,7 @@ func (a *api) track(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any
 		return nil, badField("id", "%.60q is not UTF-8: such an id cannot be tracked", id)
 	}
 	var ids []string
-	_, err := a.book().Change(r.Context(), q.Name, rules.Change{Why: want.Why, By: a.who(r), If: -1,
+	_, err := a.book().Change(r.Context(), q.Name, rules.Change{Why: want.Why, By: a.who(r), If: -1, Base: a.node.Rules(q.Name),
 		Edit: func(now map[string]rules.Setting) (map[string]json.RawMessage, []string, error) {
 			var err error
 			if ids, err = rules.Track(now, id, !want.Undo); err != nil {

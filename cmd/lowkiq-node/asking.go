@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/url"
+	"os"
 
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/remote"
@@ -60,6 +62,7 @@ func (a *credentials) ask(node string, s *streams) (*conversation, error) {
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
+	client.SetUser(cmp.Or(os.Getenv("LOWKIQ_USER"), os.Getenv("USER")))
 	return &conversation{Client: client, streams: s}, a.secure(client)
 }
 

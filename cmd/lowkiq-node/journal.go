@@ -119,6 +119,7 @@ type journalCommand struct {
 	Since    string   `placeholder:"TIME" help:"Only since then: a time as 2026-01-02T15:04:05Z, or how long ago, as 90m."`
 	Limit    int      `default:"100" help:"Most runs of a queue, without --follow: 1 to 1000."`
 	Follow   bool     `short:"f" help:"Go on with what comes, until Ctrl-C."`
+	Cluster  bool     `help:"Show who has changed what, instead of runs."`
 
 	cursors map[string]int64 // by queue
 	last    map[string]bool  // what was printed first: the millisecond of the newest ones was not over then
@@ -129,6 +130,9 @@ const followEvery = time.Second
 
 // Run prints how runs ended, the oldest first.
 func (c *journalCommand) Run(with *conversation) error {
+	if c.Cluster {
+		return c.changes(with)
+	}
 	queues, err := queuesNamed(with, c.Queue)
 	if err != nil {
 		return err

@@ -191,12 +191,17 @@ func (db *DB) at(node *redis.Client) *DB {
 // Time is Redis's clock.
 func (db *DB) Time(ctx context.Context) (time.Time, error) {
 	reply, err := db.Do(ctx, "read the time", "TIME")
-	parts := List(reply)
-	if err == nil && len(parts) != 2 {
-		err = fmt.Errorf("read the time: redis answered %v, want seconds and microseconds", reply)
-	}
 	if err != nil {
 		return time.Time{}, err
+	}
+	return Clock(reply)
+}
+
+// Clock reads the answer to TIME.
+func Clock(reply any) (time.Time, error) {
+	parts := List(reply)
+	if len(parts) != 2 {
+		return time.Time{}, fmt.Errorf("read the time: redis answered %v, want seconds and microseconds", reply)
 	}
 	return time.Unix(Int(parts[0]), Int(parts[1])*int64(time.Microsecond)), nil
 }

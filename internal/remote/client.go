@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // ErrUnreachable: nothing answered at the node's address.
@@ -23,6 +24,7 @@ var ErrUnreachable = errors.New("node is unreachable")
 type Client struct {
 	base  string
 	token string
+	user  string
 	http  *http.Client
 }
 
@@ -72,18 +74,36 @@ func (c *Client) Post(ctx context.Context, path string, body any) ([]byte, error
 	return c.PostRaw(ctx, path, "application/json", text)
 }
 
+// Patch sends a change of what has this revision, as an If-Match header names it.
+func (c *Client) Patch(ctx context.Context, path, revision string, body any) ([]byte, error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("patch %s: %w", path, err)
+	}
+	return c.do(ctx, http.MethodPatch, path, "application/json", text, "If-Match", revision)
+}
+
+// SetUser says who the user is, which nodes write down beside what he changes.
+func (c *Client) SetUser(name string) { c.user = name }
+
 // PostRaw sends body as it is.
 func (c *Client) PostRaw(ctx context.Context, path, contentType string, body []byte) ([]byte, error) {
 	return c.do(ctx, http.MethodPost, path, contentType, body)
 }
 
-func (c *Client) do(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
+func (c *Client) do(ctx context.Context, method, path, contentType string, body []byte, headers ...string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", c.base, err)
 	}
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	if c.user != "" {
+		req.Header.Set(auth.UserHeader, c.user)
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)

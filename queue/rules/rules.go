@@ -141,7 +141,8 @@ func (b Book) read(ctx context.Context, queue string) (text string, now time.Tim
 	if err != nil {
 		return "", now, err
 	}
-	return redisdb.Text(replies[0]), redisdb.Micros(replies[1]), nil
+	now, err = redisdb.Clock(replies[1])
+	return redisdb.Text(replies[0]), now, err
 }
 
 // Change is what is to become of a queue's settings.
@@ -151,6 +152,7 @@ type Change struct {
 	For   time.Duration // 0: until it is taken back
 	Why   string
 	By    changes.Who
+	Base  map[string]Base // what holds without settings, as far as it is known: for the line that tells of the change
 	// Edit, unless nil, makes Set and Unset of the settings as they are, instead of those above.
 	Edit func(now map[string]Setting) (set map[string]json.RawMessage, unset []string, err error)
 	// If is the revision that must still be that of the set, else ErrChanged; -1: any.
@@ -239,14 +241,14 @@ func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line,
 	}
 	was, is := map[string]json.RawMessage{}, map[string]any{}
 	note := func(name string) {
-		was[name] = json.RawMessage("null")
+		was[name] = c.base(name)
 		if of, there := in[name]; there {
 			was[name] = of.Value
 		}
 	}
 	for _, name := range c.Unset {
 		note(name)
-		is[name] = nil
+		is[name] = c.base(name)
 		delete(next.Settings, name)
 	}
 	for name, value := range c.Set {
@@ -271,6 +273,15 @@ func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line,
 		line.New, err = json.Marshal(is)
 	}
 	return next, line, err
+}
+
+// base is what holds without a setting, null where that is not known.
+func (c *Change) base(name string) json.RawMessage {
+	value, err := json.Marshal(c.Base[name].Value)
+	if err != nil {
+		return json.RawMessage("null")
+	}
+	return value
 }
 
 // Forget removes the settings of a queue that is deleted.

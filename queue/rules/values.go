@@ -241,6 +241,19 @@ func Size(text string) int64 {
 	return int64(n) * unit
 }
 
+// SizeText is the text of a size.
+func SizeText(n int) string {
+	for _, unit := range []struct {
+		bytes int
+		name  string
+	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n >= unit.bytes && n%unit.bytes == 0 {
+			return strconv.Itoa(n/unit.bytes) + unit.name
+		}
+	}
+	return strconv.Itoa(n) + " bytes"
+}
+
 func size(high int64, field func(*Values) **int) func(*Values, json.RawMessage) error {
 	return func(v *Values, value json.RawMessage) error {
 		var text string
