@@ -22,10 +22,71 @@ import (
 
 // Rules are those of a queue.
 type Rules struct {
-	Queue    string        `json:"queue"`
-	Revision int64         `json:"revision"` // for If-Match; also the ETag
-	Handled  bool          `json:"handled"`  // the node that answers knows what its configuration says
-	Rules    []rules.Shown `json:"rules"`
+	Queue    string `json:"queue"`
+	Revision int64  `json:"revision"` // for If-Match; also the ETag
+	Handled  bool   `json:"handled"`  // the node that answers handles the queue, and knows what its configuration says
+	Rules    []Rule `json:"rules"`
+}
+
+// Rule is a key of a queue: which value is in force, and why. Times are unix seconds, by Redis's clock.
+type Rule struct {
+	Key   string          `json:"key"`
+	Value json.RawMessage `json:"value"` // null: not set, or not known here
+	From  string          `json:"from"`  // run time, default, program, registry, a place in the configuration, or "" if that is not known here
+	// Of what was set at run time:
+	By        *By             `json:"by,omitempty"`
+	At        float64         `json:"at,omitempty"`
+	Until     float64         `json:"until,omitempty"` // 0: until it is unset
+	Why       string          `json:"why,omitempty"`
+	Otherwise json.RawMessage `json:"otherwise,omitempty"` // what holds without it, if that is known here
+	Fixed     string          `json:"fixed,omitempty"`     // why it does not change at run time
+}
+
+// By is who has changed something.
+type By struct {
+	Role    string `json:"role,omitempty"`    // of the token; anyone, where none is asked for
+	Name    string `json:"name,omitempty"`    // of the certificate, or, if claimed, what the client says of itself
+	Claimed bool   `json:"claimed,omitempty"` // nobody has checked the name
+	Address string `json:"address,omitempty"` // host:port
+	Node    string `json:"node,omitempty"`    // that was asked
+}
+
+// ruleOf is a rule as the API shows it.
+func ruleOf(s *rules.Shown) (Rule, error) {
+	r := Rule{Key: s.Key, From: s.From, Why: s.Why, Fixed: s.Fixed, By: (*By)(s.By)}
+	if s.At != nil {
+		r.At = unix(*s.At)
+	}
+	if s.Until != nil {
+		r.Until = unix(*s.Until)
+	}
+	var err error
+	if r.Value, err = json.Marshal(s.Value); err == nil && s.Otherwise != nil {
+		r.Otherwise, err = json.Marshal(s.Otherwise.Value)
+	}
+	return r, err
+}
+
+// RulesOf are the rules of a queue as they are now.
+func RulesOf(ctx context.Context, n Node, name string) (Rules, error) {
+	set, now, err := rules.In(n.Client().DB()).Queue(ctx, name)
+	if err != nil {
+		return Rules{}, err
+	}
+	return rulesShown(n, name, set, now)
+}
+
+func rulesShown(n Node, name string, set rules.Set, now time.Time) (Rules, error) {
+	base := n.Rules(name)
+	all := Rules{Queue: name, Revision: set.Rev, Handled: base != nil}
+	for _, shown := range rules.Show(base, set, now) {
+		one, err := ruleOf(&shown)
+		if err != nil {
+			return Rules{}, fmt.Errorf("rule %s of queue %q: %w", shown.Key, name, err)
+		}
+		all.Rules = append(all.Rules, one)
+	}
+	return all, nil
 }
 
 // RulesChange is what is to become of a queue's rules.
@@ -43,17 +104,12 @@ func (a *api) book() rules.Book { return rules.In(a.client.DB()) }
 
 // rules answers those of a queue.
 func (a *api) rules(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
-	set, now, err := a.book().Queue(r.Context(), q.Name)
+	now, err := RulesOf(r.Context(), a.node, q.Name)
 	if err != nil {
 		return nil, err
 	}
-	return a.shown(w, q.Name, set, now), nil
-}
-
-func (a *api) shown(w http.ResponseWriter, name string, set rules.Set, now time.Time) Rules {
-	w.Header().Set("ETag", etag(set.Rev))
-	base := a.node.Rules(name)
-	return Rules{name, set.Rev, base != nil, rules.Show(base, set, now)}
+	w.Header().Set("ETag", etag(now.Revision))
+	return now, nil
 }
 
 func etag(revision int64) string { return `"` + strconv.FormatInt(revision, 10) + `"` }
@@ -87,7 +143,12 @@ func (a *api) changeRules(q *queue.Queue, w http.ResponseWriter, r *http.Request
 	if err != nil {
 		return nil, err
 	}
-	return a.shown(w, q.Name, set, now), nil
+	answer, err := rulesShown(a.node, q.Name, set, now)
+	if err != nil {
+		return nil, err
+	}
+	w.Header().Set("ETag", etag(answer.Revision))
+	return answer, nil
 }
 
 // revisionOf reads If-Match.
@@ -174,8 +235,32 @@ func (a *api) track(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any
 
 // Changes are lines of the cluster's log.
 type Changes struct {
-	Changes []changes.Line `json:"changes"`
-	Cursor  string         `json:"cursor"` // for the parameter after: what comes later is behind it
+	Changes []Change `json:"changes"`
+	Cursor  string   `json:"cursor"` // for the parameter after: what comes later is behind it
+}
+
+// Change is what somebody has changed.
+type Change struct {
+	Cursor string          `json:"cursor"` // its place among all changes
+	At     float64         `json:"at"`     // unix seconds, by Redis's clock
+	By     By              `json:"by"`
+	Action string          `json:"action"` // as in pause, rules, requeue
+	Queue  string          `json:"queue,omitempty"`
+	Target string          `json:"target,omitempty"` // the node, or the name of what recurs
+	IDs    []string        `json:"ids,omitempty"`    // of jobs: the first hundred of those that were named
+	Count  int             `json:"count,omitempty"`  // jobs that were changed
+	Old    json.RawMessage `json:"old,omitempty"`    // what it was, if that is a value
+	New    json.RawMessage `json:"new,omitempty"`    // what it became; of an action on all jobs, what described them
+	Why    string          `json:"why,omitempty"`
+}
+
+// ChangesOf are lines as the API shows them.
+func ChangesOf(lines []changes.Line) []Change {
+	all := make([]Change, len(lines))
+	for i, l := range lines {
+		all[i] = Change{Cursor: l.Cursor, At: unix(l.At), By: By(l.Who), Action: l.Action, Queue: l.Queue, Target: l.Target, IDs: l.IDs, Count: l.Count, Old: l.Old, New: l.New, Why: l.Why}
+	}
+	return all
 }
 
 var changesQuery = []string{"queue", "action", "user", "id", "since", "after", "limit"}
@@ -203,7 +288,7 @@ func (a *api) changes(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("changes: %w", err)
 	}
-	return Changes{orEmpty(found), cursor}, nil
+	return Changes{ChangesOf(found), cursor}, nil
 }
 
 // changesMemory is what the lines of one answer take at most, with what is made of them.

@@ -42,7 +42,7 @@ type Runs struct {
 	// Oldest is how far back was looked, in unix seconds: there may be older runs. nil: there are none that were asked for.
 	Oldest *float64 `json:"oldest,omitempty"`
 	// Changes are what people did to the id, of its history: the last one first, of those among the cluster's last 2,000 changes that name it.
-	Changes []changes.Line `json:"changes,omitempty"`
+	Changes []Change `json:"changes,omitempty"`
 }
 
 // unix is a time as the API has it.
@@ -97,7 +97,8 @@ func (a *api) history(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (a
 		return nil, err
 	}
 	answer := runsOf(found)
-	answer.Changes, _, err = changes.In(a.client.DB()).Read(r.Context(), changes.Query{Queue: q.Name, ID: query.ID, Look: 2000})
+	lines, _, err := changes.In(a.client.DB()).Read(r.Context(), changes.Query{Queue: q.Name, ID: query.ID, Look: 2000})
+	answer.Changes = ChangesOf(lines)
 	return answer, err
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -184,6 +185,9 @@ func (w *world) do(method, target, body string, headers ...string) *httptest.Res
 		r.Header.Set("Lowkiq-Fence", "1")
 		r.Header.Set("Lowkiq-Flight", "1")
 	}
+	if method == http.MethodPatch {
+		r.Header.Set("If-Match", "*")
+	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -227,3 +231,13 @@ func pagesOf(serve http.HandlerFunc) func(Node, Config) (Pages, error) {
 type somePages struct{ http.Handler }
 
 func (somePages) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+
+// Rules: the node's file has a batch size for orders.
+func (n *fakeNode) Rules(queue string) map[string]rules.Base {
+	if queue != "orders" {
+		return nil
+	}
+	return map[string]rules.Base{"batch_size": {Value: 3, From: "node.yaml:5:17"}, "shards": {Value: 1, From: "default"}}
+}
+
+func (n *fakeNode) Name() string { return "n1" }

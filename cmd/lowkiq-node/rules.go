@@ -101,13 +101,13 @@ func rulesTable(with *conversation, now *web.Rules) {
 		for _, r := range now.Rules {
 			by, until, otherwise := "-", "-", "-"
 			if r.By != nil {
-				by = r.By.String()
+				by = changes.Who(*r.By).String()
 			}
-			if r.Until != nil {
-				until = r.Until.Format(time.RFC3339)
+			if r.Until != 0 {
+				until = moment(r.Until)
 			}
 			if r.Otherwise != nil {
-				otherwise = short(valueText(r.Otherwise.Value), 40)
+				otherwise = short(valueText(r.Otherwise), 40)
 			}
 			from := cmp.Or(r.From, "-")
 			if r.Fixed != "" {
@@ -122,15 +122,15 @@ func rulesTable(with *conversation, now *web.Rules) {
 }
 
 // valueText is a value as a person writes it.
-func valueText(value any) string {
-	if text, ok := value.(string); ok || value == nil {
-		return text
+func valueText(value json.RawMessage) string {
+	var text *string
+	if json.Unmarshal(value, &text) != nil {
+		return string(value)
 	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Sprint(value)
+	if text == nil {
+		return "" // null
 	}
-	return string(text)
+	return *text
 }
 
 type trackCommand struct {
@@ -215,7 +215,7 @@ func (c *journalCommand) changes(with *conversation) error {
 }
 
 // changeLine prints one.
-func changeLine(with *conversation, l *changes.Line) error {
+func changeLine(with *conversation, l *web.Change) error {
 	if with.asJSON {
 		line, err := json.Marshal(l)
 		if err != nil {
@@ -223,7 +223,7 @@ func changeLine(with *conversation, l *changes.Line) error {
 		}
 		return writeJSON(with.out, append(line, '\n'))
 	}
-	text := fmt.Sprintf("%s  %-12s", l.At.UTC().Format("2006-01-02T15:04:05Z"), l.Action)
+	text := fmt.Sprintf("%s  %-12s", moment(l.At), l.Action)
 	for _, part := range []string{l.Queue, l.Target} {
 		if part != "" {
 			text += "  " + short(part, 60)
@@ -240,9 +240,9 @@ func changeLine(with *conversation, l *changes.Line) error {
 	} else if len(l.New) > 0 {
 		text += "  " + short(string(l.New), 120)
 	}
-	text += "  by " + plain(l.Who.String())
-	if l.Address != "" {
-		text += " from " + plain(l.Address)
+	text += "  by " + changes.Who(l.By).String()
+	if l.By.Address != "" {
+		text += " from " + plain(l.By.Address)
 	}
 	if l.Why != "" {
 		text += "  " + short(l.Why, 120)
