@@ -43,10 +43,11 @@ func (c *rulesCommand) Run(with *conversation) error {
 	if err != nil {
 		return err
 	}
-	if err := with.fetch(path, &now); err != nil {
+	var was web.Rules
+	if err := with.fetch(path, &was); err != nil {
 		return err
 	}
-	answer, err := with.Patch(with.ctx, path, fmt.Sprintf(`"%d"`, now.Revision), change)
+	answer, err := with.Patch(with.ctx, path, fmt.Sprintf(`"%d"`, was.Revision), change)
 	if err != nil {
 		var refused *web.Problem
 		if errors.As(err, &refused) && refused.Status == http.StatusPreconditionFailed {

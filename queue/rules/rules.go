@@ -9,6 +9,7 @@ package rules
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,7 +34,12 @@ type Setting struct {
 type Set struct {
 	Rev      int64              `json:"rev"` // counts changes
 	Settings map[string]Setting `json:"set"`
+	// Last are the marks of the last changes: one whose answer was lost finds itself, also if others came after it.
+	Last []string `json:"last,omitempty"`
 }
+
+// lastKept is how many marks are kept.
+const lastKept = 16
 
 // InForce are the settings whose time is not over.
 func (s Set) InForce(now time.Time) map[string]Setting {
@@ -198,6 +204,7 @@ func (b Book) Change(ctx context.Context, queue string, c Change) (Set, error) {
 	if err := c.Check(); err != nil {
 		return Set{}, err
 	}
+	mark := rand.Text()
 	for {
 		was, now, err := b.read(ctx, queue)
 		if err != nil {
@@ -206,6 +213,9 @@ func (b Book) Change(ctx context.Context, queue string, c Change) (Set, error) {
 		old, err := Parse(queue, was)
 		if err != nil && c.If >= 0 { // what cannot be read is replaced by who insists
 			return Set{}, err
+		}
+		if slices.Contains(old.Last, mark) {
+			return old, nil
 		}
 		if c.If >= 0 && old.Rev != c.If {
 			return Set{}, fmt.Errorf("%w: they are at revision %d, not %d", ErrChanged, old.Rev, c.If)
@@ -219,15 +229,13 @@ func (b Book) Change(ctx context.Context, queue string, c Change) (Set, error) {
 		if err != nil {
 			return Set{}, err
 		}
+		next.Last = append(slices.Clone(old.Last[max(0, len(old.Last)-lastKept+1):]), mark)
 		text, err := json.Marshal(next)
 		if err != nil {
 			return Set{}, fmt.Errorf("rules of queue %q: %w", queue, err)
 		}
 		if changed, err := b.swap(ctx, queue, was, text, line); err != nil || changed {
 			return next, err
-		}
-		if c.If >= 0 {
-			return Set{}, fmt.Errorf("%w: they are no longer at revision %d", ErrChanged, c.If)
 		}
 	}
 }

@@ -273,7 +273,7 @@ func size(high int64, field func(*Values) **int) func(*Values, json.RawMessage) 
 // object reads a mapping of which each field has its reader.
 func object(value json.RawMessage, fields map[string]func(json.RawMessage) error) error {
 	var parts map[string]json.RawMessage
-	if err := json.Unmarshal(value, &parts); err != nil {
+	if err := json.Unmarshal(value, &parts); err != nil || parts == nil {
 		return fmt.Errorf("want a mapping, got %s", got(value))
 	}
 	for name, part := range parts {

@@ -222,7 +222,7 @@ func (h *history) produce(during time.Duration) {
 	}
 }
 
-// disturb freezes shards, takes claims away, has requests refused, and pauses the queue.
+// disturb freezes shards, takes claims away, has requests refused, pauses the queue, and changes its rules.
 func (h *history) disturb(during time.Duration) {
 	for range h.IntN(6) {
 		time.Sleep(h.Below(during / 3))
@@ -230,7 +230,7 @@ func (h *history) disturb(during time.Duration) {
 			return
 		}
 		s, p := h.shards[h.IntN(len(h.shards))], h.judge.process.Load()
-		switch h.IntN(4) {
+		switch h.IntN(5) {
 		case 0:
 			s.mu.Lock()
 			s.frozen = time.Now().Add(h.Below(time.Second))
@@ -247,7 +247,21 @@ func (h *history) disturb(during time.Duration) {
 			s.mu.Unlock()
 		case 3:
 			h.pause(p, h.Below(300*time.Millisecond))
+		case 4:
+			h.change(p)
 		}
+	}
+}
+
+// change puts other rules in force.
+func (h *history) change(p *process) {
+	rules := h.rules
+	rules.BatchSize, rules.ShardConcurrency = 1+h.IntN(4), 1+h.IntN(4)
+	concurrency := h.IntN(3)
+	h.Trace("batches of", rules.BatchSize, "lanes", rules.ShardConcurrency, "calls", concurrency)
+	p.queue.Change(rules, concurrency)
+	for _, r := range p.all() {
+		r.Changed()
 	}
 }
 
@@ -552,6 +566,11 @@ func (p *process) leftovers() {
 	}
 	if p.Quarantine.taken || len(p.Quarantine.waiting) > 0 {
 		p.h.Fault("the quarantine slot: taken %v, %d wait", p.Quarantine.taken, len(p.Quarantine.waiting))
+	}
+	p.queue.live.mu.Lock()
+	defer p.queue.live.mu.Unlock()
+	if bound := p.queue.live.bound; bound != nil && bound.Use().Busy != 0 {
+		p.h.Fault("%d calls of the queue are taken at the end", bound.Use().Busy)
 	}
 	if p.queue.share != (share{}) || p.queue.all != (share{}) {
 		p.h.Fault("the queue's shares: %+v, %+v", p.queue.share, p.queue.all)

@@ -178,7 +178,9 @@ type Queue struct {
 type live struct {
 	rules atomic.Pointer[Rules]
 	calls atomic.Pointer[Slots] // Concurrency of them; nil: unbounded
-	bound *Slots                // the same, or those of the last bound; written by Change alone
+
+	mu    sync.Mutex
+	bound *Slots // the same, or those of the last bound; guarded by mu
 }
 
 // NewQueue completes what the runners of a queue share.
@@ -190,8 +192,10 @@ func NewQueue(q Queue) *Queue {
 
 // Change puts other rules in force, and another bound of calls at once, 0 for none. Each step that a lane takes goes by
 // the rules of its beginning; calls that run are not ended, nor are those counted that began without a bound. Whoever
-// calls it tells the runners then (Runner.Changed). It must not be called twice at once.
+// calls it tells the runners then (Runner.Changed).
 func (q *Queue) Change(rules Rules, concurrency int) {
+	q.live.mu.Lock()
+	defer q.live.mu.Unlock()
 	q.live.rules.Store(&rules)
 	switch l := q.live; {
 	case concurrency <= 0 && l.bound != nil:

@@ -1,0 +1,100 @@
+package runner
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
+)
+
+// TestChange: other rules are in force with the next step of each lane. Calls that run go on; a bound of calls at once
+// that comes, shrinks, grows and goes holds for those that begin.
+func TestChange(t *testing.T) {
+	t.Parallel()
+	calmly(t, 10, func(t *testing.T, p *process) {
+		next := make(chan struct{})
+		var running, largest, ids atomic.Int64
+		s := p.add(Queue{Rules: Rules{ShardConcurrency: 1}}, func(_ context.Context, b *lowkiq.Batch) error {
+			largest.Store(max(largest.Load(), running.Add(1)))
+			defer running.Add(-1)
+			ids.Store(max(ids.Load(), int64(len(b.Jobs))))
+			<-next
+			return nil
+		})
+		r := p.runners[s.Shard]
+		q := r.queue
+		change := func(lanes, batch, calls int) {
+			rules := *q.rules()
+			rules.ShardConcurrency, rules.BatchSize = lanes, batch
+			q.Change(rules, calls)
+			r.Changed()
+			soon()
+		}
+		runs := func(want int64, when string) {
+			t.Helper()
+			if got := running.Load(); got != want {
+				t.Errorf("%s: %d calls run, want %d", when, got, want)
+			}
+		}
+		p.give(s, "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l")
+		soon()
+		runs(1, "with one lane")
+		change(4, 1, 0)
+		runs(4, "with four lanes")
+		change(4, 1, 2) // those that run began without a bound
+		for range 4 {
+			next <- struct{}{}
+		}
+		soon()
+		runs(2, "with two calls at once")
+		change(4, 1, 3)
+		runs(3, "with three calls at once")
+		change(4, 1, 1)
+		runs(3, "with one call at once, while others run")
+		for range 3 {
+			next <- struct{}{}
+		}
+		soon()
+		runs(1, "with one call at once")
+		change(4, 1, 0)
+		if got := running.Load(); got < 3 {
+			t.Errorf("without a bound again: %d calls run, want all that is left", got)
+		}
+		close(next)
+		soon()
+		s.has(t, 0, "in the end")
+		if ids.Load() != 1 {
+			t.Errorf("a batch of %d ids, want 1", ids.Load())
+		}
+		change(1, 3, 0)
+		p.give(s, "m", "n", "o")
+		soon()
+		if ids.Load() != 3 {
+			t.Errorf("a batch of %d ids, want 3 after the change", ids.Load())
+		}
+		s.has(t, 0, "after larger batches")
+	})
+}
+
+// TestTrackedRuns: of a batch only those of tracked ids get lines, at their places.
+func TestTrackedRuns(t *testing.T) {
+	t.Parallel()
+	rule := journal.Rule{Runs: journal.None, Keep: 8}
+	jobs := []lowkiq.Job{{ID: "a"}, {ID: "b"}, {ID: "c"}}
+	if lines := (&ended{}).runs(&rule, jobs); lines.Len() != 0 {
+		t.Errorf("no id is tracked: got %d places", lines.Len())
+	}
+	rule.Track([]string{"x"})
+	if lines := (&ended{}).runs(&rule, jobs); lines.Len() != 0 {
+		t.Errorf("another id is tracked: got %d places", lines.Len())
+	}
+	rule.Track([]string{"b"})
+	if lines := (&ended{}).runs(&rule, jobs); lines.Len() != 3 || lines.Lines() != 1 {
+		t.Errorf("one of three is tracked: got %d lines at %d places", lines.Lines(), lines.Len())
+	}
+	if !rule.Keeps(journal.Failed, "b") || rule.Keeps(journal.Failed, "a") {
+		t.Error("a failure of a tracked id gets a line, that of another does not")
+	}
+}

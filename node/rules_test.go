@@ -1,0 +1,166 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// set changes the rules of the queue at run time.
+func (p *producer) set(c rules.Change, values ...string) {
+	p.t.Helper()
+	c.If = -1
+	for i := 0; i+1 < len(values); i += 2 {
+		if c.Set == nil {
+			c.Set = map[string]json.RawMessage{}
+		}
+		c.Set[values[i]] = json.RawMessage(values[i+1])
+	}
+	if _, err := rules.In(p.client.DB()).Change(p.t.Context(), p.Queue.Name, c); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestRulesAtRunTime: what is set is in force with the next renewal, in batches, for calls at once, and in what the
+// journal keeps; what the configuration says returns when it is unset, and by itself when its time is over.
+func TestRulesAtRunTime(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	var largest, running, most atomic.Int64
+	held := make(chan struct{})
+	var hold atomic.Bool
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, BatchSize: 2, Journal: Journal{Runs: JournalNone}}, func(_ context.Context, b *lowkiq.Batch) error {
+		largest.Store(max(largest.Load(), int64(len(b.Jobs))))
+		most.Store(max(most.Load(), running.Add(1)))
+		defer running.Add(-1)
+		if hold.Load() {
+			<-held
+		}
+		return nil
+	}).serving()
+	batch := func() *int {
+		n := run.queues.handled["orders"].rulesNow().BatchSize
+		return &n
+	}
+	p.push(numbered("a", 0, 20)...)
+	p.drained()
+	if largest.Load() > 2 {
+		t.Errorf("a batch of %d ids, want 2 at most", largest.Load())
+	}
+	p.set(rules.Change{}, "batch_size", "7", "shard_concurrency", "3", "tracked", `["b3"]`)
+	run.renew()
+	await(t, "the rule is in force", func() bool { return *batch() == 7 })
+	p.ids("b", 20)
+	p.drained()
+	if largest.Load() != 7 {
+		t.Errorf("batches of %d ids at most, want 7", largest.Load())
+	}
+	for id, want := range map[string]int{"b3": 1, "b4": 0} {
+		if runs, err := browse.Of(p.Queue).Runs(t.Context(), browse.RunQuery{ID: id}); err != nil || len(runs.List) != want {
+			t.Errorf("journal of %s: got %d runs, %v, want %d", id, len(runs.List), err, want)
+		}
+	}
+	base := run.Rules("orders")
+	if base["batch_size"] != (rules.Base{Value: 2, From: "program"}) || base["prefetch"] != (rules.Base{Value: 100, From: "default"}) || run.Rules("mail") != nil {
+		t.Errorf("the configuration's rules: got %+v", base)
+	}
+
+	// Calls at once.
+	hold.Store(true)
+	p.set(rules.Change{}, "batch_size", "1", "concurrency", "2")
+	run.renew()
+	await(t, "the rule is in force", func() bool { return *batch() == 1 })
+	most.Store(0)
+	p.ids("c", 6)
+	await(t, "two calls", func() bool { return running.Load() == 2 })
+	hold.Store(false)
+	close(held)
+	p.drained()
+	if most.Load() != 2 {
+		t.Errorf("%d calls at once, want 2", most.Load())
+	}
+
+	p.set(rules.Change{Unset: []string{"batch_size", "concurrency", "shard_concurrency", "tracked"}})
+	run.renew()
+	await(t, "the configuration holds again", func() bool { return *batch() == 2 })
+	p.set(rules.Change{For: time.Second}, "batch_size", "9")
+	run.renew()
+	await(t, "the rule is in force", func() bool { return *batch() == 9 })
+	await(t, "its time is over", func() bool { run.renew(); return *batch() == 2 })
+}
+
+// TestRulesBeforeStart: a node that starts goes by what is set from its first pop on.
+func TestRulesBeforeStart(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	p.set(rules.Change{}, "batch_size", "5", "max_crashes", "0", "handler_timeout", `"1m"`, "exhausted", `"block"`, "journal", `{"keep":7}`, "retry_in", `["3s"]`, "state", `"1h"`)
+	p.ids("a", 20)
+	var largest atomic.Int64
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1}, func(_ context.Context, b *lowkiq.Batch) error {
+		largest.Store(max(largest.Load(), int64(len(b.Jobs))))
+		return nil
+	}).serving()
+	p.drained()
+	if largest.Load() != 5 {
+		t.Errorf("batches of %d ids at most, want 5", largest.Load())
+	}
+	now := run.queues.handled["orders"].rulesNow()
+	got := fmt.Sprint(now.BatchSize, now.MaxCrashes, now.HandlerTimeout, now.Exhausted, now.Journal, now.RetryIn(0), now.State)
+	if want := fmt.Sprint(5, -1, time.Minute, queue.Block, Journal{JournalAll, 7, 0}, 3*time.Second, time.Duration(0)); got != want {
+		t.Errorf("got %s, want %s: whether there are states is the configuration's", got, want)
+	}
+}
+
+// TestLimitsAtRunTime: limits of pushes hold in place of the configuration's, for the node's own client and for others.
+func TestLimitsAtRunTime(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Push: queue.PushRules{PayloadBytes: 4 << 10}}, func(context.Context, *lowkiq.Batch) error { return nil }).serving()
+	push := func(c *queue.Client, size int) error {
+		_, err := c.Push(t.Context(), "orders", lowkiq.Push{ID: "a", Payload: []byte(strings.Repeat("x", size))})
+		return err
+	}
+	if err := push(run.Client(), 5<<10); !errors.Is(err, queue.ErrPayloadSize) {
+		t.Fatalf("5 KiB by the configuration: got %v, want that it is refused", err)
+	}
+	p.set(rules.Change{}, "max_payload_size", `"8KiB"`)
+	run.renew()
+	await(t, "the limit is higher", func() bool { return push(run.Client(), 5<<10) == nil })
+	if err := push(run.Client(), 9<<10); !errors.Is(err, queue.ErrPayloadSize) {
+		t.Errorf("9 KiB: got %v, want that it is refused", err)
+	}
+	// A program that knows the queue already asks again beside its pushes, within 10 s.
+	if err := push(p.client, 3<<10); err != nil {
+		t.Fatal(err)
+	}
+	p.set(rules.Change{}, "max_payload_size", `"2KiB"`)
+	await(t, "the limit holds in a program", func() bool { return errors.Is(push(p.client, 3<<10), queue.ErrPayloadSize) })
+}
+
+// TestRulesOfADeletedQueue: they are not those of a queue that is registered anew under its name.
+func TestRulesOfADeletedQueue(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	p.set(rules.Change{}, "batch_size", "5")
+	if _, err := p.client.Registry().Delete(t.Context(), "orders", queue.Deletion{Handled: func(context.Context) ([]string, error) { return nil, nil }}); err != nil {
+		t.Fatal(err)
+	}
+	if set, _, err := rules.In(p.client.DB()).Queue(t.Context(), "orders"); err != nil || set.Rev != 0 {
+		t.Errorf("got %+v, %v, want none", set, err)
+	}
+}

@@ -1,0 +1,343 @@
+package rules_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	. "github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// twice sends each script again, as go-redis does in a Redis Cluster when an answer is lost; the
+// second answer counts.
+type twice struct{}
+
+func (twice) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (twice) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err == nil && strings.HasPrefix(cmd.Name(), "eval") {
+			return next(ctx, cmd)
+		}
+		return err
+	}
+}
+func (twice) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// rig is a cluster of its own.
+type rig struct {
+	t *testing.T
+	c *queue.Client
+	Book
+	changes.Log
+}
+
+// eachRedis runs a test on a Redis, with each script sent twice, on the embedded one, and in a Redis Cluster.
+func eachRedis(t *testing.T, test func(r *rig)) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	open := func(t *testing.T, url string) *rig {
+		c, err := queue.Open(queue.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return &rig{t, c, In(c.DB()), changes.In(c.DB())}
+	}
+	t.Run("single", func(t *testing.T) { test(open(t, url)) })
+	t.Run("twice", func(t *testing.T) {
+		r := open(t, url)
+		r.c.DB().ForTests().AddHook(twice{})
+		test(r)
+	})
+	t.Run("embedded", func(t *testing.T) { test(open(t, redistest.StartMini(t).URL())) })
+	t.Run("cluster", func(t *testing.T) {
+		tier.Usual(t)
+		test(open(t, redistest.StartCluster(t, 3).URL()))
+	})
+}
+
+// change makes one, and returns the set that comes of it.
+func (r *rig) change(c Change) Set {
+	r.t.Helper()
+	set, err := r.Change(r.t.Context(), "orders", c)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return set
+}
+
+// lines are those of the log, the newest first, as "action old -> new".
+func (r *rig) lines() (texts []string) {
+	r.t.Helper()
+	lines, _, err := r.Log.Read(r.t.Context(), changes.Query{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, l := range lines {
+		texts = append(texts, fmt.Sprintf("%s %s %s -> %s %s", l.Who, l.Queue, l.Old, l.New, l.Why))
+	}
+	return texts
+}
+
+func values(key, value string) map[string]json.RawMessage {
+	return map[string]json.RawMessage{key: json.RawMessage(value)}
+}
+
+// TestChange: a change is seen by all, once, with its line; one of an older revision is refused.
+func TestChange(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		ctx := r.t.Context()
+		ann := changes.Who{Role: "admin", Name: "ann", Claimed: true}
+		base := map[string]Base{"prefetch": {Value: 100, From: "default"}}
+		one := r.change(Change{Set: values("batch_size", "10"), Why: "sale", By: ann, If: 0})
+		if one.Rev != 1 {
+			r.t.Errorf("got revision %d, want 1", one.Rev)
+		}
+		page, err := r.Book.Read(ctx, "")
+		if err != nil || page.Count != "1" || len(page.Queues) != 1 {
+			r.t.Fatalf("got %+v, %v, want one change and one queue", page, err)
+		}
+		if again, err := r.Book.Read(ctx, page.Count); err != nil || again.Queues != nil {
+			r.t.Errorf("what is known: got %+v, %v, want nothing", again, err)
+		}
+		if _, err := r.Change(ctx, "orders", Change{Set: values("batch_size", "20"), If: 0}); !errors.Is(err, ErrChanged) {
+			r.t.Errorf("a change of an older revision: got %v, want ErrChanged", err)
+		}
+		if _, err := r.Change(ctx, "orders", Change{Set: map[string]json.RawMessage{"batch_size": json.RawMessage("20"), "prefetch": json.RawMessage("0")}, If: 1}); !errors.Is(err, ErrValue) {
+			r.t.Errorf("a change of which a part is wrong: got %v, want ErrValue", err)
+		}
+		two := r.change(Change{Set: values("prefetch", "7"), By: ann, Base: base, If: 1, For: time.Hour})
+		three := r.change(Change{Unset: []string{"batch_size", "scheduler"}, By: ann, If: -1})
+		set, now, err := r.Queue(ctx, "orders")
+		if err != nil || set.Rev != 3 || len(set.Settings) != 1 || two.Rev != 2 || three.Rev != 3 {
+			r.t.Errorf("got %+v, %v", set, err)
+		}
+		v, err := set.Values(now)
+		if err != nil || v.BatchSize != nil || v.Prefetch == nil || *v.Prefetch != 7 {
+			r.t.Errorf("got %+v, %v, want prefetch 7 alone", v, err)
+		}
+		if v, _ := set.Values(now.Add(time.Hour)); v.Prefetch != nil {
+			r.t.Errorf("an hour later: got prefetch %d, want none", *v.Prefetch)
+		}
+		lines := r.lines()
+		want := []string{
+			`ann? (admin) orders {"batch_size":10,"scheduler":null} -> {"batch_size":null,"scheduler":null} `,
+			`ann? (admin) orders {"prefetch":100} -> {"prefetch":7,"until":`,
+			`ann? (admin) orders {"batch_size":null} -> {"batch_size":10} sale`,
+		}
+		if len(lines) != len(want) {
+			r.t.Fatalf("got %d lines, want %d: %q", len(lines), len(want), lines)
+		}
+		for i := range want {
+			if !strings.HasPrefix(lines[i], want[i]) {
+				r.t.Errorf("line %d: got %q, want %q", i, lines[i], want[i])
+			}
+		}
+		if err := r.Forget(ctx, "orders"); err != nil {
+			r.t.Fatal(err)
+		}
+		if set, _, err := r.Queue(ctx, "orders"); err != nil || set.Rev != 0 {
+			r.t.Errorf("of a queue that was deleted: got %+v, %v, want nothing", set, err)
+		}
+		if page, err := r.Book.Read(ctx, "3"); err != nil || page.Queues == nil {
+			r.t.Errorf("who knew the rules of a queue that was deleted is not told: %+v, %v", page, err)
+		}
+	})
+}
+
+// TestChangesAtOnce: of those that name one revision one is taken; those that name none are all taken, none is lost.
+func TestChangesAtOnce(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		var group sync.WaitGroup
+		var taken, refused atomic.Int64
+		for i := range 8 {
+			group.Go(func() {
+				_, err := r.Change(r.t.Context(), "orders", Change{Set: values("batch_size", fmt.Sprint(i+1)), By: changes.Who{Name: fmt.Sprint("n", i)}, If: 0})
+				switch {
+				case err == nil:
+					taken.Add(1)
+				case errors.Is(err, ErrChanged):
+					refused.Add(1)
+				default:
+					r.t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if taken.Load() != 1 || refused.Load() != 7 || len(r.lines()) != 1 {
+			r.t.Errorf("%d taken, %d refused, lines %q; want one of eight", taken.Load(), refused.Load(), r.lines())
+		}
+		track := func(id string, on bool) error {
+			_, err := r.Change(r.t.Context(), "orders", Change{If: -1, Edit: func(now map[string]Setting) (map[string]json.RawMessage, []string, error) {
+				ids, err := Track(now, id, on)
+				if err != nil || ids == nil {
+					return nil, []string{"tracked"}, err
+				}
+				value, err := json.Marshal(ids)
+				return map[string]json.RawMessage{"tracked": value}, nil, err
+			}})
+			return err
+		}
+		for i := range 8 {
+			group.Go(func() {
+				if err := track(fmt.Sprint("id", i), true); err != nil {
+					r.t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		set, now, err := r.Queue(r.t.Context(), "orders")
+		v, bad := set.Values(now)
+		if err != nil || bad != nil || len(v.Tracked) != 8 {
+			r.t.Errorf("got %d tracked ids, %v, %v, want 8", len(v.Tracked), err, bad)
+		}
+		if err := track("id0", true); !errors.Is(err, ErrSame) {
+			r.t.Errorf("an id that is tracked: got %v, want ErrSame", err)
+		}
+		for i := range 8 {
+			if err := track(fmt.Sprint("id", i), false); err != nil {
+				r.t.Error(err)
+			}
+		}
+		if set, _, _ := r.Queue(r.t.Context(), "orders"); len(set.Settings) != 1 {
+			r.t.Errorf("no id is tracked: got settings %v, want batch_size alone", set.Settings)
+		}
+	})
+}
+
+// TestUnreadable: what somebody has written over stays as it is until who insists replaces it, and a value of a later
+// release is left out.
+func TestUnreadable(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		ctx := r.t.Context()
+		keys := r.c.DB().Keys
+		if _, err := r.c.DB().Do(ctx, "break", "HSET", keys.Rules(), "orders", "[]"); err != nil {
+			r.t.Fatal(err)
+		}
+		if _, err := r.Change(ctx, "orders", Change{Set: values("batch_size", "1"), If: 0}); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+			r.t.Errorf("got %v, want that it cannot be read", err)
+		}
+		r.change(Change{Set: values("batch_size", "1"), If: -1})
+		if _, err := r.c.DB().Do(ctx, "write", "HSET", keys.Rules(), "orders", `{"rev":9,"set":{"of_later":{"value":1},"batch_size":{"value":4},"prefetch":{"value":0}}}`); err != nil {
+			r.t.Fatal(err)
+		}
+		set, now, err := r.Queue(ctx, "orders")
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		v, err := set.Values(now)
+		if v.BatchSize == nil || *v.BatchSize != 4 || v.Prefetch != nil || err == nil || !strings.Contains(err.Error(), "of_later") {
+			r.t.Errorf("got %+v, %v, want batch_size alone, and what is left out", v, err)
+		}
+		shown := Show(nil, set, now)
+		if last := shown[len(shown)-1]; !strings.Contains(fmt.Sprint(shown), "of_later") || last.Key == "" {
+			r.t.Errorf("what is of a later release is not shown: %+v", shown)
+		}
+	})
+}
+
+// TestBadChanges: each is refused as a whole, and says why.
+func TestBadChanges(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]Change{
+		"nothing is set or unset":           {},
+		"set and unset at once":             {Set: values("batch_size", "1"), Unset: []string{"batch_size"}},
+		"want more than 0, at most 8760h":   {Set: values("batch_size", "1"), For: -1},
+		"why has 1025 bytes":                {Set: values("batch_size", "1"), Why: strings.Repeat("x", 1025)},
+		"shards does not change":            {Unset: []string{"shards"}},
+		`did you mean "prefetch"`:           {Unset: []string{"prefetsh"}},
+		"want a whole number, 1 to 1000":    {Set: values("prefetch", "0")},
+		`unknown rule "x"; there are batch`: {Set: values("x", "0")},
+	} {
+		if err := c.Check(); !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// TestLog: lines are found by what they are about, from the newest, or behind a cursor from the oldest; they are bounded.
+func TestLog(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		ctx := r.t.Context()
+		long := strings.Repeat("é", 2000)
+		add := func(l changes.Line) {
+			r.t.Helper()
+			if err := r.Log.Add(ctx, l); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+		add(changes.Line{Who: changes.Who{Role: "admin", Name: "ann"}, Action: "pause", Queue: "orders"})
+		add(changes.Line{Who: changes.Who{Name: long}, Action: "kill", Queue: "mail", IDs: []string{"a", "\xff", "b"}, Count: 3, Why: long, New: json.RawMessage(`"` + strings.Repeat("x", 9000) + `"`)})
+		add(changes.Line{Action: "resume", Queue: "orders"})
+		read := func(q changes.Query) (got []string, next string) {
+			r.t.Helper()
+			lines, next, err := r.Log.Read(ctx, q)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			for _, l := range lines {
+				if time.Since(l.At).Abs() > time.Minute || l.Cursor == "" {
+					r.t.Errorf("got %+v, want its time and cursor", l)
+				}
+				got = append(got, l.Action)
+			}
+			return got, next
+		}
+		for _, c := range []struct {
+			q    changes.Query
+			want string
+		}{
+			{changes.Query{}, "[resume kill pause]"},
+			{changes.Query{Queue: "orders"}, "[resume pause]"},
+			{changes.Query{Name: "ann"}, "[pause]"},
+			{changes.Query{ID: "b"}, "[kill]"},
+			{changes.Query{Action: "kill", Queue: "orders"}, "[]"},
+			{changes.Query{Limit: 2}, "[resume kill]"},
+			{changes.Query{Since: time.Now().Add(time.Hour)}, "[]"},
+			{changes.Query{After: "0"}, "[pause kill resume]"},
+		} {
+			if got, _ := read(c.q); fmt.Sprint(got) != c.want {
+				r.t.Errorf("%+v: got %v, want %s", c.q, got, c.want)
+			}
+		}
+		got, next := read(changes.Query{After: "0", Limit: 2})
+		if rest, _ := read(changes.Query{After: next}); fmt.Sprint(got, rest) != "[pause kill] [resume]" {
+			r.t.Errorf("behind a cursor: got %v, then %v", got, rest)
+		}
+		lines, _, _ := r.Log.Read(ctx, changes.Query{ID: "a"})
+		if l := lines[0]; len(l.Why) > 1024 || len(l.Name) > 1024 || !strings.HasSuffix(l.Why, "…") || string(l.New) != `"9002 bytes"` || fmt.Sprint(l.IDs) != "[a b]" || l.Count != 3 {
+			r.t.Errorf("a long line: got %+v, want it cut", l)
+		}
+	})
+	if err := changes.CheckCursor("12-x"); err == nil {
+		t.Error("a bad cursor: got no objection")
+	}
+}
+
+// TestWho: names are quoted where they are not plain, and those that nobody has checked are marked.
+func TestWho(t *testing.T) {
+	t.Parallel()
+	for want, who := range map[string]changes.Who{
+		"a program": {}, "admin": {Role: "admin"}, "ann (admin)": {Role: "admin", Name: "ann"}, "ann? (push)": {Role: "push", Name: "ann", Claimed: true},
+		`"a\x1b[31m"? (anyone)`: {Role: "anyone", Name: "a\x1b[31m", Claimed: true}, "ann": {Name: "ann"},
+	} {
+		if got := who.String(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
