@@ -49,6 +49,7 @@ lowkiq_queue_lag_seconds GAUGE queue
 lowkiq_queue_shards GAUGE queue
 lowkiq_queue_unhandled GAUGE queue
 lowkiq_raft_leader GAUGE
+lowkiq_rules_in_force GAUGE queue
 lowkiq_shard_moves_total COUNTER
 lowkiq_shards_owned GAUGE queue
 lowkiq_shards_unowned GAUGE queue

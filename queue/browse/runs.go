@@ -209,7 +209,9 @@ func (j *Jobs) Runs(ctx context.Context, q RunQuery) (list Runs, err error) {
 			}
 		}
 	}
-	slices.SortStableFunc(list.List, func(x, y Run) int { return y.Ended.Compare(x.Ended) })
+	if q.ID == "" { // those of one id are in the order in which they were written, whatever clocks say
+		slices.SortStableFunc(list.List, func(x, y Run) int { return y.Ended.Compare(x.Ended) })
+	}
 	switch {
 	case len(list.List) > q.limit():
 		list.List = list.List[:q.limit()]
