@@ -17,6 +17,7 @@ type Metrics struct {
 	owned, shards       *prometheus.GaugeVec
 	fenced              *prometheus.CounterVec
 	overdue             *prometheus.CounterVec
+	missed              *prometheus.CounterVec
 	ownerless           *prometheus.GaugeVec
 	rules               *prometheus.GaugeVec
 	unhandled           *prometheus.GaugeVec
@@ -31,6 +32,8 @@ type Metrics struct {
 	Unowned    prometheus.Histogram // seconds from the wish to claim a shard to its claim
 	RaftLeader prometheus.Gauge     // 1 if this node leads the cluster
 	Generation prometheus.Gauge     // Raft index of the applied assignment
+
+	RecurringLate prometheus.Gauge // seconds for which the oldest tick of what recurs has been due
 }
 
 // New makes the metrics and registers them.
@@ -58,6 +61,8 @@ func New(registry prometheus.Registerer) *Metrics {
 		overdue:     counter("lowkiq_handler_overdue_total", "Handler calls that had not returned 30 s after their timeout.", "queue"),
 		fenced:      counter("lowkiq_fenced_total", "Operations that Redis refused because another instance holds the shard.", "op"),
 
+		missed: counter("lowkiq_recurring_missed_total", "Ticks of what recurs that this node left out, as all nodes were down, or that were refused.", "name"),
+
 		handler:     often("lowkiq_handler_seconds", "Duration of handler calls."),
 		wait:        often("lowkiq_wait_seconds", "Time from a job's due time to its handler."),
 		processWait: often("lowkiq_process_wait_seconds", "Time that a batch waits for a free process of its handler, or until its queue's concurrency allows another call."),
@@ -77,6 +82,9 @@ func New(registry prometheus.Registerer) *Metrics {
 		Unowned:    rare("lowkiq_unowned_seconds", "Time from the wish to claim a shard to its claim."),
 		RaftLeader: factory.NewGauge(prometheus.GaugeOpts{Name: "lowkiq_raft_leader", Help: "1 if this node leads the cluster."}),
 		Generation: factory.NewGauge(prometheus.GaugeOpts{Name: "lowkiq_generation", Help: "Index of the assignment that this node has applied."}),
+
+		RecurringLate: factory.NewGauge(prometheus.GaugeOpts{Name: "lowkiq_recurring_late_seconds",
+			Help: "For how long the oldest tick of what recurs has been due and not been pushed, as this node saw last."}),
 	}
 	factory.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "lowkiq_lease_remaining_seconds", Help: "Time until this node must stop working unless it renews its lease; 0 without a lease.",
@@ -86,6 +94,11 @@ func New(registry prometheus.Registerer) *Metrics {
 		m.fenced.WithLabelValues(op)
 	}
 	return m
+}
+
+// RecurringMissed counts ticks of what recurs that were left out or refused.
+func (m *Metrics) RecurringMissed(name string, n int64) {
+	m.missed.WithLabelValues(name).Add(float64(n))
 }
 
 // LeaseRemaining sets the function that knows how long the node may still work: it is called for

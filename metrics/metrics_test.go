@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The names, kinds and labels are a contract: boards and alerts refer to them. A series
-// per anything but queue, state and op could be too many.
+// per anything but queue, state, op and name could be too many.
 const contract = `
 lowkiq_build_info GAUGE goversion version
 lowkiq_children GAUGE queue
@@ -49,6 +49,8 @@ lowkiq_queue_lag_seconds GAUGE queue
 lowkiq_queue_shards GAUGE queue
 lowkiq_queue_unhandled GAUGE queue
 lowkiq_raft_leader GAUGE
+lowkiq_recurring_late_seconds GAUGE
+lowkiq_recurring_missed_total COUNTER name
 lowkiq_rules_in_force GAUGE queue
 lowkiq_shard_moves_total COUNTER
 lowkiq_shards_owned GAUGE queue
@@ -65,6 +67,7 @@ func TestContract(t *testing.T) {
 	m.Queue("orders").Ready().Set(1)
 	m.Queue("orders").ProcessWait().Observe(time.Second)
 	m.SetUnowned("orders", 1, true)
+	m.RecurringMissed("daily", 1)
 	Pushed(registry)("orders", nil)
 	registry.MustRegister(Build("1.2.3"), &Working{
 		Slots: func() Use { return Use{Total: 8, Busy: 3} }, Children: func() map[string]Use { return map[string]Use{"orders": {Total: 2, Busy: 1}} },

@@ -40,7 +40,7 @@ func (n *Node) recur(ctx context.Context) error {
 			now, err := n.client.Time(ctx)
 			return now.Add(begun - sinceBoot()), err
 		},
-		Late: func(time.Duration) {}, Missed: func(string, int64) {},
+		Late: func(late time.Duration) { n.metrics.RecurringLate.Set(late.Seconds()) }, Missed: n.metrics.RecurringMissed,
 		Warn: func(op string, err error) {
 			if ctx.Err() == nil && !n.outages.note(op, err) {
 				n.log.Warn(op+": failed", "err", err)

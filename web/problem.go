@@ -11,6 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/wire"
@@ -73,6 +74,7 @@ func ProblemOf(err error) *Problem {
 func classify(err error) *Problem {
 	var own *Problem
 	var malformed *wire.Error
+	var wrong *recurring.FieldError
 	switch {
 	case errors.As(err, &own):
 		copied := *own
@@ -81,15 +83,20 @@ func classify(err error) *Problem {
 		p := NewProblem(http.StatusBadRequest, "%s", malformed.Error())
 		p.Field, p.Line, p.Column = malformed.Field, malformed.Line, malformed.Column
 		return p
-	case errors.Is(err, browse.ErrQuery):
+	case errors.As(err, &wrong):
+		p := NewProblem(http.StatusBadRequest, "%v", err)
+		p.Field = wrong.Field
+		return p
+	case errors.Is(err, browse.ErrQuery), errors.Is(err, recurring.ErrSpec):
 		return NewProblem(http.StatusBadRequest, "%v", err)
-	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode):
+	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode), errors.Is(err, recurring.ErrUnknown):
 		return NewProblem(http.StatusNotFound, "%v", err)
 	case errors.Is(err, rules.ErrValue):
 		return NewProblem(http.StatusBadRequest, "%v", err)
 	case errors.Is(err, rules.ErrChanged):
 		return NewProblem(http.StatusPreconditionFailed, "%v: read them again, and set what is still right", err)
-	case errors.Is(err, queue.ErrHandled), errors.Is(err, queue.ErrNotEmpty), errors.Is(err, queue.ErrChanged):
+	case errors.Is(err, queue.ErrHandled), errors.Is(err, queue.ErrNotEmpty), errors.Is(err, queue.ErrChanged),
+		errors.Is(err, recurring.ErrExists), errors.Is(err, recurring.ErrOfFile), errors.Is(err, recurring.ErrTooMany):
 		return NewProblem(http.StatusConflict, "%v", err)
 	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard):
 		return NewProblem(http.StatusConflict, "%v", err)

@@ -75,7 +75,7 @@ func (a *api) routes() []route {
 		{pattern: "GET /api/v1/changes", about: "who has changed what, the last one first; with after= those behind a cursor", query: changesQuery,
 			path: "/api/v1/changes?queue=orders&since=24h", serve: a.changes},
 	}
-	return slices.Concat(all, a.clusterRoutes(), a.jobRoutes())
+	return slices.Concat(all, a.clusterRoutes(), a.recurringRoutes(), a.jobRoutes())
 }
 
 // onQueue prefixes rows with the path of a queue and that of the example.

@@ -15,7 +15,10 @@ type routeCase struct {
 	want   []string // parts of the body
 }
 
-const ordersPath = "/api/v1/queues/orders/"
+const (
+	ordersPath    = "/api/v1/queues/orders/"
+	recurringPath = "/api/v1/recurring/"
+)
 
 // cases has every route at its best and at its worst.
 var cases = map[string][]routeCase{
@@ -123,6 +126,57 @@ var cases = map[string][]routeCase{
 	},
 	"POST /api/v1/queues/{q}/jobs/{id}/note": {
 		{"of another claim", ordersPath + "jobs/w1/note", `{"progress":0.5}`, 409, []string{"fenced: the shard is claimed by another instance"}},
+	},
+	"GET /api/v1/recurring": {{"all", "/api/v1/recurring", "", 200, []string{
+		`{"recurring":[{"name":"report","schedule":"0 6 * * 1-5 Europe/Berlin","cron":"0 6 * * 1-5","zone":"Europe/Berlin","queue":"mail","id":"report","payload":{"day":"{tick}"},"missed":"one","origin":"file","edited":false,"paused":false,"next":`,
+		`{"name":"sync","schedule":"every 24h","every":"24h","queue":"mail","id":"all","missed":"one","origin":"run time"`}}},
+	"GET /api/v1/recurring/{entry}": {
+		{"one", recurringPath + "sync", "", 200, []string{`{"name":"sync",`, `"missed_ticks":0,"late_s":0}`}},
+		{"unknown", recurringPath + "nightly", "", 404, []string{`nothing recurs by this name: \"nightly\" (known: report, sync)`}},
+	},
+	"GET /api/v1/recurring/{entry}/next": {
+		{"ten", recurringPath + "report/next", "", 200, []string{`{"name":"report","times":[`}},
+		{"one", recurringPath + "sync/next?limit=1", "", 200, []string{`{"name":"sync","times":[1`}},
+		{"limit", recurringPath + "sync/next?limit=0", "", 400, []string{`"field":"limit"`}},
+		{"unknown", recurringPath + "nightly/next", "", 404, []string{`nothing recurs by this name`}},
+	},
+	"POST /api/v1/recurring/{entry}": {
+		{"new", recurringPath + "tick", `{"every":"1h","offset":"5m","jitter":"2s","queue":"orders","id":"t","payload":{"at":"{tick}"},"header":{"a":"b"},"missed":"all"}`, 200,
+			[]string{`{"name":"tick","schedule":"every 1h + 5m","every":"1h","offset":"5m","jitter":"2s","queue":"orders","id":"t","payload":{"at":"{tick}"},"header":{"a":"b"},"missed":"all","backlog":100,"origin":"run time"`}},
+		{"there already", recurringPath + "sync", `{"every":"1s","queue":"orders"}`, 409, []string{"by this name already", "edit changes it"}},
+		{"never", recurringPath + "tick", `{"cron":"0 0 31 2 *","queue":"orders"}`, 400, []string{`"field":"cron"`, "never comes: no February has a day 31"}},
+		{"neither", recurringPath + "tick", `{"queue":"orders"}`, 400, []string{"want cron, as in"}},
+		{"unknown queue", recurringPath + "tick", `{"every":"1s","queue":"nowhere"}`, 404, []string{`unknown queue \"nowhere\" (known: mail, orders)`}},
+		{"field", recurringPath + "tick", `{"every":"1s","que":"orders"}`, 400, []string{`"field":"que"`}},
+		{"duration", recurringPath + "tick", `{"every":"often","queue":"orders"}`, 400, []string{`\"often\" is no duration, want one as 30s or 1h30m`}},
+		{"number", recurringPath + "tick", `{"every":30,"queue":"orders"}`, 400, []string{`"field":"every"`}},
+		{"name", recurringPath + "a%20b", `{"every":"1s","queue":"orders"}`, 400, []string{"use letters"}},
+		{"empty body", recurringPath + "tick", "", 400, []string{"body is empty"}},
+	},
+	"POST /api/v1/recurring/{entry}/edit": {
+		{"interval", recurringPath + "sync/edit", `{"every":"48h"}`, 200, []string{`"schedule":"every 48h"`, `"id":"all"`}},
+		{"of a file", recurringPath + "report/edit", `{"every":"1h","payload":null,"id":"x"}`, 200, []string{`"schedule":"every 1h","every":"1h","queue":"mail","id":"x","payload":null,"missed":"one","origin":"file","edited":true`}},
+		{"wrong", recurringPath + "sync/edit", `{"jitter":"96h"}`, 400, []string{`"field":"jitter"`}},
+		{"field", recurringPath + "nightly/edit", `{"jiter":"96h"}`, 400, []string{`"field":"jiter"`}},
+		{"unknown", recurringPath + "nightly/edit", `{"every":"1s"}`, 404, []string{"nothing recurs by this name"}},
+	},
+	"POST /api/v1/recurring/{entry}/pause": {
+		{"one", recurringPath + "report/pause", "", 200, []string{`"paused":true`}},
+		{"unknown", recurringPath + "nightly/pause", "", 404, []string{"nothing recurs by this name"}},
+		{"field", recurringPath + "report/pause", `{"for":1}`, 400, []string{`"field":"for"`}},
+	},
+	"POST /api/v1/recurring/{entry}/resume": {{"one", recurringPath + "report/resume", "{}", 200, []string{`"paused":false`}}},
+	"POST /api/v1/recurring/{entry}/reset": {
+		{"of a file", recurringPath + "report/reset", "", 200, []string{`"edited":false`}},
+		{"of no file", recurringPath + "sync/reset", "", 400, []string{"no file has it"}},
+	},
+	"POST /api/v1/recurring/{entry}/run": {
+		{"one", recurringPath + "sync/run", "", 200, []string{`{"results":[{"id":"all","ok":true,"merged":false}]}`}},
+		{"unknown", recurringPath + "nightly/run", "", 404, []string{"nothing recurs by this name"}},
+	},
+	"POST /api/v1/recurring/{entry}/remove": {
+		{"one", recurringPath + "sync/remove", "", 200, []string{`{"name":"sync","removed":true}`}},
+		{"of a file", recurringPath + "report/remove", "", 409, []string{"it is from the file of a node; pause it, or take it out of the file"}},
 	},
 	"GET /api/v1/queues/{q}/jobs": {
 		{"by due time", ordersPath + "jobs", "", 200, []string{`{"jobs":[{"id":"r1",`, `"state":"ready","shard":0,`, `"perform_in":4102444800`, `"more":false,`}},

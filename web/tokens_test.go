@@ -28,7 +28,7 @@ func guarded(t *testing.T, change ...func(*Config)) *world {
 }
 
 // example puts examples in place of the wildcards of a pattern.
-var example = strings.NewReplacer("{q}", "orders", "{n}", "n1", "{id}", "a", "{name...}", "cmdline", "{$}", "")
+var example = strings.NewReplacer("{q}", "orders", "{n}", "n1", "{id}", "a", "{entry}", "report", "{name...}", "cmdline", "{$}", "")
 
 // What a token may do is said once more here, by hand: a route whose role is forgotten
 // in the table shows.

@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -166,6 +167,9 @@ func (w *world) fill() *world {
 	scheduled := job("s1")
 	scheduled.PerformAt = time.Unix(4102444800, 0)
 	w.push(job("r1"), job("r2"), scheduled, job("a/b"), job("\xff"))
+	book := recurring.Of(w.client)
+	must(w.t, book.Declare(ctx, map[string]recurring.Spec{"report": {Cron: "0 6 * * 1-5", Zone: "Europe/Berlin", Queue: "mail", Payload: []byte(`{"day":"{tick}"}`)}}, time.Unix(1763600000, 0)))
+	must(w.t, book.Add(ctx, "sync", recurring.Spec{Every: recurring.Duration(24 * time.Hour), Queue: "mail", ID: "all"}))
 	return w
 }
 

@@ -32,6 +32,8 @@ type cli struct {
 	Jobs   jobsCommand   `cmd:"" help:"List jobs, run them now, kill or delete them."`
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
 
+	Recurring recurringCommand `cmd:"" help:"List, add, change and pause what is pushed again and again."`
+
 	History  historyCommand  `cmd:"" help:"Show how the runs of an id ended."`
 	Journal  journalCommand  `cmd:"" help:"Show how runs ended, of one queue or all, and follow what comes."`
 	Track    trackCommand    `cmd:"" help:"Keep every run of an id in the journal."`

@@ -64,6 +64,7 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 	m.Queue("orders").ProcessWait().Observe(time.Second)
 	m.Fenced("ack")
 	m.SetUnowned("orders", 0, true)
+	m.RecurringMissed("daily", 0)
 	metrics.Pushed(registry)("orders", nil)
 	registry.MustRegister(metrics.Build("1.2.3"), &metrics.Working{
 		Slots:    func() metrics.Use { return metrics.Use{Total: 1} },

@@ -1,8 +1,8 @@
 // Package changes answers one question: who has changed what of a cluster, when and from where?
 //
 // Each change that a person or a program asks for by the API, the pages or the command line is a [Line] of
-// one stream of the cluster, of which the last 10,000 or so are kept. A line of a change of rules or of what
-// recurs is written with the change, in one script. All others are written right after it: a process that dies
+// one stream of the cluster, of which the last 10,000 or so are kept. A line of a change of rules
+// is written with the change, in one script. All others are written right after it: a process that dies
 // in between leaves none.
 package changes
 

@@ -146,12 +146,11 @@ func (b *Book) List(ctx context.Context) ([]Entry, error) {
 func (b *Book) Entry(ctx context.Context, name string) (Entry, error) {
 	p, err := b.read(ctx, "")
 	if err == nil {
-		_, err = p.stored(name)
+		if _, err = p.stored(name); !errors.Is(err, ErrUnknown) {
+			return p.entry(name), nil // with what is wrong, if it cannot be read
+		}
 	}
-	if err != nil {
-		return Entry{}, err
-	}
-	return p.entry(name), nil
+	return Entry{}, err
 }
 
 // stored is the entry of a name; ErrUnknown with the known names.

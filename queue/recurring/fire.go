@@ -26,7 +26,7 @@ type Firer struct {
 	File  map[string]Spec
 	Since func(ctx context.Context) (time.Time, error)
 
-	Late   func(time.Duration) // told with each look how late the latest is: 0 if none is
+	Late   func(time.Duration) // told with each look how late the latest is: 0 if none is, or nobody knows
 	Missed func(name string, n int64)
 	Warn   func(op string, err error) // told what goes wrong with Redis
 	Log    *slog.Logger
@@ -102,6 +102,7 @@ func (f *Firer) look(ctx context.Context) time.Duration {
 	p, err := f.book.read(ctx, f.rev)
 	if err != nil {
 		f.Warn("read what recurs", err)
+		f.Late(0) // others may know
 		return every
 	}
 	f.learn(p)
