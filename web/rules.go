@@ -99,9 +99,6 @@ type RulesChange struct {
 
 const wantRules = `{"set":{"batch_size":10},"unset":["prefetch"],"for":"2h","why":"a backlog"}`
 
-// book holds what was changed at run time.
-func (a *api) book() rules.Book { return rules.In(a.client.DB()) }
-
 // rules answers those of a queue.
 func (a *api) rules(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 	now, err := RulesOf(r.Context(), a.node, q.Name)
@@ -128,17 +125,10 @@ func (a *api) changeRules(q *queue.Queue, w http.ResponseWriter, r *http.Request
 	if err := decodeBody(body, &want, wantRules); err != nil {
 		return nil, err
 	}
-	change := rules.Change{Set: want.Set, Unset: want.Unset, Why: want.Why, By: a.who(r), If: revision, Base: a.node.Rules(q.Name)}
-	if want.For != "" {
-		if change.For, err = time.ParseDuration(want.For); err != nil || change.For <= 0 {
-			return nil, badField("for", "got %.40q, want a duration more than 0, as in 2h", want.For)
-		}
-	}
-	set, err := a.book().Change(r.Context(), q.Name, change)
+	set, err := ChangeRules(a.node, a.cfg.Log, r, q.Name, revision, want)
 	if err != nil {
 		return nil, err
 	}
-	a.cfg.Log.Info("rules changed by hand", "queue", q.Name, "revision", set.Rev, "set", slices.Sorted(maps.Keys(want.Set)), "unset", want.Unset, auth.Sender(r))
 	now, err := a.client.Time(r.Context())
 	if err != nil {
 		return nil, err
@@ -149,6 +139,22 @@ func (a *api) changeRules(q *queue.Queue, w http.ResponseWriter, r *http.Request
 	}
 	w.Header().Set("ETag", etag(answer.Revision))
 	return answer, nil
+}
+
+// ChangeRules does what the sender of a request wants of a queue's rules, if they are at this revision; -1: at any.
+func ChangeRules(n Node, log *slog.Logger, r *http.Request, queue string, revision int64, want RulesChange) (rules.Set, error) {
+	change := rules.Change{Set: want.Set, Unset: want.Unset, Why: want.Why, By: who(n, r), If: revision, Base: n.Rules(queue)}
+	if want.For != "" {
+		var err error
+		if change.For, err = time.ParseDuration(want.For); err != nil || change.For <= 0 {
+			return rules.Set{}, badField("for", "got %.40q, want a duration more than 0, as in 2h", want.For)
+		}
+	}
+	set, err := rules.In(n.Client().DB()).Change(r.Context(), queue, change)
+	if err == nil {
+		log.Info("rules changed by hand", "queue", queue, "revision", set.Rev, "set", slices.Sorted(maps.Keys(want.Set)), "unset", want.Unset, auth.Sender(r))
+	}
+	return set, err
 }
 
 // revisionOf reads If-Match.
@@ -167,9 +173,9 @@ func revisionOf(header string) (int64, error) {
 }
 
 // who is the sender of a request, as what he changes is written down.
-func (a *api) who(r *http.Request) changes.Who {
+func who(n Node, r *http.Request) changes.Who {
 	who := auth.Who(r)
-	who.Node = a.node.Name()
+	who.Node = n.Name()
 	return who
 }
 
@@ -179,8 +185,7 @@ const writeDownTimeout = 5 * time.Second
 // WriteDown has the cluster's log say that the sender of a request has changed something. The change is made: that
 // the line is not written is only logged.
 func WriteDown(n Node, log *slog.Logger, r *http.Request, line changes.Line) {
-	line.Who = auth.Who(r)
-	line.Node = n.Name()
+	line.Who = who(n, r)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), writeDownTimeout)
 	defer cancel()
 	if err := changes.In(n.Client().DB()).Add(ctx, line); err != nil {
@@ -208,11 +213,25 @@ func (a *api) track(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any
 		return nil, err
 	}
 	id := r.PathValue("id")
+	count, err := TrackID(a.node, a.cfg.Log, r, q.Name, id, want)
+	if err != nil {
+		return nil, err
+	}
+	return Tracked{JobIDOf(id), !want.Undo, count}, nil
+}
+
+// TrackID has the journal of a queue keep every run of an id, or no longer, as the sender of a request wants it. It returns how many
+// ids of the queue are tracked then.
+func TrackID(n Node, log *slog.Logger, r *http.Request, queue, id string, want Track) (int, error) {
 	if !utf8.ValidString(id) {
-		return nil, badField("id", "%.60q is not UTF-8: such an id cannot be tracked", id)
+		return 0, badField("id", "%.60q is not UTF-8: such an id cannot be tracked", id)
 	}
 	var ids []string
-	_, err := a.book().Change(r.Context(), q.Name, rules.Change{Why: want.Why, By: a.who(r), If: -1, Base: a.node.Rules(q.Name),
+	action := "track"
+	if want.Undo {
+		action = "untrack"
+	}
+	_, err := rules.In(n.Client().DB()).Change(r.Context(), queue, rules.Change{Action: action, IDs: []string{id}, Why: want.Why, By: who(n, r), If: -1, Base: n.Rules(queue),
 		Edit: func(now map[string]rules.Setting) (map[string]json.RawMessage, []string, error) {
 			var err error
 			if ids, err = rules.Track(now, id, !want.Undo); err != nil {
@@ -224,13 +243,13 @@ func (a *api) track(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any
 			value, err := json.Marshal(ids)
 			return map[string]json.RawMessage{"tracked": value}, nil, err
 		}})
-	if err != nil && !errors.Is(err, rules.ErrSame) {
-		return nil, err
+	switch {
+	case errors.Is(err, rules.ErrSame):
+		return len(ids), nil
+	case err == nil:
+		log.Info("job tracked by hand", "queue", queue, "id", id, "undo", want.Undo, auth.Sender(r))
 	}
-	if err == nil {
-		a.cfg.Log.Info("job tracked by hand", "queue", q.Name, "id", id, "undo", want.Undo, auth.Sender(r))
-	}
-	return Tracked{JobIDOf(id), !want.Undo, len(ids)}, nil
+	return len(ids), err
 }
 
 // Changes are lines of the cluster's log.

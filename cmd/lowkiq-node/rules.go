@@ -10,10 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/valuetext"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
@@ -75,11 +74,7 @@ func (c *rulesCommand) change() (web.RulesChange, error) {
 		if !two || key == "" {
 			return change, fail(exitUsage, "--set %q: want KEY=VALUE, as in --set batch_size=10", text)
 		}
-		var of any
-		if err := yaml.Unmarshal([]byte(value), &of); err != nil || of == nil {
-			return change, fail(exitUsage, "--set %s: want a value as in the configuration file, got %q", key, value)
-		}
-		data, err := json.Marshal(of)
+		data, err := valuetext.Parse(value)
 		if err != nil {
 			return change, fail(exitUsage, "--set %s: %w", key, err)
 		}
@@ -108,30 +103,18 @@ func rulesTable(with *conversation, now *web.Rules) {
 				until = moment(r.Until)
 			}
 			if r.Otherwise != nil {
-				otherwise = short(valueText(r.Otherwise), 40)
+				otherwise = short(valuetext.Text(r.Otherwise), 40)
 			}
 			from := cmp.Or(r.From, "-")
 			if r.Fixed != "" {
 				from += " (fixed)"
 			}
-			row("%s\t%s\t%s\t%s\t%s\t%s\t%s", r.Key, short(valueText(r.Value), 60), from, by, until, otherwise, short(r.Why, 60))
+			row("%s\t%s\t%s\t%s\t%s\t%s\t%s", r.Key, short(valuetext.Text(r.Value), 60), from, by, until, otherwise, short(r.Why, 60))
 		}
 	})
 	if !now.Handled {
 		with.say("\nthe node that was asked does not handle the queue: what its nodes' configurations say is not known there\n")
 	}
-}
-
-// valueText is a value as a person writes it.
-func valueText(value json.RawMessage) string {
-	var text *string
-	if json.Unmarshal(value, &text) != nil {
-		return string(value)
-	}
-	if text == nil {
-		return "" // null
-	}
-	return *text
 }
 
 type trackCommand struct {

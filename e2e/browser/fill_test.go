@@ -5,12 +5,15 @@ package browser
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // hostile ids try to be markup, another page, another direction, or too long.
@@ -48,6 +51,12 @@ func (w *world) fill() {
 	w.await("ledger", "bad jobs are blocked", func(c queue.Counts, _ int) bool { return c.Ready+c.InFlight == 0 && c.Blocked >= 12 })
 	// What is left is behind the slow ones, and fits on a page with some of the scheduled ones.
 	w.await("orders", "bad jobs wait for a retry", func(c queue.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
+	// A person has changed rules, which is no markup.
+	change := rules.Change{If: -1, For: time.Hour, Why: "a sale of </td><b>everything</b>", By: changes.Who{Role: "admin", Name: hostile[0], Claimed: true, Address: "10.0.0.9:41000"},
+		Set: map[string]json.RawMessage{"retry_in": json.RawMessage(`["10m","20m"]`), "prefetch": json.RawMessage("50"), "tracked": json.RawMessage(`["slow-1"]`)}}
+	if _, err := rules.In(w.client.DB()).Change(context.Background(), "orders", change); err != nil {
+		w.t.Fatal(err)
+	}
 	// No node handles this one.
 	if _, err := w.client.Register(context.Background(), lowkiq.Queue{Name: "orphan", Shards: 2}); err != nil {
 		w.t.Fatal(err)

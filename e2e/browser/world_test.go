@@ -33,10 +33,10 @@ type world struct {
 	nodes    map[string]*process
 }
 
-// rules are the queues that every node handles. Names that begin with "b-" are for the
+// queueRules are the queues that every node handles. Names that begin with "b-" are for the
 // tests of buttons, one each.
-const rules = `
-  orders: {shards: 8, retry_in: [1h], handler: {http: %[1]q}}
+const queueRules = `
+  orders: {shards: 8, retry_in: [1h], journal: all, handler: {http: %[1]q}}
   mail: {shards: 4, max_retry_count: 0, exhausted: bury, handler: {http: %[1]q}}
   ledger: {shards: 4, max_retry_count: 0, exhausted: block, handler: {http: %[1]q}}
   idle: {shards: 4, handler: {http: %[1]q}}
@@ -58,7 +58,7 @@ func newWorld(t testing.TB, names ...string) *world {
 	}
 	t.Cleanup(func() { w.client.Close() })
 	w.config = filepath.Join(t.TempDir(), "node.yaml")
-	text := fmt.Sprintf("redis: %s\nnode: {concurrency: 8}\nqueues:", w.redis.URL()) + fmt.Sprintf(rules, w.endpoint.server.URL)
+	text := fmt.Sprintf("redis: %s\nnode: {concurrency: 8}\nqueues:", w.redis.URL()) + fmt.Sprintf(queueRules, w.endpoint.server.URL)
 	if err := os.WriteFile(w.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -158,7 +159,10 @@ type Change struct {
 	For   time.Duration // 0: until it is taken back
 	Why   string
 	By    changes.Who
-	Base  map[string]Base // what holds without settings, as far as it is known: for the line that tells of the change
+	// Action and IDs are those of the line that tells of the change. Default: rules, of no ids.
+	Action string
+	IDs    []string
+	Base   map[string]Base // what holds without settings, as far as it is known: for the line that tells of the change
 	// Edit, unless nil, makes Set and Unset of the settings as they are, instead of those above.
 	Edit func(now map[string]Setting) (set map[string]json.RawMessage, unset []string, err error)
 	// If is the revision that must still be that of the set, else ErrChanged; -1: any.
@@ -275,7 +279,7 @@ func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line,
 	if c.For > 0 {
 		is["until"] = now.Add(c.For).UTC().Truncate(time.Second)
 	}
-	line := changes.Line{Who: c.By, Action: "rules", Queue: queue, Why: c.Why}
+	line := changes.Line{Who: c.By, Action: cmp.Or(c.Action, "rules"), Queue: queue, IDs: c.IDs, Why: c.Why}
 	var err error
 	if line.Old, err = json.Marshal(was); err == nil {
 		line.New, err = json.Marshal(is)

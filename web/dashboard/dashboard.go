@@ -63,6 +63,9 @@ func (d *Dashboard) routes() {
 	}
 	get("/queues/{q}/errors", d.errorsPage)
 	get("/queues/{q}/job", d.jobPage)
+	get("/queues/{q}/runs", d.runsPage)
+	get("/queues/{q}/rules", d.rulesPage)
+	get("/changes", d.changesPage)
 	get("/plan", d.planPage)
 	get("/redis", d.redisPage)
 	get(resultPath, d.resultPage)
@@ -77,6 +80,8 @@ func (d *Dashboard) routes() {
 	d.mux.HandleFunc("GET /events", d.events)
 	d.mux.HandleFunc("POST "+confirmPath, d.confirm)
 	d.mux.HandleFunc("POST "+doPath, d.perform)
+	d.mux.HandleFunc("POST /queues/{q}/rules", d.changeRules)
+	d.mux.HandleFunc("POST /queues/{q}/track", d.track)
 	for _, pattern := range []string{"GET " + confirmPath, "GET " + doPath, "/"} {
 		d.mux.HandleFunc(pattern, d.wrongMethod)
 	}

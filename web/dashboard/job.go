@@ -18,6 +18,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/clip"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -37,6 +39,9 @@ type jobBody struct {
 	Bytes    int
 	Runs     []runLine
 	Older    bool // the journal may have more of them than are shown
+	Changes  []changeLine
+	Tracked  bool // every run is kept
+	MayTrack bool
 	Actions  []action
 	API      string
 	Back     string
@@ -119,6 +124,9 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	b.Runs, b.Older = runLines(runs.List), !runs.Oldest.IsZero()
+	if err := d.readChanges(r, &b); err != nil {
+		return view{}, err
+	}
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}
@@ -128,6 +136,22 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 		v.Status = http.StatusNotFound
 	}
 	return v, nil
+}
+
+// readChanges reads what people did to the id, and whether it is tracked.
+func (d *Dashboard) readChanges(r *http.Request, b *jobBody) error {
+	lines, _, err := changes.In(d.client.DB()).Read(r.Context(), changes.Query{Queue: b.Queue, ID: b.ID, Look: 2000})
+	if err != nil {
+		return err
+	}
+	b.Changes = changeLines(lines)
+	set, now, err := rules.In(d.client.DB()).Queue(r.Context(), b.Queue)
+	if err != nil {
+		return err
+	}
+	values, _ := set.Values(now) // what cannot be read is not in force, either
+	b.Tracked, b.MayTrack = slices.Contains(values.Tracked, b.ID), auth.MayChange(r) && utf8.ValidString(b.ID)
+	return nil
 }
 
 func (b *jobBody) fill(mayChange bool) {

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue/browse"
@@ -32,19 +33,28 @@ func (r runLine) Waited() time.Duration {
 	return max(0, r.Began.Sub(r.Due))
 }
 
-// Parts are the shares of its time that a run was due, popped, and with its handler, in percent.
-func (r runLine) Parts() (parts [3]float64) {
-	if r.Began.IsZero() {
-		return parts
-	}
+// bar is a part of a run's time, in percent of all.
+type bar struct {
+	Class       string
+	From, Width string
+}
+
+// Bars are the parts of a run's time: due, popped and waiting, with its handler.
+func (r runLine) Bars() (bars []bar) {
 	all := r.Ended.Sub(r.Due).Seconds()
 	if all <= 0 {
-		return parts
+		all = r.Took.Seconds()
 	}
+	if r.Began.IsZero() || all <= 0 {
+		return nil
+	}
+	at := 0.0
 	for i, d := range []time.Duration{r.Popped.Sub(r.Due), r.Began.Sub(r.Popped), r.Took} {
-		parts[i] = 100 * max(0, min(1, d.Seconds()/all))
+		width := min(100*max(0, d.Seconds()/all), 100-at)
+		bars = append(bars, bar{[]string{"due", "popped", "ran"}[i], strconv.FormatFloat(at, 'f', 2, 64), strconv.FormatFloat(width, 'f', 2, 64)})
+		at += width
 	}
-	return parts
+	return bars
 }
 
 // Failed says whether the run came to nothing.

@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -264,4 +265,14 @@ func mustURL(text string) *url.URL {
 		panic(err)
 	}
 	return u
+}
+
+func (n fakeNode) Name() string { return "n1" }
+
+// Rules: the node's file has a batch size for orders.
+func (n fakeNode) Rules(queue string) map[string]rules.Base {
+	if queue != "orders" {
+		return nil
+	}
+	return map[string]rules.Base{"batch_size": {Value: 3, From: "node.yaml:5:17"}, "shards": {Value: 1, From: "default"}}
 }

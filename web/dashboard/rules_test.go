@@ -1,0 +1,91 @@
+package dashboard
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestChangeRules: the form sets a value, says what is wrong with one, and is refused if somebody else was faster; what was
+// set can be unset. Pages show it with its words quoted.
+func TestChangeRules(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	const at = "/queues/orders/rules"
+	set := func(revision string, fields ...string) []string {
+		return append([]string{"revision", revision}, fields...)
+	}
+	sent := w.post(at, set("0", "rule", "batch_size", "value", "10", "for", "2h", "why", "a <b>sale</b>")...)
+	if sent.Code != http.StatusSeeOther || sent.Header().Get("Location") != at {
+		t.Fatalf("got %d to %s, want 303 to the page; %s", sent.Code, sent.Header().Get("Location"), sent.Body)
+	}
+	expect(t, w.get(at), 200, `<code>10</code>`, `<span class="tag warn">run time</span> by <bdi>anyone</bdi>`, "a &lt;b&gt;sale&lt;/b&gt;", "<code>3</code>", `aria-label="Unset batch_size"`)
+	for why, c := range map[string]struct {
+		status int
+		fields []string
+	}{
+		"want a whole number, 1 to 1000, got 0":     {400, set("1", "rule", "batch_size", "value", "0", "why", "typo")},
+		"does not change at run time":               {400, set("1", "rule", "shards", "value", "8")},
+		"is no value":                               {400, set("1", "rule", "batch_size", "value", "{")},
+		"want a duration more than 0":               {400, set("1", "rule", "batch_size", "value", "1", "for", "soon")},
+		"they are at revision 1, not 0":             {412, set("0", "rule", "batch_size", "value", "1")},
+		"revision: &#34;x&#34; is none":             {400, set("x", "rule", "batch_size", "value", "1")},
+		"unknown rule &#34;batchsize&#34;, did you": {400, set("1", "rule", "batchsize", "value", "1")},
+	} {
+		expect(t, w.post(at, c.fields...), c.status, why)
+	}
+	expect(t, w.post(at, set("1", "rule", "prefetch", "value", "0", "why", "typo")...), 400, "Nothing was changed.", "<option selected>prefetch</option>", `value="typo"`)
+	if sent := w.post(at, set("1", "unset", "batch_size")...); sent.Code != http.StatusSeeOther {
+		t.Errorf("unset: got %d; %s", sent.Code, sent.Body)
+	}
+	if page := w.get(at).Body.String(); strings.Contains(page, "Unset batch_size") {
+		t.Error("what was unset can be unset again")
+	}
+	expect(t, w.get("/changes?queue=orders"), 200, `<th scope="row">rules</th>`, `{&#34;batch_size&#34;:3}</code> → <code>{&#34;batch_size&#34;:10,`, "a &lt;b&gt;sale&lt;/b&gt;")
+}
+
+// TestTrack: a job's page has it tracked, and no longer, and says what people did to it.
+func TestTrack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	const page = "/queues/orders/job?id=f1"
+	for _, c := range []struct {
+		undo, then string
+	}{{"", "Track no longer"}, {"1", "<button>Track</button>"}} {
+		sent := w.post("/queues/orders/track", "key", keyOf("f1"), "undo", c.undo)
+		if sent.Code != http.StatusSeeOther {
+			t.Fatalf("got %d; %s", sent.Code, sent.Body)
+		}
+		expect(t, w.get(page), 200, c.then)
+	}
+	expect(t, w.get(page), 200, "What people did to it", `<th scope="row">untrack</th>`, `<th scope="row">track</th>`)
+	w.post("/do", "do", "run-now", "queue", "orders", "key", keyOf("f1"))
+	expect(t, w.get(page), 200, `<th scope="row">run-now</th>`)
+	expect(t, w.post("/queues/orders/track", "key", keyOf("\xff")), 400, "not UTF-8")
+	expect(t, w.post("/queues/nowhere/track", "key", keyOf("f1")), 404)
+}
+
+// TestBars: the parts of a run's time are side by side and fill its line; of a run of which the beginning is not known there are none.
+func TestBars(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1763600000, 0)
+	var r runLine
+	r.Due, r.Popped, r.Ended = at, at.Add(time.Second), at.Add(4*time.Second)
+	if r.Bars() != nil {
+		t.Errorf("no beginning: got %v", r.Bars())
+	}
+	r.Began, r.Took = at.Add(2*time.Second), 2*time.Second
+	want := []bar{{"due", "0.00", "25.00"}, {"popped", "25.00", "25.00"}, {"ran", "50.00", "50.00"}}
+	for i, got := range r.Bars() {
+		if got != want[i] {
+			t.Errorf("got %v, want %v", got, want[i])
+		}
+	}
+	r.Due = at.Add(time.Hour) // clocks
+	for _, b := range r.Bars() {
+		if strings.HasPrefix(b.Width, "-") || strings.HasPrefix(b.From, "-") {
+			t.Errorf("a bar goes backwards: %v", b)
+		}
+	}
+}
