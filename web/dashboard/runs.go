@@ -33,6 +33,9 @@ func (r runLine) Waited() time.Duration {
 	return max(0, r.Began.Sub(r.Due))
 }
 
+// Node is whose handler it was.
+func (r runLine) Node() string { return nodeOf(r.Instance) }
+
 // bar is a part of a run's time, in percent of all.
 type bar struct {
 	Class       string
