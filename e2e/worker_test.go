@@ -23,6 +23,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/dashboard"
 )
@@ -60,6 +61,7 @@ type settings struct {
 	HTTP      string
 	Queues    []string // default queueName alone
 	Insecure  bool     // a host of its own, without keys
+	Recurring map[string]recurring.Spec
 }
 
 // work is a worker process: a node until SIGTERM.
@@ -88,7 +90,7 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 	cfg := node.Config{
 		Name: s.Name, Redis: s.Redis, Cluster: s.Cluster, Concurrency: s.Concurrency, TTL: cmp.Or(s.TTL, ttl),
 		ShutdownTimeout: 5 * time.Second, Bind: s.Bind, Advertise: s.Advertise, Join: s.Join, Log: log,
-		Insecure: s.Insecure,
+		Insecure: s.Insecure, Recurring: s.Recurring,
 	}
 	if s.GossipKey != "" {
 		cfg.GossipKeys = [][]byte{[]byte(s.GossipKey)}
