@@ -13,6 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -51,6 +52,21 @@ func (w *world) fill() {
 	w.await("ledger", "bad jobs are blocked", func(c queue.Counts, _ int) bool { return c.Ready+c.InFlight == 0 && c.Blocked >= 12 })
 	// What is left is behind the slow ones, and fits on a page with some of the scheduled ones.
 	w.await("orders", "bad jobs wait for a retry", func(c queue.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
+	// Much recurs, some of it by hand: paused, refused, with payloads that are no markup.
+	book := recurring.Of(w.client)
+	for name, spec := range map[string]recurring.Spec{
+		"nightly": {Cron: "30 2 1 1 *", Zone: "Europe/Berlin", Jitter: recurring.Duration(10 * time.Minute), Queue: "ledger", ID: hostile[0], Header: map[string]string{"tag": "nightly"},
+			Payload: json.RawMessage(`{"kind":"report","day":"{tick}","note":"</pre><b>all of it</b>"}`)},
+		"each-minute-of-a-night": {Cron: "* 0-5 29 2 *", Zone: "America/Argentina/ComodRivadavia", Queue: "idle", ID: "a-long-id-that-goes-on-and-on-and-on-and-on", Missed: recurring.All},
+		"paused":                 {Every: recurring.Duration(90 * time.Minute), Offset: recurring.Duration(5 * time.Minute), Queue: "idle"},
+	} {
+		if err := book.Add(context.Background(), name, spec); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if err := book.Pause(context.Background(), "paused"); err != nil {
+		w.t.Fatal(err)
+	}
 	// A person has changed rules, which is no markup.
 	change := rules.Change{If: -1, For: time.Hour, Why: "a sale of </td><b>everything</b>", By: changes.Who{Role: "admin", Name: hostile[0], Claimed: true, Address: "10.0.0.9:41000"},
 		Set: map[string]json.RawMessage{"retry_in": json.RawMessage(`["10m","20m"]`), "prefetch": json.RawMessage("50"), "tracked": json.RawMessage(`["slow-1"]`)}}

@@ -67,11 +67,13 @@ func (c *Client) Post(ctx context.Context, path string, body any) ([]byte, error
 	if body == nil {
 		return c.do(ctx, http.MethodPost, path, "", nil)
 	}
-	text, err := json.Marshal(body)
-	if err != nil {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // JSON that is a part of it stays as it was given
+	if err := e.Encode(body); err != nil {
 		return nil, fmt.Errorf("post %s: %w", path, err)
 	}
-	return c.PostRaw(ctx, path, "application/json", text)
+	return c.PostRaw(ctx, path, "application/json", text.Bytes())
 }
 
 // Patch sends a change of what has this revision, as an If-Match header names it.

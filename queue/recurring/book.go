@@ -1,6 +1,7 @@
 package recurring
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -271,7 +272,7 @@ func (p page) rewritten(name string, old *stored, next stored) (text, tick strin
 		return "", "", fmt.Errorf("revision %q of what recurs: %w", p.rev, err)
 	}
 	next.Rev++
-	data, err := json.Marshal(next)
+	data, err := asGiven(next)
 	if err != nil {
 		return "", "", err
 	}
@@ -286,6 +287,15 @@ func (p page) rewritten(name string, old *stored, next stored) (text, tick strin
 		tick = fmt.Sprint(schedule.Next(p.now).UnixMicro())
 	}
 	return string(data), tick, nil
+}
+
+// asGiven writes JSON in which payloads keep their <, > and &.
+func asGiven(v any) ([]byte, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), err
 }
 
 func (s Spec) sameTimes(other Spec) bool {

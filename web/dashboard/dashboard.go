@@ -66,6 +66,8 @@ func (d *Dashboard) routes() {
 	get("/queues/{q}/runs", d.runsPage)
 	get("/queues/{q}/rules", d.rulesPage)
 	get("/changes", d.changesPage)
+	get(recurringPath, d.recurringPage)
+	get(recurringPath+"/{entry}", d.oneRecurringPage)
 	get("/plan", d.planPage)
 	get("/redis", d.redisPage)
 	get(resultPath, d.resultPage)
@@ -80,6 +82,8 @@ func (d *Dashboard) routes() {
 	d.mux.HandleFunc("GET /events", d.events)
 	d.mux.HandleFunc("POST "+confirmPath, d.confirm)
 	d.mux.HandleFunc("POST "+doPath, d.perform)
+	d.mux.HandleFunc("POST "+recurringPath, d.addRecurring)
+	d.mux.HandleFunc("POST "+recurringPath+"/{entry}", d.editRecurring)
 	d.mux.HandleFunc("POST /queues/{q}/rules", d.changeRules)
 	d.mux.HandleFunc("POST /queues/{q}/track", d.track)
 	for _, pattern := range []string{"GET " + confirmPath, "GET " + doPath, "/"} {

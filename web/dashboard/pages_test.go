@@ -74,6 +74,10 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"job that can be tracked", "/queues/orders/job?id=f1", 200, []string{"<button>Track</button>"}},
 		{"shards", "/shards", 200, []string{">A</span> n1", "n1 1, n2 1, 1 moving, 3 without an owner", `class="cell claiming" title="mail/2: to be claimed by n1"`}},
 		{"nodes", "/nodes", 200, []string{"n1/01J.1", "Drain…", "Undo drain…", ">dead</span>", `<a href="http://127.0.0.1:7948">`, "<b>leader</b>", "another &lt;host&gt; cannot be reached."}},
+		{"recurring", "/recurring", 200, []string{`<a href="/recurring/report">report</a>`, "0 6 * * 1-5 Europe/Berlin", "every 24h <span class=\"soft\">+ up to 1m</span>", "no tick yet", "Run now…", "Pause…", "Remove…", `<h2 id="add">Add</h2>`}},
+		{"recurring one of a file", "/recurring/report", 200, []string{"<h1>report</h1>", "<dt>From</dt><dd>file</dd>", "&lt;/pre&gt;&lt;b&gt;{tick}", "The next times", `<h2 id="edit">Change it</h2>`, `value="Europe/Berlin"`}},
+		{"recurring one of run time", "/recurring/sync", 200, []string{"every 24h, up to 1m later", "Remove…", "tag: vip", "<dt>From</dt><dd>run time</dd>"}},
+		{"recurring unknown", "/recurring/nobody", 404, []string{"nothing recurs by this name"}},
 		{"plan unasked", "/plan", 200, []string{"it moves nothing", "Live are n1"}},
 		{"plan", "/plan?add=n6,n7", 200, []string{"2 shards would move", "owner above its share"}},
 		{"plan of nothing", "/plan?add=&remove=", 200, []string{"Nothing would move"}},
@@ -99,6 +103,7 @@ func TestPagesOfAnEmptyCluster(t *testing.T) {
 	w.settle()
 	expect(t, w.get("/"), 200, "No queue is registered yet")
 	expect(t, w.get("/shards"), 200, "No queue is registered yet")
+	expect(t, w.get("/recurring"), 200, "Nothing recurs yet")
 }
 
 func TestPagesOfAnEmptyQueue(t *testing.T) {

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -20,8 +22,9 @@ import (
 // a node.
 type action struct {
 	*browse.Action
-	paused *bool // of a switch of a queue: what it sets
-	drain  *bool // of a switch of a node
+	paused *bool  // of a switch of a queue: what it sets
+	drain  *bool  // of a switch of a node
+	recurs recurs // of what is done to something that recurs
 }
 
 func switches() []action {
@@ -39,7 +42,7 @@ func switches() []action {
 }
 
 func actions() []action {
-	all := switches()
+	all := append(switches(), recurringActions()...)
 	for _, a := range browse.Actions() {
 		all = append(all, action{Action: a})
 	}
@@ -76,7 +79,7 @@ func buttonsFor(state browse.State) (some []action) {
 }
 
 // OnJobs reports whether it is about jobs.
-func (a action) OnJobs() bool { return a.paused == nil && a.drain == nil }
+func (a action) OnJobs() bool { return a.paused == nil && a.drain == nil && a.recurs == nil }
 
 // onIDs reports whether it is about jobs that are named.
 func (a action) onIDs() bool { return a.OnJobs() && !a.All }
@@ -86,6 +89,7 @@ type request struct {
 	action
 	Queue  string
 	Node   string
+	Entry  string // of what recurs
 	Kind   string // of the errors, for an action on all jobs
 	IDs    []string
 	Back   string // where the person came from
@@ -115,7 +119,7 @@ func (d *Dashboard) request(w http.ResponseWriter, r *http.Request) (q request, 
 		action, key, _ := strings.Cut(one, ":")
 		name, keys = action, []string{key}
 	}
-	q = request{Queue: form.Get("queue"), Node: form.Get("node"), Kind: form.Get("kind"), Back: auth.LocalPath(form.Get("back")), Cursor: form.Get("cursor")}
+	q = request{Queue: form.Get("queue"), Node: form.Get("node"), Entry: form.Get("entry"), Kind: form.Get("kind"), Back: auth.LocalPath(form.Get("back")), Cursor: form.Get("cursor")}
 	var ok bool
 	if q.action, ok = actionNamed(name); !ok {
 		return q, web.NewProblem(http.StatusBadRequest, "do: %.40q is nothing that can be done here.", name)
@@ -128,6 +132,12 @@ func (d *Dashboard) request(w http.ResponseWriter, r *http.Request) (q request, 
 	}
 	if q.drain != nil {
 		if err := queue.CheckName("node", q.Node); err != nil {
+			return q, web.NewProblem(http.StatusBadRequest, "%v.", err)
+		}
+		return q, nil
+	}
+	if q.recurs != nil {
+		if err := queue.CheckName("entry", q.Entry); err != nil {
 			return q, web.NewProblem(http.StatusBadRequest, "%v.", err)
 		}
 		return q, nil
@@ -206,6 +216,8 @@ func (d *Dashboard) confirm(w http.ResponseWriter, r *http.Request) {
 // count counts now what a request concerns.
 func (d *Dashboard) count(ctx context.Context, b *confirmBody) (err error) {
 	switch {
+	case b.recurs != nil:
+		return d.askRecurring(ctx, b)
 	case b.drain != nil:
 		known, err := d.node.Cluster().Status(ctx)
 		for _, n := range known.Nodes {
@@ -248,6 +260,7 @@ func (b *confirmBody) ask() {
 		jobs = "at least " + jobs
 	}
 	switch {
+	case b.recurs != nil: // it is there
 	case b.drain != nil && *b.drain:
 		b.Question = "Drain " + b.Node + " and move " + plural(b.Jobs, "shard", "shards") + "?"
 	case b.drain != nil:
@@ -294,9 +307,9 @@ func (d *Dashboard) perform(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), actionTime)
 	defer cancel()
 	res, err := d.do(ctx, q)
-	d.cfg.Log.Info("done by hand", "action", q.Name, "queue", q.Queue, "node", q.Node, "changed", res.Changed, "left", res.Left, "err", err, auth.Sender(r))
+	d.cfg.Log.Info("done by hand", "action", q.Name, "queue", q.Queue, "node", q.Node, "entry", q.Entry, "changed", res.Changed, "left", res.Left, "err", err, auth.Sender(r))
 	if err == nil || res.Changed > 0 {
-		web.WriteDown(d.node, d.cfg.Log, r, changes.Line{Action: q.Name, Queue: q.Queue, Target: q.Node, IDs: q.IDs, Count: res.Changed})
+		web.WriteDown(d.node, d.cfg.Log, r, changes.Line{Action: q.Name, Queue: q.Queue, Target: cmp.Or(q.Node, q.Entry), IDs: q.IDs, Count: res.Changed})
 	}
 	if err != nil {
 		res.Trouble = d.explain(err)
@@ -305,13 +318,18 @@ func (d *Dashboard) perform(w http.ResponseWriter, r *http.Request) {
 		d.show(w, r, res.view())
 		return
 	}
-	http.Redirect(w, r, resultPath+query("done", q.Name, "queue", q.Queue, "node", q.Node, "instance", res.Instance,
-		"changed", strconv.Itoa(res.Total()), "skipped", strconv.Itoa(res.Skipped), "back", q.Back), http.StatusSeeOther)
+	http.Redirect(w, r, resultPath+query("done", q.Name, "queue", q.Queue, "node", q.Node, "entry", q.Entry, "instance", res.Instance,
+		"changed", strconv.Itoa(res.Total()), "skipped", strconv.Itoa(res.Skipped), "back", res.Back), http.StatusSeeOther)
 }
 
 func (d *Dashboard) do(ctx context.Context, q request) (res result, err error) {
 	res.request = q
 	switch {
+	case q.recurs != nil:
+		err = q.recurs(recurring.Of(d.client), ctx, q.Entry)
+		if err == nil && q.Destroys && strings.HasPrefix(q.Back, recurringPath) {
+			res.Back = recurringPath // its page is gone
+		}
 	case q.drain != nil:
 		res.Instance, err = d.node.Cluster().Drain(ctx, q.Node, *q.drain)
 	case q.paused != nil && *q.paused:
@@ -349,7 +367,7 @@ func (d *Dashboard) resultPage(r *http.Request) (view, error) {
 	if !ok {
 		return view{}, web.NewProblem(http.StatusNotFound, "done: %.40q is nothing that can be done here.", v.Get("done"))
 	}
-	res := result{request: request{action: a, Queue: v.Get("queue"), Node: v.Get("node"), Back: auth.LocalPath(v.Get("back"))}, Instance: v.Get("instance")}
+	res := result{request: request{action: a, Queue: v.Get("queue"), Node: v.Get("node"), Entry: v.Get("entry"), Back: auth.LocalPath(v.Get("back"))}, Instance: v.Get("instance")}
 	res.Changed, _ = strconv.Atoi(v.Get("changed"))
 	res.Skipped, _ = strconv.Atoi(v.Get("skipped"))
 	return res.view(), nil

@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
@@ -176,6 +177,9 @@ func (w *world) fill() *world {
 	evil := job(hostile)
 	evil.Payload = []byte(`</pre><img src=x onerror=alert(1)>`)
 	w.push(job("r1"), job("r2"), scheduled, job("a/b"), binary, long, evil)
+	book := recurring.Of(w.client)
+	must(w.t, book.Declare(ctx, map[string]recurring.Spec{"report": {Cron: "0 6 * * 1-5", Zone: "Europe/Berlin", Queue: "mail", ID: hostile, Payload: []byte(`{"day":"</pre><b>{tick}"}`)}}, time.Unix(1763600000, 0)))
+	must(w.t, book.Add(ctx, "sync", recurring.Spec{Every: recurring.Duration(24 * time.Hour), Jitter: recurring.Duration(time.Minute), Queue: "mail", Header: map[string]string{"tag": "vip"}}))
 	w.settle("orders", "mail")
 	return w
 }
