@@ -101,6 +101,7 @@ Try, in another terminal:
 
   curl -d '{"id":"a","payload":{"n":1}}' %[2]s/api/v1/queues/%[1]s/jobs
   lowkiq-node push --redis redis://%[3]s/0 --queue %[1]s --id a --payload '{"n":2}'
+  lowkiq-node recurring add tick --node %[2]s --every 1s -q %[1]s --payload '{"at":"{tick}"}'
   lowkiq-node status --node %[2]s
 `, sampleQueue, first.URL(), first.Client().Redis())
 	if len(nodes) > 1 {
