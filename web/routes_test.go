@@ -128,7 +128,7 @@ var cases = map[string][]routeCase{
 		{"of another claim", ordersPath + "jobs/w1/note", `{"progress":0.5}`, 409, []string{"fenced: the shard is claimed by another instance"}},
 	},
 	"GET /api/v1/recurring": {{"all", "/api/v1/recurring", "", 200, []string{
-		`{"recurring":[{"name":"report","schedule":"0 6 * * 1-5 Europe/Berlin","cron":"0 6 * * 1-5","zone":"Europe/Berlin","queue":"mail","id":"report","payload":{"day":"{tick}"},"missed":"one","origin":"file","edited":false,"paused":false,"next":`,
+		`{"recurring":[{"name":"report","schedule":"at 06:00, Monday to Friday, Europe/Berlin","cron":"0 6 * * 1-5","zone":"Europe/Berlin","queue":"mail","id":"report","payload":{"day":"{tick}"},"missed":"one","origin":"file","edited":false,"paused":false,"next":`,
 		`{"name":"sync","schedule":"every 24h","every":"24h","queue":"mail","id":"all","missed":"one","origin":"run time"`}}},
 	"GET /api/v1/recurring/{entry}": {
 		{"one", recurringPath + "sync", "", 200, []string{`{"name":"sync",`, `"missed_ticks":0,"late_s":0}`}},

@@ -101,6 +101,7 @@ func showRecurring(with *conversation, e *web.Recurring) {
 	}
 	line("name", e.Name)
 	line("schedule", e.Schedule)
+	line("cron", e.Cron)
 	line("jitter", e.Jitter)
 	line("queue", e.Queue)
 	line("id", e.ID)

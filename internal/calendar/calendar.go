@@ -135,6 +135,8 @@ func Jitter(name string, tick time.Time, most time.Duration) time.Duration {
 // Describe says in words what a schedule is, for lists.
 func (s Schedule) Describe() string {
 	switch {
+	case s.cron != nil && s.cron.words() != "":
+		return s.cron.words() + ", " + s.zone.String()
 	case s.cron != nil:
 		return s.cron.text + " " + s.zone.String()
 	case s.offset > 0:

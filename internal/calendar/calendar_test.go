@@ -184,10 +184,29 @@ func TestDescribeAndGap(t *testing.T) {
 		gap  time.Duration
 	}{
 		{hour, "every 1h", time.Hour}, {later, "every 1m30s + 5s", 90 * time.Second},
-		{cron, "0,50 * * * * Asia/Kathmandu", 10 * time.Minute}, {daily, "0 6 * * * UTC", time.Hour},
+		{cron, "each hour at :00, :50, Asia/Kathmandu", 10 * time.Minute}, {daily, "at 06:00, each day, UTC", time.Hour},
 	} {
 		if got := c.s.Describe(); got != c.want || c.s.Gap() != c.gap {
 			t.Errorf("got %q, %v, want %q, %v", got, c.s.Gap(), c.want, c.gap)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	t.Parallel()
+	for cron, want := range map[string]string{
+		"0 6 * * 1-5": "at 06:00, Monday to Friday, UTC", "30 2,14 * * *": "at 02:30, 14:30, each day, UTC", "* * * * *": "every minute, UTC", "*/5 * * * *": "every 5 minutes, UTC",
+		"@hourly": "each hour, UTC", "15 * * * 0,6": "each hour at :15, Sunday, Saturday, UTC", "0 9-17 * * 1-5": "each hour from 09:00 to 17:00, Monday to Friday, UTC",
+		"@monthly": "at 00:00, day 1 of each month, UTC", "@yearly": "at 00:00, day 1 of January, UTC", "0 0 1,15 6 *": "at 00:00, day 1, 15 of June, UTC", "@weekly": "at 00:00, Sunday, UTC",
+		"0 12 * 6-8 MON": "at 12:00, Monday in June, July, August, UTC", "*/7 * * * *": "*/7 * * * * UTC", "0 6 13 * 5": "0 6 13 * 5 UTC", "0 */2 * * *": "0 */2 * * * UTC", "0 0 * 1-6 *": "0 0 * 1-6 * UTC",
+		"0 0 */2 * *": "0 0 */2 * * UTC", "0 0 * * 5-7": "at 00:00, Sunday, Friday, Saturday, UTC", "@daily": "at 00:00, each day, UTC",
+	} {
+		s, err := Cron(cron, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Describe(); got != want {
+			t.Errorf("%s: got %q, want %q", cron, got, want)
 		}
 	}
 }

@@ -21,7 +21,7 @@ func (w *world) entry(name string) recurring.Entry {
 func TestRecurringButtons(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	expect(t, w.post("/confirm", "do", "pause recurring", "entry", "report", "back", "/recurring"), 200, "Pause report (0 6 * * 1-5 Europe/Berlin)?", `name="entry" value="report"`)
+	expect(t, w.post("/confirm", "do", "pause recurring", "entry", "report", "back", "/recurring"), 200, "Pause report (at 06:00, Monday to Friday, Europe/Berlin)?", `name="entry" value="report"`)
 	if w.entry("report").Paused {
 		t.Error("got it paused by the question alone")
 	}
@@ -74,7 +74,7 @@ func TestRecurringForms(t *testing.T) {
 	if page := w.post("/recurring", "name", "x", "every", "1s", "queue", "orders", "payload", "</textarea><b>").Body.String(); !strings.Contains(page, "&lt;/textarea&gt;&lt;b&gt;") {
 		t.Errorf("got %s, want what was filled in shown again", page)
 	}
-	expect(t, w.follow(w.post("/recurring/sync", "cron", "@hourly", "zone", "Asia/Kathmandu", "queue", "orders", "id", "x", "missed", "all")), 200, "@hourly Asia/Kathmandu")
+	expect(t, w.follow(w.post("/recurring/sync", "cron", "@hourly", "zone", "Asia/Kathmandu", "queue", "orders", "id", "x", "missed", "all")), 200, "each hour, Asia/Kathmandu")
 	if e := w.entry("sync"); e.Every != 0 || e.Jitter != 0 || e.ID != "x" || e.Header["tag"] != "vip" || e.Backlog != 100 {
 		t.Errorf("got %+v, want what the form says, and the header it had", e)
 	}
