@@ -12,6 +12,7 @@ import (
 type Metrics struct {
 	processed, failed   *prometheus.CounterVec
 	redelivered, buried *prometheus.CounterVec
+	trimmed             *prometheus.CounterVec
 	handler, wait       *histograms
 	processWait         *histograms
 	owned, shards       *prometheus.GaugeVec
@@ -57,6 +58,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		processed:   counter("lowkiq_jobs_processed_total", "Job ids handled and acknowledged.", "queue"),
 		failed:      counter("lowkiq_jobs_failed_total", "Failures of job ids.", "queue"),
 		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, or with the process killed too often.", "queue"),
+		trimmed:     counter("lowkiq_morgue_trimmed_total", "Payloads that the queue's rule for its morgue let this node forget.", "queue"),
 		redelivered: counter("lowkiq_jobs_redelivered_total", "Job ids that were in flight when their shard was claimed, and are handled again.", "queue"),
 		overdue:     counter("lowkiq_handler_overdue_total", "Handler calls that had not returned 30 s after their timeout.", "queue"),
 		fenced:      counter("lowkiq_fenced_total", "Operations that Redis refused because another instance holds the shard.", "op"),
@@ -117,6 +119,7 @@ type Queue struct {
 	Processed   prometheus.Counter
 	Failed      prometheus.Counter
 	Buried      prometheus.Counter
+	Trimmed     prometheus.Counter // payloads forgotten by the morgue's rule
 	Redelivered prometheus.Counter
 	Overdue     prometheus.Counter
 	Handler     *Histogram
@@ -141,6 +144,7 @@ func (m *Metrics) Queue(name string) *Queue {
 	return &Queue{
 		Processed: m.processed.WithLabelValues(name), Failed: m.failed.WithLabelValues(name),
 		Buried: m.buried.WithLabelValues(name), Redelivered: m.redelivered.WithLabelValues(name), Overdue: m.overdue.WithLabelValues(name),
+		Trimmed: m.trimmed.WithLabelValues(name),
 		Handler: m.handler.queue(name), Wait: m.wait.queue(name),
 		Owned: m.owned.WithLabelValues(name), Shards: m.shards.WithLabelValues(name), Rules: m.rules.WithLabelValues(name),
 		ready:       func() prometheus.Gauge { return m.ready.WithLabelValues(name) },

@@ -42,6 +42,7 @@ lowkiq_jobs_pushed_total COUNTER queue
 lowkiq_jobs_redelivered_total COUNTER queue
 lowkiq_lease_remaining_seconds GAUGE
 lowkiq_morgue_payloads GAUGE queue
+lowkiq_morgue_trimmed_total COUNTER queue
 lowkiq_process_wait_seconds HISTOGRAM queue
 lowkiq_queue_jobs GAUGE queue state
 lowkiq_queue_jobs_failed GAUGE queue

@@ -75,7 +75,8 @@ type Config struct {
 	// one itself. Of nodes that have different entries of a name those of the one that began last hold.
 	Recurring map[string]recurring.Spec
 
-	fewNodes int // with no more, each looks at all leases. Default 16; negative = none
+	trimEvery time.Duration // how often morgues are kept within their bounds. Default 15 s
+	fewNodes  int           // with no more, each looks at all leases. Default 16; negative = none
 
 	now func() time.Duration // lease.SinceBoot, but for tests
 
@@ -116,6 +117,8 @@ type QueueConfig struct {
 	State time.Duration
 	// Journal says of which runs a line is kept. Default: of the last that failed.
 	Journal Journal
+	// Morgue says how much of what was buried is kept, and for how long. Default: all of it, until a person acts.
+	Morgue Morgue
 	// RetryIn is the delay before attempt number count+1. Default: Lowkiq's
 	// count^4 + 15 + rand(30) * (count+1) seconds.
 	RetryIn func(count int) time.Duration
@@ -161,6 +164,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.fewNodes = cmp.Or(cfg.fewNodes, cluster.DefaultFewNodes)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, runtime.GOMAXPROCS(0)*4)
 	cfg.TTL = cmp.Or(cfg.TTL, 6*time.Second)
+	cfg.trimEvery = cmp.Or(cfg.trimEvery, 15*time.Second)
 	cfg.PollInterval = cmp.Or(cfg.PollInterval, time.Second)
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, 25*time.Second)
 	if cfg.now == nil {
@@ -301,6 +305,10 @@ func (cfg QueueConfig) Validate() error {
 	between("journal.keep", cfg.Journal.Keep, 1, 1_000_000_000)
 	if cfg.Journal.For < 0 {
 		errs = append(errs, fmt.Errorf("queue %q: journal.for is %s, want 0 or more", cfg.Name, cfg.Journal.For))
+	}
+	between("morgue.keep", cfg.Morgue.Keep, 0, 1_000_000_000)
+	if cfg.Morgue.For < 0 {
+		errs = append(errs, fmt.Errorf("queue %q: morgue.for is %s, want 0 or more", cfg.Name, cfg.Morgue.For))
 	}
 	return errors.Join(errs...)
 }

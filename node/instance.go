@@ -247,7 +247,7 @@ func (in *instance) loops() []func(context.Context) {
 		instance: in.name, cluster: in.ownership.cluster, queues: &n.queues, leases: n.leases, metrics: n.metrics, found: &n.orphans, warn: in.ops.warn,
 	}
 	return []func(context.Context){
-		in.wakeups.listen, in.wakeups.poll, timings.run,
+		in.wakeups.listen, in.wakeups.poll, timings.run, in.trimMorgues,
 		func(ctx context.Context) { n.ready.watch(ctx, in.log, in.keeper.Poke) },
 		func(ctx context.Context) { in.claims.ScanOrphans(ctx, scan.needs()) },
 	}

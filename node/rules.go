@@ -43,6 +43,9 @@ func (cfg QueueConfig) with(v rules.Values) QueueConfig {
 	if v.Journal != nil {
 		cfg.Journal = Journal{Runs: JournalRuns(v.Journal.Runs), Keep: v.Journal.Keep, For: v.Journal.For}.withDefaults(cfg.Shards)
 	}
+	if v.Morgue != nil {
+		cfg.Morgue = Morgue(*v.Morgue)
+	}
 	cfg.tracked = v.Tracked
 	return cfg
 }
@@ -87,6 +90,7 @@ func (cfg QueueConfig) bases(concurrency int, limits queue.Limits) map[string]ru
 	add("max_crashes", max(0, full.MaxCrashes), cfg.MaxCrashes != 0)
 	add("exhausted", full.Exhausted, cfg.Exhausted != "")
 	add("journal", journalShown(full.Journal), cfg.Journal != (Journal{}))
+	add("morgue", morgueShown(full.Morgue), cfg.Morgue != (Morgue{}))
 	add("tracked", []string{}, false)
 	limit := func(key string, value any, registered, own int) {
 		add(key, value, own != 0)

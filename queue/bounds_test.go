@@ -239,6 +239,7 @@ func everything(r *rig, ids []string, message string) {
 		func() (int, error) { return browse.Of(r.q).RunNow(r.ctx, ids...) },
 		func() (int, error) { return browse.Of(r.q).BuryOldest(r.ctx, browse.Anywhere, ids...) },
 		func() (int, error) { return browse.Of(r.q).Bury(r.ctx, browse.Anywhere, ids[:len(ids)/2]...) },
+		func() (int, error) { return r.claim.TrimMorgue(r.ctx, max(1, len(ids)/8), 0) },
 		func() (int, error) { return browse.Of(r.q).Delete(r.ctx, browse.StateMorgue, ids...) },
 		func() (int, error) { return browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...) },
 	} {

@@ -146,6 +146,19 @@ func (m *machine) sweep(t *rapid.T) {
 	m.counted(t, "swept", got, want)
 }
 
+// trim: the owner keeps the morgue within its bounds.
+func (m *machine) trim(t *rapid.T) {
+	_, model, claim := m.drawShard(t)
+	keep := rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "keep")
+	age := time.Duration(rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "hours")) * time.Hour
+	m.step()
+	got, err := claim.TrimMorgue(m.ctx, keep, age)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.counted(t, "trimmed", got, model.TrimMorgue(keep, age))
+}
+
 // all does something to all jobs of a state, in steps of a few.
 func (m *machine) all(t *rapid.T, action *browse.Action, state browse.State) (changed int) {
 	query := browse.Query{State: state, Range: browse.Range{Limit: 2}}
@@ -201,6 +214,13 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 					pipe.HSet(ctx, key, id, found[1]+strconv.FormatInt(at-us, 10)+record[len(found[0]):])
 				}
 			}
+		}
+	}
+	for id, record := range r.morgue.Val() {
+		if found := headRule.FindStringSubmatch(record); found != nil {
+			at, _ := strconv.ParseInt(found[2], 10, 64)
+			pipe.HSet(ctx, s.Keys().Morgue, id, found[1]+strconv.FormatInt(at-us, 10)+record[len(found[0]):])
+			pipe.ZAdd(ctx, s.Keys().Dead, redis.Z{Score: float64(at - us), Member: id})
 		}
 	}
 	for _, z := range r.statesx.Val() {

@@ -58,6 +58,7 @@ func testModel(t *testing.T, b *backend) {
 			"recover": m.recover,
 			"admin":   m.admin,
 			"sweep":   m.sweep,
+			"trim":    m.trim,
 			"pass":    m.pass,
 			"":        m.compare,
 		})

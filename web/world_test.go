@@ -170,6 +170,12 @@ func (w *world) fill() *world {
 	book := recurring.Of(w.client)
 	must(w.t, book.Declare(ctx, map[string]recurring.Spec{"report": {Cron: "0 6 * * 1-5", Zone: "Europe/Berlin", Queue: "mail", Payload: []byte(`{"day":"{tick}"}`)}}, time.Unix(1763600000, 0)))
 	must(w.t, book.Add(ctx, "sync", recurring.Spec{Every: recurring.Duration(24 * time.Hour), Queue: "mail", ID: "all"}))
+	written, err := w.client.Time(ctx)
+	must(w.t, err)
+	for now := written; now.UnixMilli() == written.UnixMilli(); { // a journal tells of milliseconds that are over
+		now, err = w.client.Time(ctx)
+		must(w.t, err)
+	}
 	return w
 }
 

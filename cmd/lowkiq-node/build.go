@@ -130,6 +130,9 @@ func queueConfig(name string, q *config.Queue) node.QueueConfig {
 	if q.Journal != nil {
 		rules.Journal = node.Journal{Runs: node.JournalRuns(cmp.Or(q.Journal.Runs, string(node.JournalAll))), Keep: or(q.Journal.Keep), For: or(q.Journal.For)}
 	}
+	if q.Morgue != nil {
+		rules.Morgue = node.Morgue{Keep: or(q.Morgue.Keep), For: or(q.Morgue.For)}
+	}
 	return rules
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
@@ -157,10 +158,24 @@ func (m *Shard) DeleteDead(id string) int {
 	return 1
 }
 
+// TrimMorgue forgets the ids buried first until not more than keep are left, and those buried longer than age ago. 0: any
+// number, however long ago. It returns how many payloads that were.
+func (m *Shard) TrimMorgue(keep int, age time.Duration) (payloads int) {
+	for _, id := range m.DeadInOrder() {
+		old := age > 0 && m.Morgue[id].At <= m.Now-age.Microseconds()
+		if !old && (keep == 0 || len(m.Morgue) <= keep) {
+			return payloads
+		}
+		payloads += len(m.Morgue[id].Payloads)
+		delete(m.Morgue, id)
+	}
+	return payloads
+}
+
 func FailedJob(j *Job) bool { return j.Retry >= 0 }
 func FreshJob(j *Job) bool  { return j.Retry < 0 }
 
-// Pass lets time go by: what lies in the future comes closer, and states grow older.
+// Pass lets time go by: what lies in the future comes closer, and states and what is buried grow older.
 func (m *Shard) Pass(us int64) {
 	for _, jobs := range []map[string]*Job{m.Waiting, m.Parked} {
 		for _, job := range jobs {
@@ -171,6 +186,9 @@ func (m *Shard) Pass(us int64) {
 	}
 	for _, state := range m.States {
 		state.At -= us
+	}
+	for _, job := range m.Morgue {
+		job.At -= us
 	}
 }
 

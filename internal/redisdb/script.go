@@ -52,17 +52,17 @@ var shardKeys = func() map[string]bool {
 
 // Scripts are all transitions that Go calls.
 type Scripts struct {
-	Push, PushEach, Pop, PopEach          *Script
-	Deliver, Tick, Ticking, Recur         *Script
-	Ack, Complete, Nack, Bury             *Script
-	Reply, Note                           *Script
-	Claim, Resume, Release, Aside         *Script
-	Delete, Kill, RunNow, Requeue, Forget *Script
-	Register, Swap, Remove, Rules         *Script
-	LeaseNew, Lease, ClusterSwap, Mark    *Script
-	Stats, Slice, Line, Scan, Show, Runs  *Script
-	Audit, AuditSpill, AuditStates        *Script
-	Repair, RepairFlight, RepairClaim     *Script
+	Push, PushEach, Pop, PopEach                      *Script
+	Deliver, Tick, Ticking, Recur                     *Script
+	Ack, Complete, Nack, Bury                         *Script
+	Reply, Note                                       *Script
+	Claim, Resume, Release, Aside                     *Script
+	Delete, Kill, RunNow, Requeue, Forget, TrimMorgue *Script
+	Register, Swap, Remove, Rules                     *Script
+	LeaseNew, Lease, ClusterSwap, Mark                *Script
+	Stats, Slice, Line, Scan, Show, Runs              *Script
+	Audit, AuditSpill, AuditStates                    *Script
+	Repair, RepairFlight, RepairClaim                 *Script
 }
 
 // NewScripts reads them.
@@ -73,7 +73,7 @@ func NewScripts() *Scripts {
 		Ack: newScript("ack"), Complete: newScript("complete"), Reply: newScript("reply"), Note: newScript("note"), Nack: newScript("nack"), Bury: newScript("bury"),
 		Claim: newScript("claim"), Resume: newScript("resume"), Release: newScript("release"), Aside: newScript("aside"),
 		Delete: newScript("delete"), Kill: newScript("kill"), RunNow: newScript("run_now"),
-		Requeue: newScript("requeue"), Forget: newScript("morgue_delete"),
+		Requeue: newScript("requeue"), Forget: newScript("morgue_delete"), TrimMorgue: newScript("morgue_trim"),
 		Register: newScript("register"), Swap: newScript("swap"), Remove: newScript("remove_shard"), Rules: newScript("rules"),
 		LeaseNew: newScript("lease_new"), Lease: newScript("lease"), ClusterSwap: newScript("cluster_swap"), Mark: newScript("mark"),
 		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Show: newScript("show"), Runs: newScript("runs"),
@@ -85,7 +85,7 @@ func NewScripts() *Scripts {
 // All are those that nodes and producers call: not those of audits.
 func (s *Scripts) All() []*Script {
 	return []*Script{s.Push, s.PushEach, s.Pop, s.PopEach, s.Deliver, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
-		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.Register, s.Swap, s.Remove, s.Rules,
+		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.TrimMorgue, s.Register, s.Swap, s.Remove, s.Rules,
 		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Show, s.Runs}
 }
 

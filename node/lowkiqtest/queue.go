@@ -188,11 +188,12 @@ func (q *Queue) Now() time.Time {
 	return time.UnixMicro(q.shard.Now)
 }
 
-// Advance lets time go by. Nothing is handled before the next Drain.
+// Advance lets time go by, and keeps the morgue within the bounds of the rules. Nothing is handled before the next Drain.
 func (q *Queue) Advance(d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.shard.Now += max(0, d.Microseconds())
+	q.shard.TrimMorgue(q.rules.Morgue.Keep, q.rules.Morgue.For)
 }
 
 // Waiting is the job of an id that waits for a handler, or for a person after its retries; ok is false if

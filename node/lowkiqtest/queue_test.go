@@ -112,6 +112,21 @@ func TestPostponeAndBury(t *testing.T) {
 	}
 }
 
+func TestMorgueIsTrimmed(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Morgue: node.Morgue{Keep: 1, For: time.Hour}})
+	for _, id := range []string{"a", "b"} {
+		push(t, q, id, "1")
+		q.Drain(t.Context(), answering(lowkiq.Bury{Reason: "no"}))
+		q.Advance(time.Second)
+	}
+	if dead := q.Morgue(); len(dead) != 1 || dead[0].ID != "b" {
+		t.Errorf("got %+v in the morgue, want the one buried last", dead)
+	}
+	if q.Advance(time.Hour); len(q.Morgue()) != 0 {
+		t.Errorf("got %+v in the morgue after an hour, want none", q.Morgue())
+	}
+}
+
 // A job that kills its process comes alone, and is buried when it has done so too often; its
 // neighbours are done.
 func TestCrash(t *testing.T) {

@@ -25,6 +25,7 @@ type Values struct {
 	RetryIn                                            *RetryIn
 	Exhausted, Scheduler                               *string
 	Journal                                            *Journal
+	Morgue                                             *Morgue
 	Tracked                                            []string // ids whose runs are kept, whatever Journal says
 	PayloadBytes, Payloads, IDBytes                    *int
 }
@@ -33,6 +34,12 @@ type Values struct {
 type Journal struct {
 	Runs string // failures, all or none
 	Keep int    // 0: the default
+	For  time.Duration
+}
+
+// Morgue says how many ids a queue's morgue keeps, and for how long. 0: any number, for ever.
+type Morgue struct {
+	Keep int
 	For  time.Duration
 }
 
@@ -97,6 +104,7 @@ var keys = []key{
 	{"exhausted", word(func(v *Values) **string { return &v.Exhausted }, "skip", "bury", "block")},
 	{"state", duration(0, 10*longest, func(v *Values) **time.Duration { return &v.State })},
 	{"journal", setJournal},
+	{"morgue", setMorgue},
 	{"tracked", setTracked},
 	{"max_crashes", setMaxCrashes},
 	{"max_payload_size", size(16<<20, func(v *Values) **int { return &v.PayloadBytes })},
@@ -350,14 +358,7 @@ func setJournal(v *Values, value json.RawMessage) error {
 	} else {
 		err = object(value, map[string]func(json.RawMessage) error{
 			"runs": runs,
-			"keep": func(part json.RawMessage) error {
-				n, err := strconv.Atoi(string(part))
-				if err != nil || n < 1 || n > 1_000_000_000 {
-					return fmt.Errorf("want a whole number, 1 to 1000000000, got %s", got(part))
-				}
-				j.Keep = n
-				return nil
-			},
+			"keep": count(&j.Keep),
 			"for": durationIn(time.Second, 10*longest, func(d time.Duration) { j.For = d }),
 		})
 	}
@@ -366,6 +367,36 @@ func setJournal(v *Values, value json.RawMessage) error {
 	}
 	v.Journal = &j
 	return nil
+}
+
+func setMorgue(v *Values, value json.RawMessage) error {
+	var m Morgue
+	if string(value) != `"all"` {
+		err := object(value, map[string]func(json.RawMessage) error{
+			"keep": count(&m.Keep),
+			"for":  durationIn(time.Second, 10*longest, func(d time.Duration) { m.For = d }),
+		})
+		if err == nil && m == (Morgue{}) {
+			err = errors.New("neither is there")
+		}
+		if err != nil {
+			return fmt.Errorf("want all or {keep, for}: %w", err)
+		}
+	}
+	v.Morgue = &m
+	return nil
+}
+
+// count reads how many lines or ids are kept.
+func count(to *int) func(json.RawMessage) error {
+	return func(part json.RawMessage) error {
+		n, err := strconv.Atoi(string(part))
+		if err != nil || n < 1 || n > 1_000_000_000 {
+			return fmt.Errorf("want a whole number, 1 to 1000000000, got %s", got(part))
+		}
+		*to = n
+		return nil
+	}
 }
 
 func setTracked(v *Values, value json.RawMessage) error {

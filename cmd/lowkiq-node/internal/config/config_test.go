@@ -347,6 +347,8 @@ func example(s setting) string {
 		return s.tag.Get("max")
 	case t.Kind() == reflect.Map:
 		return "{a: b}"
+	case t == reflect.TypeFor[Morgue]():
+		return "{keep: 10, for: 1h}"
 	case t == reflect.TypeFor[Journal]():
 		return "all"
 	case t == reflect.TypeFor[RetryIn](), t.Kind() == reflect.Slice:

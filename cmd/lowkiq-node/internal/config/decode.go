@@ -26,10 +26,11 @@ type decoder struct {
 
 const maxMerges = 16
 
-// The two ways to write a [RetryIn] and a [Journal].
+// The two ways to write a [RetryIn], a [Journal] and a [Morgue].
 const (
 	retryForms   = "{base, power, jitter} or a list of durations"
 	journalForms = "failures, all, none or {runs, keep, for}"
+	morgueForms  = "all or {keep, for}"
 )
 
 // octal is a number that is eight to some readers of YAML and ten to others.
@@ -64,6 +65,8 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, key string, tag reflect.St
 		if err := d.decode(n, v.FieldByName("Runs"), key, runs.Tag); err != nil {
 			return d.at(n).fault(key, "want %s, got %s", journalForms, n)
 		}
+		return nil
+	case v.Type() == reflect.TypeFor[Morgue]() && n.Type() == ast.StringType && n.GetToken().Value == "all":
 		return nil
 	case v.Type() == reflect.TypeFor[json.RawMessage]():
 		text, err := d.json(n, key)
@@ -123,6 +126,9 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, key string) error {
 		}
 		if v.Type() == reflect.TypeFor[Journal]() {
 			kind = journalForms
+		}
+		if v.Type() == reflect.TypeFor[Morgue]() {
+			kind = morgueForms
 		}
 		return d.at(n).fault(key, "want %s, got %s", kind, n)
 	}

@@ -97,6 +97,7 @@ type Queue struct {
 	MaxCrashes       *int           `yaml:"max_crashes" min:"0" max:"1000000"` // 0 = never bury; 1 is refused
 	State            *time.Duration `yaml:"state" min:"0s" max:"87600h"`       // 0 = for ever; without it handlers keep none
 	Journal          *Journal       `yaml:"journal"`
+	Morgue           *Morgue        `yaml:"morgue"`
 
 	// Of what is pushed, by whomever: kept in the registry.
 	MaxPayloadSize string `yaml:"max_payload_size"` // as Size has it
@@ -126,6 +127,12 @@ type RetryIn struct {
 type Journal struct {
 	Runs string         `yaml:"runs" oneof:"failures,all,none"`
 	Keep *int           `yaml:"keep" min:"1" max:"1000000000"` // of the queue
+	For  *time.Duration `yaml:"for" min:"1s" max:"87600h"`
+}
+
+// Morgue says how many ids of the queue the morgue keeps, and for how long.
+type Morgue struct {
+	Keep *int           `yaml:"keep" min:"1" max:"1000000000"`
 	For  *time.Duration `yaml:"for" min:"1s" max:"87600h"`
 }
 
