@@ -359,7 +359,7 @@ func setJournal(v *Values, value json.RawMessage) error {
 		err = object(value, map[string]func(json.RawMessage) error{
 			"runs": runs,
 			"keep": count(&j.Keep),
-			"for": durationIn(time.Second, 10*longest, func(d time.Duration) { j.For = d }),
+			"for":  durationIn(time.Second, 10*longest, func(d time.Duration) { j.For = d }),
 		})
 	}
 	if err != nil {
