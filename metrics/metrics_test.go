@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // per anything but queue, state, op and name could be too many.
 const contract = `
 lowkiq_build_info GAUGE goversion version
+lowkiq_calls_waiting GAUGE
 lowkiq_children GAUGE queue
 lowkiq_children_busy GAUGE queue
 lowkiq_claims_unreplicated_total COUNTER
@@ -40,6 +41,7 @@ lowkiq_jobs_failed_total COUNTER queue
 lowkiq_jobs_processed_total COUNTER queue
 lowkiq_jobs_pushed_total COUNTER queue
 lowkiq_jobs_redelivered_total COUNTER queue
+lowkiq_journal_dropped_lines GAUGE queue
 lowkiq_lease_remaining_seconds GAUGE
 lowkiq_morgue_payloads GAUGE queue
 lowkiq_morgue_trimmed_total COUNTER queue
@@ -72,6 +74,7 @@ func TestContract(t *testing.T) {
 	Pushed(registry)("orders", nil)
 	registry.MustRegister(Build("1.2.3"), &Working{
 		Slots: func() Use { return Use{Total: 8, Busy: 3} }, Children: func() map[string]Use { return map[string]Use{"orders": {Total: 2, Busy: 1}} },
+		Calls: func() int { return 1 },
 	})
 	registry.MustRegister(&Shards{Timeout: time.Second, Read: func(context.Context) (map[string]Figures, error) {
 		return map[string]Figures{"orders": {Jobs: map[string]int{"ready": 2}}}, nil
@@ -188,7 +191,7 @@ func TestFencedBeginsWithZero(t *testing.T) {
 
 func TestShards(t *testing.T) {
 	owned := map[string]Figures{
-		"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2, "retry": 1}, Failed: 3, Morgue: 4},
+		"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2, "retry": 1}, Failed: 3, Morgue: 4, Unlogged: 7},
 		"mail":   {Jobs: map[string]int{"ready": 0}},
 	}
 	s := &Shards{Timeout: time.Second, Read: func(ctx context.Context) (map[string]Figures, error) {
@@ -198,6 +201,10 @@ func TestShards(t *testing.T) {
 		return owned, nil
 	}}
 	const want = `
+# HELP lowkiq_journal_dropped_lines Lines that the journals of this node's shards lack, ever, as Redis was out of memory. The leader adds the shards that nobody owns.
+# TYPE lowkiq_journal_dropped_lines gauge
+lowkiq_journal_dropped_lines{queue="mail"} 0
+lowkiq_journal_dropped_lines{queue="orders"} 7
 # HELP lowkiq_morgue_payloads Payloads of this node's shards that ran out of retries. The leader adds the shards that nobody owns.
 # TYPE lowkiq_morgue_payloads gauge
 lowkiq_morgue_payloads{queue="mail"} 0
@@ -263,8 +270,12 @@ func TestWorking(t *testing.T) {
 	w := &Working{
 		Slots:    func() Use { return Use{Total: 8, Busy: 3} },
 		Children: func() map[string]Use { return map[string]Use{"orders": {Total: 2, Busy: 1}} },
+		Calls:    func() int { return 4 },
 	}
 	want := `
+# HELP lowkiq_calls_waiting Payloads pushed through this node whose callers wait for their ends.
+# TYPE lowkiq_calls_waiting gauge
+lowkiq_calls_waiting 4
 # HELP lowkiq_children Processes of the queue's exec handler that run.
 # TYPE lowkiq_children gauge
 lowkiq_children{queue="orders"} 2

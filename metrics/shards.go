@@ -17,6 +17,8 @@ type Figures struct {
 	Jobs   map[string]int // by state: ready, scheduled, retry, in_flight, blocked
 	Failed int            // of ready and retry: with a retry count
 	Morgue int            // payloads in the morgue
+	// Unlogged are the lines that journals lack, ever, as Redis was out of memory.
+	Unlogged int64
 }
 
 // Shards exports the figures of the owned shards, and, on the leader, of those without an owner.
@@ -28,10 +30,11 @@ type Shards struct {
 }
 
 var (
-	lagDesc    = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job that waits in this node's shards; 0 if none. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
-	jobsDesc   = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked. The leader adds the shards that nobody owns.", []string{"queue", "state"}, nil)
-	failedDesc = prometheus.NewDesc("lowkiq_queue_jobs_failed", "Failed jobs of this node's shards that wait for an attempt: those of state retry, and those of state ready that have failed. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
-	morgueDesc = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads of this node's shards that ran out of retries. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
+	lagDesc     = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job that waits in this node's shards; 0 if none. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
+	jobsDesc    = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked. The leader adds the shards that nobody owns.", []string{"queue", "state"}, nil)
+	failedDesc  = prometheus.NewDesc("lowkiq_queue_jobs_failed", "Failed jobs of this node's shards that wait for an attempt: those of state retry, and those of state ready that have failed. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
+	morgueDesc  = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads of this node's shards that ran out of retries. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
+	droppedDesc = prometheus.NewDesc("lowkiq_journal_dropped_lines", "Lines that the journals of this node's shards lack, ever, as Redis was out of memory. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -40,6 +43,7 @@ func (s *Shards) Describe(ch chan<- *prometheus.Desc) {
 	ch <- jobsDesc
 	ch <- failedDesc
 	ch <- morgueDesc
+	ch <- droppedDesc
 }
 
 // Collect implements prometheus.Collector.
@@ -58,6 +62,7 @@ func (s *Shards) Collect(ch chan<- prometheus.Metric) {
 		gauge(lagDesc, f.Lag.Seconds(), name)
 		gauge(failedDesc, float64(f.Failed), name)
 		gauge(morgueDesc, float64(f.Morgue), name)
+		gauge(droppedDesc, float64(f.Unlogged), name)
 		for state, n := range f.Jobs {
 			gauge(jobsDesc, float64(n), name, state)
 		}
@@ -91,6 +96,7 @@ func Pushed(registry prometheus.Registerer) queue.Middleware {
 type Working struct {
 	Slots    func() Use            // for handler calls
 	Children func() map[string]Use // processes that exec handlers run, by queue
+	Calls    func() int            // pushes that wait for the ends of their payloads
 }
 
 // Use is how much of something there is, and how much of it is in use.
@@ -101,11 +107,12 @@ var (
 	slotsBusyDesc    = prometheus.NewDesc("lowkiq_slots_busy", "Slots of this node that handler calls hold.", nil, nil)
 	childrenDesc     = prometheus.NewDesc("lowkiq_children", "Processes of the queue's exec handler that run.", []string{"queue"}, nil)
 	childrenBusyDesc = prometheus.NewDesc("lowkiq_children_busy", "Processes of the queue's exec handler that have a batch.", []string{"queue"}, nil)
+	callsDesc        = prometheus.NewDesc("lowkiq_calls_waiting", "Payloads pushed through this node whose callers wait for their ends.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (w *Working) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{slotsDesc, slotsBusyDesc, childrenDesc, childrenBusyDesc} {
+	for _, desc := range []*prometheus.Desc{slotsDesc, slotsBusyDesc, childrenDesc, childrenBusyDesc, callsDesc} {
 		ch <- desc
 	}
 }
@@ -118,6 +125,7 @@ func (w *Working) Collect(ch chan<- prometheus.Metric) {
 	slots := w.Slots()
 	gauge(slotsDesc, slots.Total)
 	gauge(slotsBusyDesc, slots.Busy)
+	gauge(callsDesc, w.Calls())
 	for queue, children := range w.Children() {
 		gauge(childrenDesc, children.Total, queue)
 		gauge(childrenBusyDesc, children.Busy, queue)

@@ -30,7 +30,7 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 	all := make(map[string]metrics.Figures, len(byQueue))
 	for name, stats := range byQueue {
 		sum := queue.Sum(stats)
-		all[name] = metrics.Figures{Lag: sum.Lag, Failed: sum.Jobs.Failed, Morgue: sum.Morgue, Jobs: map[string]int{
+		all[name] = metrics.Figures{Lag: sum.Lag, Failed: sum.Jobs.Failed, Morgue: sum.Morgue, Unlogged: sum.Unlogged, Jobs: map[string]int{
 			"ready": sum.Jobs.Ready, "scheduled": sum.Jobs.Scheduled, "retry": sum.Jobs.Retry,
 			"in_flight": sum.Jobs.InFlight, "blocked": sum.Jobs.Blocked,
 		}}

@@ -91,7 +91,7 @@ func New(cfg Config) (*Node, error) {
 	n.ready = readiness{handled: n.queues.handled, ttl: cfg.TTL}
 	n.rename(cfg.Name)
 	n.naming = naming{index: client.Leases(), boot: n.boot, process: n.process, log: n.log}
-	cfg.Registry.MustRegister(metrics.Build(cfg.release()), &metrics.Working{Slots: n.slotsInUse, Children: n.queues.children}, &metrics.Shards{
+	cfg.Registry.MustRegister(metrics.Build(cfg.release()), &metrics.Working{Slots: n.slotsInUse, Children: n.queues.children, Calls: n.client.Waiting}, &metrics.Shards{
 		Read: n.figures, Timeout: cfg.TTL, // a scrape must not hang longer than a lease
 		Failed: func(err error) {
 			if !n.outages.note("read figures for a scrape", err) {

@@ -191,6 +191,15 @@ func auditCluster(t *testing.T, b *backend) {
 	r.no(c.DB().ForTests().Set(r.ctx, c.DB().Keys.Record(), "{", 0).Err())
 	r.no(c.DB().ForTests().RPush(r.ctx, c.DB().Keys.Leader(), "x").Err())
 	eq(t, "registry and record", kinds(), "record-damaged , record-damaged , registry-damaged bad")
+	r.no(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Rules(), "torn", `{"rev":1,`, "later", `{"rev":1,"set":{"colour":{"value":3}}}`).Err())
+	r.no(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Recurring(), "tick", `{"edit":{"every":"1s"}}`).Err())
+	r.no(c.DB().ForTests().Set(r.ctx, c.DB().Keys.Changes(), "x", 0).Err())
+	eq(t, "what was set at run time", kinds(), "record-damaged , record-damaged , record-damaged , recurring-damaged , registry-damaged bad, rules-damaged later, rules-damaged torn")
+	for _, key := range []string{c.DB().Keys.Rules(), c.DB().Keys.Recurring()} {
+		r.no(c.DB().ForTests().Del(r.ctx, key).Err())
+		r.no(c.DB().ForTests().Set(r.ctx, key, "x", 0).Err())
+	}
+	eq(t, "other types", kinds(), "record-damaged , record-damaged , record-damaged , recurring-damaged , registry-damaged bad, rules-damaged ")
 	_, err := audit.Run(r.ctx, c, audit.Config{Queues: []string{"nothing"}})
 	if err == nil || !strings.Contains(err.Error(), `unknown queue "nothing"`) {
 		t.Errorf("audit of an unknown queue: got %v", err)

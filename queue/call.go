@@ -101,6 +101,13 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 	return all, nil
 }
 
+// Waiting is how many of the client's calls have no end yet.
+func (c *Client) Waiting() int {
+	c.replies.mu.Lock()
+	defer c.replies.mu.Unlock()
+	return len(c.replies.waiting)
+}
+
 // outlasting is ctx, and goes on for a moment after its deadline: what is pushed is to be known, however short the
 // wait is.
 func (c *Client) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -158,6 +159,19 @@ func corruptions() []corruption {
 		}},
 		{name: "morgue miscounted", want: audit.MorgueCount, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return db.HDel(ctx, k.Count, "morgue").Err()
+		}},
+		{name: "journal miscounted", want: audit.JournalCount, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.HIncrBy(ctx, k.Count, "runs", 5).Err()
+		}},
+		{name: "journal lost", want: audit.JournalCount, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.Del(ctx, k.Journal).Err()
+		}},
+		{name: "journal entry of nothing", want: audit.JournalEntry, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.XAdd(ctx, &redis.XAddArgs{Stream: k.Journal, Values: []string{"hello", "world"}}).Err()
+		}},
+		{name: "journal line cut", want: audit.JournalEntry, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return errors.Join(db.XAdd(ctx, &redis.XAddArgs{Stream: k.Journal, Values: []string{"i", "n/1", "n", "3", "l", "d -1 0 0 0 0 9 0 0 0\nid"}}).Err(),
+				db.HIncrBy(ctx, k.Count, "runs", 3).Err())
 		}},
 		{name: "flight without an owner", want: audit.FlightUnowned, fly: true, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return db.HDel(ctx, k.Claim, "instance").Err()

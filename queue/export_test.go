@@ -140,13 +140,7 @@ func (r *removal) GiveUp(ctx context.Context, cause error) error { return r.give
 func (r *removal) Remove(ctx context.Context) error              { return r.remove(ctx) }
 func (r *removal) Finish(ctx context.Context) error              { return r.finish(ctx) }
 
-// Waiting is how many calls have no end, WaitingStored how many of them are known to be stored.
-func (c *Client) Waiting() int {
-	c.replies.mu.Lock()
-	defer c.replies.mu.Unlock()
-	return len(c.replies.waiting)
-}
-
+// WaitingStored is how many calls without an end are known to be stored.
 func (c *Client) WaitingStored() (n int) {
 	c.replies.mu.Lock()
 	defer c.replies.mu.Unlock()

@@ -32,6 +32,7 @@ type Stats struct {
 	MorgueIDs int           // ids in the morgue
 	Processed int64         // ids acked, ever
 	Failed    int64         // failures of ids, ever
+	Unlogged  int64         // lines that the journal lacks as Redis was out of memory, ever
 	Lag       time.Duration // age of the oldest due job that waits; 0 if none
 	Now       time.Time     // by Redis's clock
 	Owner     Owner         // of a shard
@@ -89,6 +90,7 @@ func Sum(all []Stats) Stats {
 		sum.MorgueIDs += s.MorgueIDs
 		sum.Processed += s.Processed
 		sum.Failed += s.Failed
+		sum.Unlogged += s.Unlogged
 		sum.Lag = max(sum.Lag, s.Lag)
 		if s.Now.After(sum.Now) {
 			sum.Now = s.Now
@@ -99,7 +101,7 @@ func Sum(all []Stats) Stats {
 
 func decodeStats(reply any) (Stats, error) {
 	r, ok := reply.([]any)
-	if !ok || len(r) != 14 {
+	if !ok || len(r) != 15 {
 		return Stats{}, fmt.Errorf("stats answered %v", reply)
 	}
 	n := func(i int) int {
@@ -109,7 +111,7 @@ func decodeStats(reply any) (Stats, error) {
 	s := Stats{
 		Now:    redisdb.Micros(r[0]),
 		Jobs:   Counts{Ready: n(1), Scheduled: n(2), Retry: n(3), InFlight: n(4), Blocked: n(5)},
-		Morgue: n(7), MorgueIDs: n(6), Processed: int64(n(8)), Failed: int64(n(9)),
+		Morgue: n(7), MorgueIDs: n(6), Processed: int64(n(8)), Failed: int64(n(9)), Unlogged: int64(n(14)),
 	}
 	s.Jobs.Failed = s.Jobs.Retry + n(13)
 	if oldest := redisdb.Micros(r[10]); !oldest.IsZero() {

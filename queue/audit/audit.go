@@ -54,13 +54,17 @@ const (
 	FlightUnowned FaultKind = "flight-unowned" // ids are in flight in a shard without an owner
 	TombCount     FaultKind = "tomb-count"     // the counter of tombstones is wrong
 	MorgueCount   FaultKind = "morgue-count"   // the counter of the morgue's payloads is wrong
+	JournalEntry  FaultKind = "journal-entry"  // lines of its journal cannot be read: they end each look at it
+	JournalCount  FaultKind = "journal-count"  // the counter of its journal's lines is wrong: too many or too few are kept
 )
 
 // Of the cluster:
 const (
-	RegistryDamaged FaultKind = "registry-damaged" // a queue's entry cannot be read
-	RecordDamaged   FaultKind = "record-damaged"   // the cluster record or the leader's mark cannot be read
-	OrphanKey       FaultKind = "orphan-key"       // a key belongs to nothing that is registered
+	RegistryDamaged  FaultKind = "registry-damaged"  // a queue's entry cannot be read
+	RecordDamaged    FaultKind = "record-damaged"    // the cluster record or the leader's mark cannot be read
+	RulesDamaged     FaultKind = "rules-damaged"     // what was set of rules at run time cannot be read
+	RecurringDamaged FaultKind = "recurring-damaged" // something that recurs cannot be read: it is not pushed
+	OrphanKey        FaultKind = "orphan-key"        // a key belongs to nothing that is registered
 )
 
 // repairs says what a repair does about a kind of fault; the others are for a person.
@@ -85,6 +89,8 @@ var repairs = map[FaultKind]string{
 	FlightUnowned:    "put the ids back to the head of the queue",
 	TombCount:        "count again",
 	MorgueCount:      "count again",
+	JournalEntry:     "forget the entry",
+	JournalCount:     "count again",
 }
 
 // Fault is one thing that is wrong.
@@ -97,7 +103,7 @@ type Fault struct {
 	Repair string // what a repair would do; "" = a person must decide
 
 	record []byte // of a damaged record: as it was read
-	within string // of a damaged record: jobs, parked or morgue
+	within string // of a damaged record: jobs, parked or morgue; of an entry of a journal: its id
 }
 
 // String is the fault in one line.
@@ -227,6 +233,9 @@ func (a *auditor) shard(ctx context.Context, s *queue.Shard) error {
 	if err := a.spill(ctx, s); err != nil {
 		return err
 	}
+	if err := a.journal(ctx, s); err != nil {
+		return err
+	}
 	return a.sums(ctx, s, seen)
 }
 
@@ -314,6 +323,9 @@ func (a *auditor) cluster(ctx context.Context, queues []*queue.Queue) error {
 		return err
 	}
 	if err := a.instances(ctx); err != nil {
+		return err
+	}
+	if err := a.atRunTime(ctx); err != nil {
 		return err
 	}
 	if !a.cfg.Orphans {

@@ -37,6 +37,8 @@ func repair(ctx context.Context, s *queue.Shard, f Fault) (bool, error) {
 		return repairClaim(ctx, s)
 	case FlightUnowned:
 		return recoverFlights(ctx, s, s.DB().Scripts.RepairFlight, s.Keys().Wake)
+	case JournalCount:
+		return recountJournal(ctx, s)
 	case TombCount, MorgueCount:
 		for _, one := range sumsOf(s) {
 			if one.kind == f.Kind {

@@ -143,6 +143,17 @@ func (b *Book) List(ctx context.Context) ([]Entry, error) {
 	return all, nil
 }
 
+// Unreadable says what is wrong with entries that cannot be read, and so are not pushed.
+func (b *Book) Unreadable(ctx context.Context) (wrong []error, err error) {
+	p, err := b.read(ctx, "")
+	for _, name := range slices.Sorted(maps.Keys(p.entries)) {
+		if _, err := parse(name, p.entries[name]); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	return wrong, err
+}
+
 // Entry is one of them; ErrUnknown.
 func (b *Book) Entry(ctx context.Context, name string) (Entry, error) {
 	p, err := b.read(ctx, "")
