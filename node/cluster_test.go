@@ -9,6 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -71,6 +72,19 @@ func TestCluster(t *testing.T) {
 	awaitSpread(t, []int{20, 20}, n2, n3)
 	n2.stop()
 	awaitSpread(t, []int{40}, n3)
+	await(t, "all of it is written down", func() bool {
+		lines, _, err := changes.In(n3.client.DB()).Read(t.Context(), changes.Query{Limit: 100})
+		told := map[string]bool{}
+		for _, line := range lines {
+			told[line.Action+" "+line.Target+string(line.New)] = true
+		}
+		for _, want := range []string{"leads n1", "joined n1", "shards moved 40", "joined n3", "left n2", "joined n2", "left n1", "leads n3"} {
+			if !told[want] {
+				return false
+			}
+		}
+		return err == nil
+	})
 }
 
 // states counts the shards in each state, as a node tells.

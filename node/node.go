@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/status"
@@ -292,6 +293,7 @@ func (n *Node) clusterConfig() cluster.Config {
 				in.keeper.Poke()
 			}
 		},
+		WriteDown: changes.In(n.leases.DB()).Add,
 		Applied: func(leads bool, generation uint64) {
 			n.metrics.RaftLeader.Set(map[bool]float64{true: 1}[leads])
 			n.metrics.Generation.Set(float64(generation))

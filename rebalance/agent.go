@@ -236,6 +236,7 @@ func (a *Agent) turn(whole context.Context) time.Duration {
 	if !a.leads() {
 		return a.cfg.TTL
 	}
+	a.report() // who looks at an assignment is to know who made it
 	again, err := a.lead(ctx, view)
 	if err != nil {
 		a.fail(whole, "leader's turn", err)

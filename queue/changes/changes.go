@@ -1,7 +1,7 @@
 // Package changes answers one question: who has changed what of a cluster, when and from where?
 //
-// Each change that a person or a program asks for by the API, the pages or the command line is a [Line] of
-// one stream of the cluster, of which the last 10,000 or so are kept. A line of a change of rules
+// Each change that a person or a program asks for by the API, the pages or the command line, and what the cluster does
+// by itself (who leads, which nodes joined and left, how many shards moved), is a [Line] of one stream of the cluster, of which the last 10,000 or so are kept. A line of a change of rules
 // is written with the change, in one script. All others are written right after it: a process that dies
 // in between leaves none.
 package changes
@@ -21,7 +21,7 @@ import (
 
 // Who has asked for a change.
 type Who struct {
-	Role string `json:"role,omitempty"` // of the token: admin, push, read; anyone, if none was asked for; "" for a program with Redis's address
+	Role string `json:"role,omitempty"` // of the token: admin, push, read; anyone, if none was asked for; cluster for what it does itself; "" for a program with Redis's address
 	// Name is that of the client's certificate, or, if Claimed, what the client says of itself.
 	Name    string `json:"name,omitempty"`
 	Claimed bool   `json:"claimed,omitempty"`

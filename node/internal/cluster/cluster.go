@@ -20,6 +20,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
@@ -68,6 +69,8 @@ type Config struct {
 	// has.
 	Changed func(lease bool)
 	Applied func(leads bool, generation uint64) // for metrics
+	// WriteDown adds a line to the log of changes.
+	WriteDown func(ctx context.Context, line changes.Line) error
 	// OutOfReach logs an error that says that Redis is out of reach, and reports whether it does.
 	OutOfReach func(op string, err error) bool
 }
@@ -84,6 +87,7 @@ type Cluster struct {
 	read     readClaims
 	disputes disputes
 	warnings warnings
+	trail    trail // of follow, but for its channel
 	// superseded: a newer process works under this node's name.
 	superseded atomic.Bool
 }
@@ -103,7 +107,8 @@ func New(cfg Config) (*Cluster, error) {
 		return nil, fmt.Errorf("raft listens one port above gossip: %w", err)
 	}
 	listener = connlimit.Listener{Listener: listener, Set: connlimit.New(connlimit.Limit{Total: 128, PerAddress: 64})}
-	c := &Cluster{cfg: cfg, done: make(chan struct{})}
+	c := &Cluster{cfg: cfg, done: make(chan struct{}),
+		trail: trail{node: cfg.Node, applied: &plan.Assignment{}, pending: make(chan changes.Line, trailPending)}}
 	raftPort = listener.Addr().(*net.TCPAddr).Port
 	raftListener, dial := cfg.Network(listener)
 	c.listener = rebalance.NewListener(rebalance.ListenerConfig{
@@ -166,6 +171,7 @@ func (c *Cluster) Add(group *run.Group, stopped <-chan struct{}) {
 	actor(c.gossip.Run, c.done)
 	actor(c.follow, c.done)
 	actor(c.watchRaft, c.done)
+	actor(c.writeTrail, c.done)
 }
 
 // follow passes news on: of gossip to the agent, of either to the process.
@@ -181,7 +187,9 @@ func (c *Cluster) follow(ctx context.Context) error {
 			c.Stale()
 			c.agent.Wake()
 		case <-c.agent.Changed():
-			c.cfg.Applied(c.agent.Status().Leading, c.agent.Assignment().Generation.Index)
+			leads, assignment := c.agent.Status().Leading, c.agent.Assignment()
+			c.cfg.Applied(leads, assignment.Generation.Index)
+			c.trail.see(leads, assignment)
 			c.publish(func(m *membership.Meta) { m.RaftInfo = gossipedInfo(c.agent.RaftInfo()) })
 			changed = true // the leader waits for the seat
 		}
