@@ -71,6 +71,32 @@ func TestREADMEShowsTheExample(t *testing.T) {
 	}
 }
 
+// flush is code without the white space at the beginning of its lines.
+func flush(code string) string {
+	return regexp.MustCompile(`(?m)^[ \t]+`).ReplaceAllString(code, "")
+}
+
+// The Go that guides show is a piece of a test: it compiles, and does what the test says.
+func TestGuidesShowTestedGo(t *testing.T) {
+	t.Parallel()
+	var tests strings.Builder
+	walkTests(t, func(file string) { tests.WriteString(flush(read(t, file))) })
+	tested, seen := tests.String(), 0
+	for file, text := range documents(t) {
+		for _, block := range fenced(text, "go") {
+			if file == "README.md" {
+				continue // a whole program: TestREADMEShowsTheExample
+			}
+			if seen++; !strings.Contains(tested, flush(block)) {
+				t.Errorf("%s shows Go that is in no test:\n%s", file, block)
+			}
+		}
+	}
+	if seen < 5 || strings.Contains(tested, flush("\tq.Drain("+"nothing)\n")) {
+		t.Errorf("got %d blocks of Go, want more: the test looks in the wrong place", seen)
+	}
+}
+
 var (
 	inCode  = regexp.MustCompile("`([^`\n]+)`")
 	linked  = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
@@ -135,19 +161,27 @@ func exists(path string) bool {
 func testSources(t *testing.T) (names []string) {
 	t.Helper()
 	named := regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(|\{"([A-Z][a-z]+_[A-Za-z0-9]+)", `)
+	walkTests(t, func(file string) {
+		for _, found := range named.FindAllStringSubmatch(read(t, file), -1) {
+			names = append(names, found[1]+found[2])
+		}
+	})
+	return names
+}
+
+// walkTests visits the files of all tests of the module.
+func walkTests(t *testing.T, visit func(file string)) {
+	t.Helper()
 	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(file, "_test.go") {
 			return err
 		}
-		for _, found := range named.FindAllStringSubmatch(read(t, file), -1) {
-			names = append(names, found[1]+found[2])
-		}
+		visit(file)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return names
 }
 
 func TestDocumentsAreFoundOut(t *testing.T) {

@@ -182,3 +182,57 @@ func TestExampleState(t *testing.T) {
 		t.Errorf("got %s counted, want 3", got)
 	}
 }
+
+// importer takes the rows of a file, and keeps how far it is as the state of the file's id.
+type importer struct {
+	rows int
+	take func(row int) error
+}
+
+func (i *importer) Handle(ctx context.Context, batch *lowkiq.Batch) error {
+	job := batch.Jobs[0] // the queue's batch_size is 1
+	row, _ := strconv.Atoi(string(job.State))
+	for ; row < i.rows; row++ {
+		if row%100 == 0 {
+			note := lowkiq.Note{Progress: float64(row) / float64(i.rows), State: []byte(strconv.Itoa(row))}
+			if err := batch.Note(ctx, job.ID, note); err != nil {
+				return err // of lowkiq.ErrEnded, say: the job is not ours any more
+			}
+		}
+		if err := i.take(row); err != nil {
+			return err
+		}
+	}
+	batch.Answer(job.ID).State(nil) // the next file of this name begins with its first row
+	return nil
+}
+
+// A long job goes on where it stopped, whatever ended it.
+func TestExampleResume(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{State: 24 * time.Hour})
+	push(t, q, "file-1", "")
+	taken := map[int]int{}
+	handler := &importer{rows: 500, take: func(row int) error {
+		switch taken[row]++; {
+		case row == 250 && taken[row] == 1:
+			q.Crash()
+		case row == 450 && taken[row] == 1:
+			return errors.New("the shop is away")
+		}
+		return nil
+	}}
+	q.Drain(t.Context(), handler)
+	q.Advance(time.Hour)
+	if runs := q.Drain(t.Context(), handler); len(runs) != 1 || runs[0].Err != nil {
+		t.Errorf("got %+v, want it done", runs)
+	}
+	for row := range 500 {
+		want := 1
+		if 200 <= row && row <= 250 || 400 <= row && row <= 450 { // since the last note
+			want = 2
+		}
+		if taken[row] != want {
+			t.Errorf("row %d: got it taken %d times, want %d", row, taken[row], want)
+		}
+	}
+}

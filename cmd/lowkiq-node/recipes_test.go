@@ -1,0 +1,245 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
+)
+
+// step is a block of a page: a configuration, with which a node starts, or commands, with what they print.
+type step struct{ configuration, commands, output string }
+
+var blocksOfSteps = regexp.MustCompile("(?ms)^```(yaml|sh)\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?")
+
+func stepsOf(markdown string) (steps []step) {
+	for _, found := range blocksOfSteps.FindAllStringSubmatch(markdown, -1) {
+		if found[1] == "yaml" {
+			steps = append(steps, step{configuration: found[2]})
+		} else {
+			steps = append(steps, step{commands: found[2], output: found[3]})
+		}
+	}
+	return steps
+}
+
+var (
+	tokens  = regexp.MustCompile(`"token":"[A-Za-z0-9_-]{22}"`)
+	clients = regexp.MustCompile(`from 127\.0\.0\.1:\d+`)
+	leases  = regexp.MustCompile(`/[0-9A-HJKMNP-TV-Z]{26}`)
+	times   = regexp.MustCompile(`20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\dZ`)
+	numbers = regexp.MustCompile(`\d+(\.\d+)?(ns|µs|ms|s|m|h)?`)
+	blanks  = regexp.MustCompile(` +`)
+)
+
+// shape is what two runs of the same commands have in common.
+func shape(output string) string {
+	output = tokens.ReplaceAllString(output, `"token":"T"`)
+	output = clients.ReplaceAllString(output, "from CLIENT")
+	output = leases.ReplaceAllString(output, "/LEASE")
+	output = times.ReplaceAllString(output, "TIME")
+	output = numbers.ReplaceAllString(output, "N")
+	return strings.TrimSpace(blanks.ReplaceAllString(output, " "))
+}
+
+// alike reports whether commands have printed what a page shows, in which a line ... stands for any lines.
+func alike(got, want string) bool {
+	pattern := regexp.QuoteMeta("\n" + shape(want) + "\n")
+	pattern = strings.ReplaceAll(pattern, "\n\\.\\.\\.\n", "\n(?s:.*\n)?")
+	return regexp.MustCompile("^" + pattern + "$").MatchString("\n" + shape(got) + "\n")
+}
+
+// The commands of these pages do what the pages say: they are run against nodes with the configurations that
+// stand above them.
+func TestPagesRun(t *testing.T) {
+	t.Parallel()
+	tier.Usual(t)
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("SKIPPED: python3 is not on PATH, so the commands of docs/concepts.md and docs/recipes.md were NOT run; install python3 to run them")
+	}
+	for _, page := range []string{"concepts.md", "recipes.md"} {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			var node *walked
+			commands := 0
+			for _, s := range stepsOf(documents(t)[page]) {
+				if s.configuration != "" {
+					node.end()
+					node = walk(t, s.configuration)
+					continue
+				}
+				if node == nil {
+					t.Fatalf("%s has commands before the first configuration: %s", page, s.commands)
+				}
+				commands += node.do(s)
+			}
+			node.end()
+			if commands < 10 {
+				t.Errorf("got %d commands, want at least 10: the test looks in the wrong place", commands)
+			}
+		})
+	}
+}
+
+// walked is a node with a configuration of a page.
+type walked struct {
+	t       *testing.T
+	dir     string
+	env     []string
+	node    *exec.Cmd
+	ended   chan error
+	log     bytes.Buffer // of the node; to be read once it has ended
+	follows []*followed
+}
+
+// followed is a command that goes on until it is told to end.
+type followed struct {
+	line, file, want string
+	command          *exec.Cmd
+}
+
+func walk(t *testing.T, configuration string) *walked {
+	redis, addresses := redistest.Start(t), redistest.Addresses(t, 2)
+	w := &walked{t: t, dir: t.TempDir(), ended: make(chan error, 1)}
+	examples, err := filepath.Abs("../../examples")
+	if err == nil {
+		err = os.Symlink(examples, filepath.Join(w.dir, "examples"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, "node.yaml"), []byte(configuration), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.env = append(os.Environ(), "LOWKIQ_REDIS="+redis.URL(), "LOWKIQ_URL=http://"+addresses[0], "GORACE=atexit_sleep_ms=0")
+	w.node = w.command("exec lowkiq-node run --config node.yaml --name n1 --http " + addresses[0] + " --bind " + addresses[1])
+	w.node.Stderr = &w.log
+	if err := w.node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { w.ended <- w.node.Wait() }()
+	t.Cleanup(func() {
+		_ = w.node.Process.Kill() // unless it has ended
+		<-w.ended
+	})
+	if !eventually(func() bool {
+		return len(w.ended) > 0 || w.command("lowkiq-node health --ready && lowkiq-node shards | grep -q ' n1 '").Run() == nil
+	}) || len(w.ended) > 0 {
+		_ = w.node.Process.Kill()
+		err := <-w.ended
+		w.ended <- err
+		t.Fatalf("no node with this configuration:\n%s\n%v\n%s", configuration, err, w.log.String())
+	}
+	return w
+}
+
+func (w *walked) command(line string) *exec.Cmd {
+	command := exec.Command("sh", "-c", line)
+	command.Dir, command.Env = w.dir, w.env
+	return command
+}
+
+// do runs commands, and returns how many they were.
+func (w *walked) do(s step) (count int) {
+	w.t.Helper()
+	var all strings.Builder
+	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(s.commands, "\\\n", "")), "\n")
+	for _, line := range lines {
+		if strings.Contains(line, "--follow") {
+			if len(lines) > 1 {
+				w.t.Fatalf("%q goes on for ever: want a block of its own", line)
+			}
+			w.follow(line, s.output)
+			return 1
+		}
+		command := w.command(line)
+		var stderr bytes.Buffer
+		command.Stderr = &stderr
+		output, err := command.Output()
+		if err != nil {
+			w.t.Errorf("%s: %v\n%s%s", line, err, output, stderr.String())
+		}
+		all.Write(output)
+	}
+	if s.output != "" && !alike(all.String(), s.output) {
+		w.t.Errorf("%s\nprints\n%s\nwant\n%s", s.commands, all.String(), s.output)
+	}
+	return len(lines)
+}
+
+func (w *walked) follow(line, want string) {
+	f := &followed{line: line, want: want, file: filepath.Join(w.dir, "followed")}
+	file, err := os.Create(f.file)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer file.Close()
+	f.command = w.command("exec " + line)
+	f.command.Stdout = file
+	if err := f.command.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if f.command.ProcessState == nil {
+			_ = f.command.Process.Kill()
+			_ = f.command.Wait()
+		}
+	})
+	w.follows = append(w.follows, f)
+}
+
+// end ends the node, and what follows it once that has printed what it should.
+func (w *walked) end() {
+	if w == nil {
+		return
+	}
+	w.t.Helper()
+	for _, f := range w.follows {
+		var got []byte
+		if !eventually(func() bool {
+			got, _ = os.ReadFile(f.file)
+			return alike(string(got), f.want)
+		}) {
+			w.t.Errorf("%s\nprints\n%s\nwant\n%s", f.line, got, f.want)
+		}
+		_ = f.command.Process.Signal(os.Interrupt)
+		_ = f.command.Wait()
+	}
+	_ = w.node.Process.Signal(syscall.SIGTERM)
+	err := <-w.ended
+	w.ended <- err
+	if err != nil {
+		w.t.Errorf("the node ended with %v:\n%s", err, w.log.String())
+	}
+}
+
+func TestPagesThatLieAreFoundOut(t *testing.T) {
+	t.Parallel()
+	got := "QUEUE   JOBS\norders     12\nmails       3\n"
+	for want, good := range map[string]bool{
+		"QUEUE JOBS\norders 7\nmails 8\n": true,
+		"QUEUE JOBS\n...\nmails 8\n":      true,
+		"...\nmails 8\n":                  true,
+		"QUEUE JOBS\norders 7\n":          false,
+		"QUEUE JOBS\norders 7\n...\n":     true,
+		"QUEUE JOBS\nhistory 7\n...\n":    false,
+		"...\norders -\n...\n":            false,
+	} {
+		if alike(got, want) != good {
+			t.Errorf("%q counts as %q: got %t, want %t", got, want, !good, good)
+		}
+	}
+	steps := stepsOf("```yaml\na: 1\n```\n\ntext\n\n```sh\ntrue\n```\n\n```\nout\n```\n\n```sh\nfalse\n```\n")
+	if len(steps) != 3 || steps[0].configuration != "a: 1\n" || steps[1].output != "out\n" || steps[2].output != "" {
+		t.Errorf("got the steps %+v", steps)
+	}
+}
