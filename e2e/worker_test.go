@@ -50,6 +50,7 @@ type settings struct {
 	Argv        []string      // exec
 	Processes   int           // exec
 	URL         string        // http
+	Journal     bool          // a line of each run is kept
 	Broken      string        // a queue whose handler is Argv as an exec handler, whatever the others' is
 
 	Cluster   string
@@ -125,6 +126,9 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 		rules := node.QueueConfig{Name: name, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: middlewares}
 		if s.Handler == "count" {
 			rules.State, rules.BatchSize, rules.RetryIn = time.Hour, 10, func(int) time.Duration { return time.Millisecond }
+		}
+		if s.Journal {
+			rules.Journal = node.Journal{Runs: node.JournalAll, Keep: 1_000_000}
 		}
 		if name == s.Broken {
 			rules.Middlewares = rules.Middlewares[:1]
