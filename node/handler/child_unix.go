@@ -5,12 +5,14 @@ package handler
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -149,7 +151,13 @@ func (c *child) listen(ctx context.Context, b *lowkiq.Batch) (answer []byte, ref
 		case unread != nil || left > 0:
 			return nil, nil, errors.Join(fmt.Errorf("noted %s without reading its batch", excerpt(line, 200)), unread)
 		}
+		if refused = cmp.Or(refused, c.objection(b, notes)); refused != nil {
+			continue
+		}
 		for _, note := range notes {
+			if ctx.Err() != nil {
+				break // the batch's time is over: what the child wrote then is no part of it
+			}
 			err := b.Note(ctx, note.ID, note.Note)
 			switch {
 			case err == nil || refused != nil || errors.Is(err, lowkiq.ErrEnded):
@@ -158,6 +166,27 @@ func (c *child) listen(ctx context.Context, b *lowkiq.Batch) (answer []byte, ref
 			} // else Redis was out of reach, and the next one may say as much
 		}
 	}
+}
+
+// objection says why nothing of a line of notes is taken.
+func (c *child) objection(b *lowkiq.Batch, notes []wire.Note) error {
+	seen := map[string]bool{}
+	for i := range notes {
+		id := notes[i].ID
+		err := notes[i].Check()
+		switch {
+		case err != nil:
+		case seen[id]:
+			err = fmt.Errorf("%w: it is there twice", lowkiq.ErrNote)
+		case !slices.ContainsFunc(b.Jobs, func(j lowkiq.Job) bool { return j.ID == id }):
+			err = fmt.Errorf("%w: it is not in the batch", lowkiq.ErrNote)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: its note of job %q: %w", c.name, id, err)
+		}
+		seen[id] = true
+	}
+	return nil
 }
 
 // batchEnd is how many bytes of a batch are held back until the rest is read: its last brace

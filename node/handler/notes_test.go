@@ -14,9 +14,9 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// noted is a batch of a and b, and what is noted of them. Notes about b are refused.
+// noted is a batch of a, b and ended, and what is noted of them. Notes about b are refused.
 func noted() (*lowkiq.Batch, *[]string) {
-	b := lowkiq.NewBatch(lowkiq.Shard{Queue: "orders"}, 7, 17, twoJobs().Jobs)
+	b := lowkiq.NewBatch(lowkiq.Shard{Queue: "orders"}, 7, 17, append(twoJobs().Jobs, lowkiq.Job{ID: "ended"}))
 	var got []string
 	b.NotesTo(lowkiq.NoteFunc(func(_ context.Context, _ *lowkiq.Batch, id string, n lowkiq.Note) error {
 		switch id {
@@ -42,7 +42,10 @@ func TestExecNotes(t *testing.T) {
 		"two":           {`{"note":{"a":{"progress":0.1}}}\n{"note":{"a":{"progress":0.5,"log":"page 12","state":{"page":12}}}}\n{"ok":true}`, []string{"0.1  ", `0.5 page 12 {"page":12}`}, ""},
 		"of a failure":  {`{"note":{"a":{"progress":0.1}}}\n{"ok":false,"error":"away"}`, []string{"0.1  "}, "away"},
 		"what ended":    {`{"note":{"ended":{"progress":0.1}}}\n{"ok":true}`, nil, ""},
-		"of a stranger": {`{"note":{"c":{"progress":0.1}}}\n{"ok":true}`, nil, `its note: job "c" is not in the batch: bad note`},
+		"of a stranger": {`{"note":{"c":{"progress":0.1}}}\n{"ok":true}`, nil, `its note of job "c": bad note: it is not in the batch`},
+		"refused":       {`{"note":{"b":{"progress":0.1}}}\n{"ok":true}`, nil, `its note: job "b" is not in the batch: bad note`},
+		"half of it":    {`{"note":{"a":{"progress":0.1},"c":{"progress":0.1}}}\n{"ok":true}`, nil, `its note of job "c": bad note: it is not in the batch`},
+		"twice":         {`{"note":{"a":{"progress":0.1},"a":{"progress":0.2}}}\n{"ok":true}`, nil, `its note of job "a": bad note: it is there twice`},
 		"too long":      {`{"note":{"a":{"log":"` + strings.Repeat("x", lowkiq.MaxLogBytes+1) + `"}}}\n{"ok":true}`, nil, "the line has 1025 bytes, at most 1024 are allowed"},
 		"malformed":     {`{"note":{"a":{"progress":2}}}\n{"ok":true}`, nil, `wrote the note "{\"note\":{\"a\":{\"progress\":2}}}" (line 1, column 26: id "a": progress: must be a number from 0 to 1)`},
 		"of no form":    {`{"notes":{"a":{"progress":1}}}\n{"ok":true}`, nil, "instead of an answer"},
