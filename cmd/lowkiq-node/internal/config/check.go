@@ -172,13 +172,18 @@ func (cfg *Config) place(group string) {
 	}
 }
 
-// Sources are where the keys of a queue have their values from, by their names below the queue.
+// Sources are where the keys of a queue have their values from, by their names below the queue. Of a mapping that is where it
+// begins, or the variable or flag that has replaced it.
 func (cfg *Config) Sources(queue string) map[string]string {
-	all, prefix := map[string]string{}, "queues."+queue+"."
-	for key, from := range cfg.origins {
+	all, of, prefix := map[string]string{}, map[string]string{}, "queues."+queue+"."
+	for _, key := range slices.Sorted(maps.Keys(cfg.origins)) { // what is whole before its parts
 		name, below := strings.CutPrefix(key, prefix)
-		if name, _, _ = strings.Cut(name, "."); below && name != "" {
-			all[name] = from.place()
+		if name, _, _ = strings.Cut(name, "."); !below || name == "" {
+			continue
+		}
+		from := cfg.origins[key]
+		if source, known := of[name]; !known || source != from.name {
+			all[name], of[name] = from.place(), from.name
 		}
 	}
 	return all

@@ -356,3 +356,18 @@ func example(s setting) string {
 	}
 	return "true"
 }
+
+// TestSources: a mapping is from where it begins, or from the variable that has replaced it.
+func TestSources(t *testing.T) {
+	t.Parallel()
+	file := []byte("queues:\n  orders:\n    batch_size: 3\n    morgue: {keep: 3, for: 1h}\n    retry_in: [1s, 2s]\n    journal: {runs: all, keep: 5}\n")
+	cfg := load(t, Input{File: file, Env: []string{"LOWKIQ_QUEUES_ORDERS_JOURNAL={runs: all, keep: 7}"}})
+	got := cfg.Sources("orders")
+	for key, want := range map[string]string{
+		"batch_size": ":3:17", "morgue": ":4:13", "retry_in": ":5:15", "journal": "LOWKIQ_QUEUES_ORDERS_JOURNAL",
+	} {
+		if !strings.HasSuffix(got[key], want) {
+			t.Errorf("%s: got %q, want %s at its end", key, got[key], want)
+		}
+	}
+}
