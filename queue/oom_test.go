@@ -13,6 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/lease"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -38,7 +39,7 @@ func TestOutOfMemory(t *testing.T) {
 
 func outOfMemory(t *testing.T, b *backend) {
 	for _, c := range []testCase{
-		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"quarantine", oomQuarantine}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople}, {"calls", oomCalls},
+		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"quarantine", oomQuarantine}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople}, {"calls", oomCalls}, {"journal", oomJournal},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
 	}
@@ -282,4 +283,69 @@ func oomCalls(t *testing.T, b *backend) {
 	st, err := readState(r.s, r.ctx)
 	r.no(err)
 	eq(t, "states", st.states, map[string]string{"noted": "result", "a": "only a state"})
+}
+
+// Jobs end without the lines of their runs, which are counted. Once there is room, lines come
+// again.
+func oomJournal(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	rule := journal.Rule{Runs: journal.All, Keep: 100}
+	r.claim.SetJournal(rule)
+	ack := func(want int, acks Acks) {
+		t.Helper()
+		n, err := r.claim.Ack(r.ctx, acks)
+		eq(t, "acked", fmt.Sprint(n, err), fmt.Sprint(want, " <nil>"))
+	}
+	done := func(flight int64, inRow bool, ids ...string) Acks {
+		acks := Acks{Flight: flight, IDs: ids, InRow: inRow}
+		for _, id := range ids {
+			acks.Runs.Add(&journal.Run{ID: id, Verdict: journal.Done, RetryCount: -1})
+		}
+		return acks
+	}
+	// round ends seven runs of as many ids, three of them in one ack and two of that answered.
+	round := func(name string) {
+		t.Helper()
+		for _, id := range idsOf(name, 7) {
+			r.push(r.called(id, "t-"+id)...)
+		}
+		flight := r.pop(7).Flight
+		restore := func() {}
+		if name == "full" {
+			restore = r.fill()
+		}
+		acks := done(flight, true, name+"0", name+"1", name+"2")
+		acks.Answers = r.answered(flight, name+"1", "one").Answers
+		ack(3, acks)
+		r.nack(flight, name+"3", Retry, 0, time.Hour)
+		r.bury(flight, name+"4", Bury)
+		for range 2 { // the second time it is late, and counts nothing
+			p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{done(flight, false, name+"5")}})
+			eq(t, "popped", fmt.Sprint(show(p.Jobs...), err), "<nil>")
+		}
+		for range 2 {
+			r.own(Seize)
+			r.claim.SetJournal(rule)
+			p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, MaxCrashes: 9, Slot: true})
+			eq(t, "popped", fmt.Sprint(show(p.Jobs...), err), name+"6[same]<nil>")
+			flight = p.Flight // the first time its worker crashes, with this one alone in flight
+		}
+		ack(1, done(flight, true, name+"6"))
+		restore()
+		eq(t, "reply", r.reply("t-"+name+"1"), "done\none")
+	}
+	held := func(when string, lines, unlogged int) {
+		t.Helper()
+		all, err := browse.Of(r.q).Runs(r.ctx, browse.RunQuery{})
+		r.no(err)
+		stats, err := r.q.Stats(r.ctx)
+		r.no(err)
+		eq(t, "lines, and those left out, "+when, fmt.Sprint(len(all.List), stats.Unlogged), fmt.Sprint(lines, unlogged))
+	}
+	round("first")
+	held("at first", 8, 0) // with one of the crash
+	round("full")
+	held("with a full Redis", 8, 8)
+	round("then")
+	held("when there was room", 16, 8)
 }
