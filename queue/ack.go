@@ -246,7 +246,13 @@ func (a *Acks) weights() func(place int) int {
 	for i := range a.Answers {
 		answers[a.Answers[i].ID] = a.Answers[i].weight()
 	}
-	return func(place int) int { return answers[a.IDs[place]] + a.Runs.Weight(place) }
+	return func(place int) int {
+		weight := answers[a.IDs[place]]
+		if line := a.Runs.Weight(place); line > 0 {
+			weight = max(weight, answerWeight) + line // what was noted while it ran goes before its line
+		}
+		return weight
+	}
 }
 
 // Ack says that jobs are done. It returns how many were still in their flight; to

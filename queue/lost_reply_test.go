@@ -11,6 +11,7 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/lease"
@@ -109,6 +110,13 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 		t.Helper()
 		r.instances++
 		do(func() (err error) { r.claim, err = r.claimOrAdopt(fmt.Sprint("n/", r.instances), cause); return err })
+		r.claim.SetJournal(journal.Rule{Runs: journal.All, Keep: 100})
+	}
+	ended := func(flight int64, text string) Acks { // of a, with a line of its run
+		acks := r.answered(flight, "a", text)
+		acks.Answers[0].Noted = true
+		acks.Runs.Add(&journal.Run{ID: "a", Verdict: journal.Done, RetryCount: -1, Result: []byte(text)})
+		return acks
 	}
 	var held *lease.Lease
 	do(func() (err error) {
@@ -123,7 +131,10 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	do(func() error { _, err := r.q.Push(r.ctx, job("a", "2", replyTo(r.c, "first"))); return err })
 	p := pop("a[1 2] b[1]")
 	push("a", "3")
-	do(func() error { _, err := r.claim.Ack(r.ctx, r.answered(p.Flight, "a", "first")); return err })
+	do(func() error {
+		return r.claim.Note(r.ctx, Note{Flight: p.Flight, ID: "a", Note: lowkiq.Note{Progress: 0.5, Log: "noted"}})
+	})
+	do(func() error { _, err := r.claim.Ack(r.ctx, ended(p.Flight, "first")); return err })
 	do(func() error {
 		_, err := r.claim.Nack(r.ctx, Nack{Flight: p.Flight, ID: "b", Kind: Retry, RetryCount: 0, Delay: time.Hour})
 		return err
@@ -145,7 +156,14 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	eq(t, "popped", show(p.Jobs...), "a[4]")
 	eq(t, "its state", stateText(p.Jobs[0].State), "is first")
 	do(func() error {
-		_, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{r.answered(p.Flight, "a", "second")}})
+		_, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{ended(p.Flight, "second")}})
+		return err
+	})
+	do(func() error {
+		_, err := r.q.Deliver(r.ctx, Delivery{"s", 1}, job("delivered", "1", in(time.Hour)))
+		if errors.Is(err, ErrDelivered) {
+			return nil // by the request whose answer was lost
+		}
 		return err
 	})
 	do(func() error { _, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "c"); return err })
@@ -181,7 +199,11 @@ func (r *rig) sum() {
 	st, err := readState(r.s, r.ctx)
 	r.no(err)
 	eq(r.t, "ready", st.ready, []string{"c"})
-	eq(r.t, "jobs", len(st.jobs), 2)
+	eq(r.t, "jobs", len(st.jobs), 3)
+	eq(r.t, "delivered", len(st.jobs["delivered"].Payloads), 1)
+	eq(r.t, "runs of a", sketch(r.runs("a")), `a done -1 "" result "second"; a done -1 "" log "noted" result "first"`)
+	eq(r.t, "runs of b", sketch(r.runs("b")), `b failed 0 ""`)
+	eq(r.t, "runs of c", sketch(r.runs("c")), `c exhausted 0 ""`)
 	eq(r.t, "retries", len(st.retry), 1)
 	eq(r.t, "retry count", st.jobs["b"].Retry, 0)
 	eq(r.t, "morgue", len(st.morgue), 0)

@@ -60,6 +60,10 @@ func TestWorstScript(t *testing.T) {
 		worst.acks(other)
 		worst.what = "100 states of 64 KiB that have expired"
 		other.expiredStates()
+		worst.journals(t, b)
+		if seed == 1 {
+			worst.clusterKeys(t, b)
+		}
 		r.no(r.c.DB().ForTests().FlushDB(r.ctx).Err())
 	}
 	t.Logf("acks of 4 x 999 ids by name, the last first:\n%s", worst.ackStats)
@@ -119,8 +123,17 @@ func (w *worstOf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
+// ProcessPipelineHook sends each command by itself.
 func (w *worstOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) (first error) {
+		for _, cmd := range cmds {
+			err := w.ProcessHook(func(ctx context.Context, cmd redis.Cmder) error { return next(ctx, []redis.Cmder{cmd}) })(ctx, cmd)
+			if first == nil {
+				first = err
+			}
+		}
+		return first
+	}
 }
 
 // expiredStates has one answer forget 100 states of the largest size.

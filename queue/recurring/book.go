@@ -264,6 +264,9 @@ func (b *Book) write(ctx context.Context, name string, to change) error {
 			if text, tick, err = p.rewritten(name, old, *next); err != nil {
 				return err
 			}
+			if grows := len(text) - len(p.entries[name]); grows > 0 && (old == nil || old.Paused == next.Paused) && p.size()+grows > maxEntries {
+				return fmt.Errorf("%w: with %q they would have %d bytes, at most %d are allowed", ErrTooMany, name, p.size()+grows, maxEntries)
+			}
 		}
 		reply, err := b.db.Run(ctx, b.db.Scripts.Recur, b.keys(), name, p.rev, text, tick, MaxEntries)
 		switch {
@@ -275,6 +278,14 @@ func (b *Book) write(ctx context.Context, name string, to change) error {
 			return fmt.Errorf("%w: %d recur, which is the limit", ErrTooMany, MaxEntries)
 		}
 	}
+}
+
+// size is how many bytes all entries have.
+func (p page) size() (n int) {
+	for _, text := range p.entries {
+		n += len(text)
+	}
+	return n
 }
 
 // rewritten are the texts of an entry and of its next tick, "" for the one it has.

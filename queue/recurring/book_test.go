@@ -3,6 +3,7 @@ package recurring
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -147,6 +148,31 @@ func TestAddTwice(t *testing.T) {
 	b := Of(c)
 	no(t, b.Add(t.Context(), "n", spec(`{"every":"1h","queue":"q"}`)))
 	want(t, "the second", b.Add(t.Context(), "n", spec(`{"every":"2h","queue":"q"}`)), ErrExists)
+}
+
+// All entries are read together, so they are bounded together. What is there can be paused, made smaller and removed.
+func TestBookIsFull(t *testing.T) {
+	t.Parallel()
+	c, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL()})
+	no(t, err)
+	defer c.Close()
+	ctx, b := t.Context(), Of(c)
+	_, err = c.Register(ctx, lowkiq.Queue{Name: "q", Shards: 1})
+	no(t, err)
+	large := spec(`{"every":"1h","queue":"q","payload":"` + strings.Repeat("x", maxPayload-100) + `"}`)
+	n, full := 0, error(nil)
+	for ; full == nil && n <= MaxEntries; n++ {
+		full = b.Add(ctx, fmt.Sprint("n", n), large)
+	}
+	want(t, fmt.Sprintf("%d large entries", n), full, ErrTooMany)
+	want(t, "one from a file", b.Declare(ctx, map[string]Spec{"f": large}, time.Now()), ErrTooMany)
+	no(t, b.Pause(ctx, "n0"))
+	no(t, b.Resume(ctx, "n0"))
+	no(t, b.Edit(ctx, "n1", func(s *Spec) error { s.Payload = nil; return nil }))
+	no(t, b.Declare(ctx, map[string]Spec{"f": large}, time.Now()))
+	want(t, "an edit", b.Edit(ctx, "n1", func(s *Spec) error { s.Payload = large.Payload; return nil }), ErrTooMany)
+	no(t, b.Remove(ctx, "n2"))
+	no(t, b.Edit(ctx, "n1", func(s *Spec) error { s.Payload = large.Payload; return nil }))
 }
 
 // What a file has is never removed; what was edited comes back by reset; of two files that of the

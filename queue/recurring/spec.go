@@ -64,8 +64,9 @@ const MaxEntries = 1000
 
 const (
 	maxBacklog  = 1000
-	maxPayload  = 64 << 10 // of an entry: all of them are read together
+	maxPayload  = 64 << 10 // of an entry
 	maxSpec     = 128 << 10
+	maxEntries  = 4 << 20     // bytes of all entries, which one script reads together
 	soonEnough  = time.Minute // a tick that is less late than this is fired by itself
 	defaultZone = "UTC"
 )
