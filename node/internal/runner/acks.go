@@ -20,6 +20,7 @@ import (
 type acks struct {
 	mu       sync.Mutex
 	waiting  []queue.Acks  // guarded by mu
+	next     int           // the place in its flight that follows the last of waiting; -1: it is not known; guarded by mu
 	flush    *time.Timer   // guarded by mu
 	flushing chan struct{} // closed when the flush that runs ends; nil if none runs; guarded by mu
 }
@@ -35,22 +36,26 @@ const (
 	ackAgain = 100 * time.Millisecond
 )
 
-// add queues the acks of jobs that are done, with the answers of some and what the journal gets. inRow: they came one after
-// the other in their flight. rest: it has no others.
+// add queues the acks of jobs that are done, with the answers of some and what the journal gets. place: of the first one in
+// its flight, in which they came one after the other; -1: they did not. rest: it has no others.
 // Somebody may wait for an answer: then they are sent at once, together with what comes until Redis has
 // answered the last ones.
-func (a *acks) add(number int64, jobs []lowkiq.Job, answers []queue.Answer, runs journal.Block, inRow, rest bool) {
+func (a *acks) add(number int64, jobs []lowkiq.Job, place int, answers []queue.Answer, runs journal.Block, rest bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last := len(a.waiting) - 1
-	if last < 0 || a.waiting[last].Flight != number || !runs.Empty() || !a.waiting[last].Runs.Empty() {
+	if last < 0 || a.waiting[last].Flight != number || !a.joins(&a.waiting[last].Runs, &runs, place) {
 		if last < 0 {
 			a.flush.Reset(untilTick(time.Now()))
 		}
 		a.waiting = append(a.waiting, queue.Acks{Flight: number, IDs: make([]string, 0, len(jobs))})
 		last++
 	}
-	a.waiting[last].Runs, a.waiting[last].InRow = runs, inRow
+	a.waiting[last].Runs.Join(runs)
+	a.waiting[last].InRow = place >= 0
+	if a.next = -1; place >= 0 {
+		a.next = place + len(jobs)
+	}
 	for i := range jobs {
 		a.waiting[last].IDs = append(a.waiting[last].IDs, jobs[i].ID)
 	}
@@ -61,6 +66,15 @@ func (a *acks) add(number int64, jobs []lowkiq.Job, answers []queue.Answer, runs
 			a.flush.Reset(0)
 		}
 	}
+}
+
+// joins reports whether acks from a place on go into those before them: without lines of the journal they do. Such lines are
+// taken together where their jobs came one after the other: Redis finds a row of ids at once.
+func (a *acks) joins(before, runs *journal.Block, place int) bool {
+	if before.Empty() || runs.Empty() {
+		return before.Empty() && runs.Empty()
+	}
+	return place >= 0 && place == a.next
 }
 
 // untilTick is how long it is to the last tick within ackDelay.
@@ -87,6 +101,9 @@ func (a *acks) putBack(taken []queue.Acks) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if len(a.waiting) == 0 {
+		a.next = -1 // it is that of others, which came later
+	}
 	a.waiting = append(taken, a.waiting...)
 	a.flush.Reset(ackAgain)
 }

@@ -67,7 +67,7 @@ func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
 		return answer
 	})
 	s := &shard{
-		Shard: lowkiq.Shard{Queue: fmt.Sprint("q", len(p.h.shards))}, h: p.h, ids: map[string]*record{}, flights: map[int64][]string{}, crashes: map[string]int{},
+		Shard: lowkiq.Shard{Queue: fmt.Sprint("q", len(p.h.shards))}, h: p.h, ids: map[string]*record{}, flights: map[int64][]string{}, taken: map[int64][]string{}, crashes: map[string]int{},
 	}
 	p.h.shards = append(p.h.shards, s)
 	claim := &noting{fake: s.claim(false)}

@@ -37,7 +37,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	if said.Answers != nil {
 		answer = r.queue.rules().Objections(batch, said.Answers, answer)
 	}
-	end := ended{Spoken: said, popped: t.popped, began: now, took: took, logs: logs, jobs: len(jobs)}
+	end := ended{Spoken: said, popped: t.popped, began: now, took: took, logs: logs, place: t.place, jobs: len(jobs)}
 	r.mu.Lock()
 	r.state.pace.took(took, len(jobs))
 	if answer == nil {
@@ -62,7 +62,8 @@ type ended struct {
 	began  time.Time         // by Redis's clock; zero: it did not
 	took   time.Duration     // how long it was
 	logs   map[string]string // by id: lines of notes that were not sent
-	jobs   int               // of the batch, which came one after the other in their flight
+	place  int               // of the batch's first job in its flight
+	jobs   int               // of the batch, which came one after the other in their flight; 0: it is not known which
 }
 
 // ran is what the journal gets of it for a job.
@@ -146,7 +147,11 @@ func (r *Runner) done(number int64, jobs []lowkiq.Job, end *ended) {
 	}
 	named := flights.said[number]
 	rest := r.state.close(number, len(jobs))
-	r.acks.add(number, jobs, answers, runs, len(jobs) == end.jobs, rest && !named)
+	place := -1
+	if len(jobs) == end.jobs {
+		place = end.place
+	}
+	r.acks.add(number, jobs, place, answers, runs, rest && !named)
 }
 
 // acknowledged counts acks that Redis has taken.

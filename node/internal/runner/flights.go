@@ -29,6 +29,7 @@ type flights struct {
 type flight struct {
 	number int64
 	popped time.Time // by Redis's clock
+	place  int       // of the first job among those of the pop
 	jobs   []lowkiq.Job
 }
 
@@ -38,26 +39,26 @@ func (f *flights) add(p queue.Popped) {
 		f.open[p.Flight] = n
 	}
 	if len(p.Jobs) > 0 {
-		f.waiting = append(f.waiting, flight{p.Flight, p.Now, p.Jobs})
+		f.waiting = append(f.waiting, flight{p.Flight, p.Now, 0, p.Jobs})
 	}
 }
 
 // take takes up to most jobs of the first flight that waits.
-func (f *flights) take(most int) (number int64, popped time.Time, jobs []lowkiq.Job) {
+func (f *flights) take(most int) (part flight) {
 	first := &f.waiting[0]
-	number, popped = first.number, first.popped
+	part = *first
 	n := min(most, len(first.jobs))
-	jobs = first.jobs[:n:n]
-	first.jobs = first.jobs[n:]
+	part.jobs = first.jobs[:n:n]
+	first.jobs, first.place = first.jobs[n:], first.place+n
 	if len(first.jobs) == 0 {
 		f.waiting = f.waiting[1:]
 	}
-	return number, popped, jobs
+	return part
 }
 
 // putBack puts a batch back that no handler has seen.
-func (f *flights) putBack(batch *lowkiq.Batch, popped time.Time) {
-	f.waiting = append([]flight{{batch.Flight, popped, batch.Jobs}}, f.waiting...)
+func (f *flights) putBack(batch *lowkiq.Batch, t *turn) {
+	f.waiting = append([]flight{{batch.Flight, t.popped, t.place, batch.Jobs}}, f.waiting...)
 }
 
 // returned takes out all that waits, to be put back to the head of the shard's line, no retry

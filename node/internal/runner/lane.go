@@ -27,6 +27,7 @@ type turn struct {
 	waits  bool   // the lane waits for what it lacks; guarded by the runner's mu
 
 	popped time.Time // when the flight of the batch at hand was, by Redis's clock
+	place  int       // of the batch's first job among those of the flight
 	clock  stamps    // of the lane's calls
 	notes  notes     // of the call
 

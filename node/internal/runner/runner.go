@@ -453,7 +453,7 @@ func (r *Runner) relieve() {
 func (r *Runner) unstart(batch *lowkiq.Batch, t *turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state.flights.putBack(batch, t.popped)
+	r.state.flights.putBack(batch, t)
 }
 
 // Pause gives back what is popped and with no handler, after the queue was paused.

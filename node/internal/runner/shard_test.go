@@ -32,10 +32,11 @@ type shard struct {
 	ids      map[string]*record // all that is not done
 	ready    []string
 	flights  map[int64][]string
-	suspects []string       // ids in quarantine that wait
-	crashes  map[string]int // of ids in quarantine
-	frozen   time.Time      // until then it answers nothing
-	refuses  bool           // it answers that a right is missing
+	taken    map[int64][]string // by flights of the claim: what their pops took
+	suspects []string           // ids in quarantine that wait
+	crashes  map[string]int     // of ids in quarantine
+	frozen   time.Time          // until then it answers nothing
+	refuses  bool               // it answers that a right is missing
 	calls    atomic.Int64
 }
 
@@ -96,6 +97,7 @@ func (s *shard) recover(seize bool) {
 		}
 	}
 	clear(s.flights)
+	clear(s.taken)
 }
 
 func (s *shard) toHead(id string) {
@@ -177,9 +179,15 @@ func (s *shard) rest(id string) {
 
 func (s *shard) finish(fence int64, acks []queue.Acks) {
 	for _, a := range acks {
-		ids := a.IDs
-		if a.Rest {
-			ids = slices.Clone(s.flights[a.Flight])
+		ids, flight, n := a.IDs, s.flights[a.Flight], len(a.IDs)
+		if a.InRow && !a.Runs.Empty() && !rowOf(s.taken[a.Flight], ids) {
+			s.fault("flight %d: acks of %q are said to be of a row of %q", a.Flight, ids, s.taken[a.Flight])
+		}
+		switch {
+		case a.Rest:
+			ids = slices.Clone(flight)
+		case a.InRow && a.Runs.Lines() == n && n <= len(flight) && flight[0] == ids[0] && flight[n-1] == ids[n-1]:
+			ids = slices.Clone(flight[:n]) // as complete.lua does
 		}
 		for _, id := range ids {
 			if !s.out(a.Flight, id) {
@@ -193,6 +201,12 @@ func (s *shard) finish(fence int64, acks []queue.Acks) {
 			s.rest(id)
 		}
 	}
+}
+
+// rowOf reports whether ids came one after the other.
+func rowOf(taken, ids []string) bool {
+	first := slices.Index(taken, ids[0])
+	return first >= 0 && len(ids) <= len(taken)-first && slices.Equal(taken[first:first+len(ids)], ids)
 }
 
 // called says of which ids somebody waits for the end: in random histories, of some.
@@ -277,6 +291,7 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 	}
 	if len(take) > 0 {
 		s.flights[number] = take
+		s.taken[number] = slices.Clone(take)
 	}
 	return p, nil
 }

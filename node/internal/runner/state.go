@@ -345,11 +345,11 @@ func (s *state) whereabouts(id string) queue.Whereabouts {
 
 // batch takes the next batch for a lane's turn; some jobs wait.
 func (s *state) batch(t *turn) *lowkiq.Batch {
-	number, popped, jobs := s.flights.take(s.queue.rules().BatchSize)
-	t.popped = popped
+	part := s.flights.take(s.queue.rules().BatchSize)
+	t.popped, t.place = part.popped, part.place
 	t.stage.Store(&stageBehind)
-	for i := range jobs {
-		t.ids = append(t.ids, jobs[i].ID)
+	for i := range part.jobs {
+		t.ids = append(t.ids, part.jobs[i].ID)
 	}
-	return lowkiq.NewBatch(lowkiq.Shard{}, 0, number, jobs)
+	return lowkiq.NewBatch(lowkiq.Shard{}, 0, part.number, part.jobs)
 }
