@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/journal"
@@ -76,6 +77,20 @@ func TestChange(t *testing.T) {
 		}
 		s.has(t, 0, "after larger batches")
 	})
+}
+
+// TestFewerLanesThanLongCalls: a lane that pops pops for itself, when the rules now allow fewer lanes than are in long calls.
+func TestFewerLanesThanLongCalls(t *testing.T) {
+	t.Parallel()
+	s := &state{queue: NewQueue(Queue{Rules: Rules{ShardConcurrency: 1}}), alarm: alarm{now: func() time.Duration { return time.Hour }}}
+	for range 3 {
+		busy := &turn{}
+		busy.began.Store(int64(time.Minute))
+		s.turns = append(s.turns, busy)
+	}
+	if s.turns = append(s.turns, &turn{}); s.able() != 1 {
+		t.Errorf("got %d lanes, want 1", s.able())
+	}
 }
 
 // TestTrackedRuns: of a batch only those of tracked ids get lines, at their places.

@@ -94,7 +94,15 @@ func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, no
 	delete(n.later, id)
 	n.sent[id] = now
 	n.mu.Unlock()
-	return n.send(ctx, queue.Note{Flight: batch.Flight, ID: id, Note: note})
+	// A handler that is told to stop must not be held up by a Redis that does not answer (I1): its request goes on alone.
+	sent := make(chan error, 1)
+	go func() { sent <- n.send(ctx, queue.Note{Flight: batch.Flight, ID: id, Note: note}) }()
+	select {
+	case err := <-sent:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("job %q: %w: its note may be lost", id, context.Cause(ctx))
+	}
 }
 
 // sendLater is the timer's.

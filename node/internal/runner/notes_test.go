@@ -108,3 +108,30 @@ func TestNotesThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// silent is a claim whose Redis does not answer, whatever the context says.
+type silent struct {
+	Claim
+	asked, answer chan struct{}
+}
+
+func (c *silent) Note(context.Context, queue.Note) error {
+	close(c.asked)
+	<-c.answer
+	return nil
+}
+
+// A handler that is told to stop returns from its note, though Redis does not answer (I1).
+func TestNoteEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	claim := &silent{asked: make(chan struct{}), answer: make(chan struct{})}
+	defer close(claim.answer)
+	n := notes{r: &Runner{claim: claim, queue: &Queue{}}, turn: &turn{ids: []string{"a"}}}
+	batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}})
+	batch.NotesTo(&n)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() { <-claim.asked; cancel(lowkiq.ErrLeaseLost) }()
+	if err := batch.Note(ctx, "a", lowkiq.Note{Progress: .1}); !errors.Is(err, lowkiq.ErrLeaseLost) {
+		t.Errorf("got %v, want the context's cause", err)
+	}
+}

@@ -243,6 +243,9 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 	if number > s.popped+1 {
 		return p, errors.New("NUMBER " + strconv.FormatInt(s.popped, 10))
 	}
+	if req.IDs < 1 {
+		s.fault("a pop of %d ids", req.IDs)
+	}
 	s.finish(fence, req.Acks)
 	now := time.Now()
 	p = queue.Popped{Now: now, Flight: number}

@@ -299,7 +299,7 @@ func (s *state) able() int {
 			n--
 		}
 	}
-	return n
+	return max(1, n) // this one pops; there may be more lanes than the rules now say
 }
 
 // stuck says when what waits is to go back, if no lane has taken a batch by then: once all lanes
