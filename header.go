@@ -16,7 +16,8 @@ const MaxHeaderBytes = 4 << 10
 // together, the one that waited first keeps its headers.
 //
 // Names that mean something to lowkiq: traceparent and tracestate (W3C Trace Context), which HTTP
-// endpoints get as headers of their request. Reserved for what is to come: tag, expires, tick and missed.
+// endpoints get as headers of their request; tick and missed, which recurring pushes have; tag, by which people tell
+// payloads apart. Reserved for what is to come: expires.
 type Header string
 
 // Get returns the value of a name, "" if there is none.

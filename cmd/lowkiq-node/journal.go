@@ -91,9 +91,13 @@ func took(r *web.Run) string {
 	return seconds(r.Ended - *r.Began)
 }
 
-// said is what a run came to, in one line: its error, the last line of its log, or its result.
+// said is what a run came to, in one line: its error or the last line of its log, and its result.
 func said(r *web.Run, n int) string {
-	return short(cmp.Or(r.Error, r.Log[strings.LastIndexByte(r.Log, '\n')+1:], string(r.Result)), n)
+	text, result := cmp.Or(r.Error, r.Log[strings.LastIndexByte(r.Log, '\n')+1:]), string(r.Result)
+	if text != "" && result != "" {
+		result = " = " + result
+	}
+	return short(text+result, n)
 }
 
 // printRuns prints a line of JSON for each run.

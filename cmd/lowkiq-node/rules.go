@@ -216,7 +216,10 @@ func changeLine(with *conversation, l *web.Change) error {
 	if len(l.IDs) > 0 {
 		text += "  ids " + short(strings.Join(l.IDs, ", "), 80)
 	}
-	if l.Count > 0 {
+	switch {
+	case l.Count == 1:
+		text += "  1 job"
+	case l.Count > 1:
 		text += fmt.Sprintf("  %d jobs", l.Count)
 	}
 	if len(l.Old) > 0 {
