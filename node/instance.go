@@ -37,6 +37,9 @@ func (c *redisClock) saw(now time.Time) {
 	}
 }
 
+// known reports whether it has seen Redis's clock. Until then at is in 1970.
+func (c *redisClock) known() bool { return c.offset.Load() != 0 }
+
 // at is Redis's clock at a time of sinceBoot.
 func (c *redisClock) at(d time.Duration) time.Time { return time.Unix(0, c.offset.Load()+int64(d)) }
 
@@ -292,8 +295,14 @@ func (in *instance) renewed(ctx context.Context) {
 		in.ops.warn("read the registry", nil, err)
 		return
 	}
-	if err := n.queues.readRules(ctx, in.clock.at(sinceBoot())); err != nil {
-		in.ops.warn("read the rules", nil, err)
+	if !in.clock.known() { // a setting's time would never be over
+		now, _ := n.leases.Time(ctx) // zero if unknown
+		in.clock.saw(now)
+	}
+	if in.clock.known() {
+		if err := n.queues.readRules(ctx, in.clock.at(sinceBoot())); err != nil {
+			in.ops.warn("read the rules", nil, err)
+		}
 	}
 	for name, on := range n.queues.handled {
 		entry, there := registry.all[name]

@@ -174,7 +174,11 @@ func (q *queues) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return q.readRules(ctx, now)
+	if err = q.readRules(ctx, now); err != nil && !queue.Transient(err) {
+		q.log.Error("rules that were set at run time cannot be read: those of the configuration hold", "err", err)
+		return nil
+	}
+	return err
 }
 
 // register finds a queue's shards. One whose entry is damaged has none until that is mended: the

@@ -164,3 +164,38 @@ func TestRulesOfADeletedQueue(t *testing.T) {
 		t.Errorf("got %+v, %v, want none", set, err)
 	}
 }
+
+// TestRulesThatCannotBeRead: a node starts and works by its configuration, whatever stands where rules should.
+func TestRulesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(ctx context.Context, c *queue.Client) error{
+		"another type": func(ctx context.Context, c *queue.Client) error {
+			return c.DB().ForTests().Set(ctx, c.DB().Keys.Rules(), "x", 0).Err()
+		},
+		"no JSON": func(ctx context.Context, c *queue.Client) error {
+			return c.DB().ForTests().HSet(ctx, c.DB().Keys.Rules(), "#", 1, "orders", "{").Err()
+		},
+		"an unknown key": func(ctx context.Context, c *queue.Client) error {
+			return c.DB().ForTests().HSet(ctx, c.DB().Keys.Rules(), "#", 1, "orders", `{"rev":1,"set":{"colour":{"value":1},"batch_size":{"value":3}}}`).Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			p := open(t, srv.URL(), 1)
+			if err := spoil(t.Context(), p.client); err != nil {
+				t.Fatal(err)
+			}
+			run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, BatchSize: 2}, func(context.Context, *lowkiq.Batch) error { return nil }).serving()
+			p.ids("a", 10)
+			p.drained()
+			want := 2
+			if name == "an unknown key" {
+				want = 3 // the others hold
+			}
+			if got := run.queues.handled["orders"].rulesNow().BatchSize; got != want {
+				t.Errorf("batch size: got %d, want %d", got, want)
+			}
+		})
+	}
+}
