@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"net/url"
 	"os"
+	"strings"
+	"unicode"
 
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/remote"
@@ -62,7 +64,11 @@ func (a *credentials) ask(node string, s *streams) (*conversation, error) {
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
-	client.SetUser(cmp.Or(os.Getenv("LOWKIQ_USER"), os.Getenv("USER")))
+	user := cmp.Or(os.Getenv("LOWKIQ_USER"), os.Getenv("USER"))
+	if strings.ContainsFunc(user, unicode.IsControl) {
+		return nil, fail(exitUsage, "LOWKIQ_USER: %q has control characters, want a name", user)
+	}
+	client.SetUser(user)
 	return &conversation{Client: client, streams: s}, a.secure(client)
 }
 
