@@ -1,7 +1,7 @@
 -- bury: ids of flights ran out of retries.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due
---#keys journal blocked reply progress
+--#keys journal journalx blocked reply progress
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due

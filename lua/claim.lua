@@ -1,7 +1,7 @@
 -- claim: become the owner of a shard.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due
---#keys journal reply progress
+--#keys journal journalx reply progress
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 fence as read before ('0' if none)
 --       4 holder as read before ('' if none)
 -- Returns {'OK', fence, jobs that were in flight, payloads buried as crashes, ids still to be taken out of

@@ -2,7 +2,7 @@
 -- or their progress is noted, and ends.
 --
 --#keys claim jobs ready due flight parked crashes count states statesx reply
---#keys progress journal
+--#keys progress journal journalx
 -- ARGV  1 instance  2 fence  3 channel that wakes the owner  4 how long a state is kept after its last write, us
 --       (0: for ever)  5 bounds of the journal, see lib/journal.lua  6 arguments of acks that follow, as in ack.lua  then these
 --       then how many blocks of the journal follow  then per block: flight, how many runs, first id, last id, lines

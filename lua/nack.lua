@@ -1,6 +1,6 @@
 -- nack: put ids of flights back: failed (a retry is spent), postponed or returned (none is).
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count journal
+--#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count journal journalx
 --#keys progress
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, kind, retry count, delay us, error, its line

@@ -1,7 +1,7 @@
 -- repair: mend one fault of one id, if it is still there.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
---#keys morgue dead aside states statesx progress journal
+--#keys morgue dead aside states statesx progress journal journalx
 -- ARGV  1 channel that wakes the owner  2 kind of the fault, see audit.go  3 id
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
 --       4 for journal-entry and journal-count: the id of the entry, of the last one  5 and the counter as read  6 and as it is
@@ -207,7 +207,10 @@ mend['journal-entry'] = function()
   local entry = redis.call('XRANGE', KEY.journal, ARGV[4], ARGV[4])[1]
   if not entry then return false end
   for i = 1, #entry[2], 2 do
-    if entry[2][i] == 'n' then redis.call('HINCRBY', KEY.count, 'runs', string.format('%.0f', -(tonumber(entry[2][i + 1]) or 0))) end
+    local n = entry[2][i] == 'n' and tonumber(entry[2][i + 1])
+    if n and redis.call('LREM', KEY.journalx, 1, ARGV[4] .. ' ' .. entry[2][i + 1]) == 1 then
+      redis.call('HINCRBY', KEY.count, 'runs', string.format('%.0f', -n))
+    end
   end
   return redis.call('XDEL', KEY.journal, ARGV[4]) == 1
 end
@@ -216,6 +219,8 @@ mend['journal-count'] = function()
   local last = redis.call('XREVRANGE', KEY.journal, '+', '-', 'COUNT', 1)[1]
   if (last and last[1] or '') ~= ARGV[4] or (redis.call('HGET', KEY.count, 'runs') or '') ~= ARGV[5] then return false end
   redis.call('HSET', KEY.count, 'runs', ARGV[6])
+  redis.call('DEL', KEY.journalx)
+  if last then redis.call('RPUSH', KEY.journalx, ARGV[4] .. ' ' .. ARGV[6]) end
   return true
 end
 

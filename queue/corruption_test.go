@@ -166,6 +166,9 @@ func corruptions() []corruption {
 		{name: "journal lost", want: audit.JournalCount, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return db.Del(ctx, k.Journal).Err()
 		}},
+		{name: "journal's list lost", want: audit.JournalCount, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.Del(ctx, k.Journalx).Err()
+		}},
 		{name: "journal entry of nothing", want: audit.JournalEntry, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return db.XAdd(ctx, &redis.XAddArgs{Stream: k.Journal, Values: []string{"hello", "world"}}).Err()
 		}},

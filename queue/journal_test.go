@@ -204,12 +204,14 @@ func journalFor(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.claim.SetJournal(journal.Rule{Runs: journal.Failures, Keep: 1000, For: time.Hour})
 	old := time.Now().Add(-2 * time.Hour).UnixMilli()
-	for i := range 3 {
-		r.no(r.c.DB().ForTests().XAdd(r.ctx, &redis.XAddArgs{Stream: r.s.Keys().Journal, ID: fmt.Sprintf("%d-%d", old, i+1),
+	for i := range 10 {
+		id := fmt.Sprintf("%d-%d", old, i+1)
+		r.no(r.c.DB().ForTests().XAdd(r.ctx, &redis.XAddArgs{Stream: r.s.Keys().Journal, ID: id,
 			Values: []any{"i", "n/1", "n", 1, "l", "f 0 1 0 0 0 1 0 0 0\na"}}).Err())
+		r.no(r.c.DB().ForTests().RPush(r.ctx, r.s.Keys().Journalx, id+" 1").Err())
 	}
-	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Count, "runs", 3).Err())
-	for i, want := range []int{2, 2, 3} { // two old ones go at a time
+	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Count, "runs", 10).Err())
+	for i, want := range []int{3, 2, 3} { // eight old ones go at a time
 		r.push(job("a", "1"))
 		r.fail("a", i, "boom")
 		eq(t, fmt.Sprint("after run ", i), len(r.runs("a")), want)

@@ -43,6 +43,7 @@ type raw struct {
 	jobs, parked, morgue, crashes, count, claim, spillx, stale, late, states, progress, from *redis.MapStringStringCmd
 	ready, suspects, spill, flight                                                           *redis.StringSliceCmd
 	journal                                                                                  *redis.XMessageSliceCmd
+	journalx                                                                                 *redis.StringSliceCmd
 	due, retry, blocked, dead, statesx                                                       *redis.ZSliceCmd
 }
 
@@ -55,7 +56,7 @@ func readRaw(s *Shard, ctx context.Context) (*raw, error) {
 		claim: pipe.HGetAll(ctx, k.Claim), spillx: pipe.HGetAll(ctx, k.Spillx), stale: pipe.HGetAll(ctx, k.Stale), late: pipe.HGetAll(ctx, k.Late),
 		ready: pipe.LRange(ctx, k.Ready, 0, -1), suspects: pipe.LRange(ctx, k.Suspects, 0, -1), spill: pipe.ZRange(ctx, k.Spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.Due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.Retry, 0, -1),
-		journal: pipe.XRange(ctx, k.Journal, "-", "+"), states: pipe.HGetAll(ctx, k.States), progress: pipe.HGetAll(ctx, k.Progress), from: pipe.HGetAll(ctx, k.From), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
+		journal: pipe.XRange(ctx, k.Journal, "-", "+"), journalx: pipe.LRange(ctx, k.Journalx, 0, -1), states: pipe.HGetAll(ctx, k.States), progress: pipe.HGetAll(ctx, k.Progress), from: pipe.HGetAll(ctx, k.From), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
 		blocked: pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
@@ -142,6 +143,14 @@ func (r *raw) state() (*state, error) {
 		faults = append(faults, err)
 		st.runs = append(st.runs, runs...)
 		st.entries++
+	}
+	listed := int64(0)
+	for _, row := range r.journalx.Val() {
+		_, lines, _ := strings.Cut(row, " ")
+		listed += counter(lines)
+	}
+	if listed != int64(len(st.runs)) {
+		faults = append(faults, fmt.Errorf("journalx counts %d lines, there are %d: %q", listed, len(st.runs), r.journalx.Val()))
 	}
 	for id := range r.stale.Val() {
 		st.stale[id] = true

@@ -119,7 +119,7 @@ type ShardKeys struct {
 	Morgue, Dead                     string // payloads out of retries
 	Count, Spill, Spillx             string // counters; payloads of crowded ids
 	Aside                            string // records that could not be read
-	Journal                          string // how runs ended, see internal/journal
+	Journal, Journalx                string // how runs ended, see internal/journal; what of that there is to trim
 	States, Statesx                  string // what handlers keep of ids, and when that was written
 	Progress                         string // of ids in flight, as their handlers note it
 	From                             string // by source of deliveries: the number of the last one
@@ -138,8 +138,8 @@ func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 		Suspects: tag + "suspects", Crashes: tag + "crashes",
 		Morgue: tag + "morgue", Dead: tag + "dead",
 		Count: tag + "count", Spill: tag + "spill", Spillx: tag + "spillx", Aside: tag + "aside",
-		Journal: tag + "journal",
-		States:  tag + "states", Statesx: tag + "statesx", Reply: tag + "reply",
+		Journal: tag + "journal", Journalx: tag + "journalx",
+		States: tag + "states", Statesx: tag + "statesx", Reply: tag + "reply",
 		Progress: tag + "progress", From: tag + "from",
 		Wake: tag + "wake",
 	}
@@ -166,7 +166,7 @@ func (k *ShardKeys) Types() map[string]string {
 	types := map[string]string{}
 	for kind, keys := range map[string][]string{
 		"hash":   {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States, k.Progress, k.From},
-		"list":   {k.Ready, k.Flight, k.Suspects},
+		"list":   {k.Ready, k.Flight, k.Suspects, k.Journalx},
 		"stream": {k.Journal},
 		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx},
 	} {

@@ -41,6 +41,7 @@ type ledger struct {
 	entries []counted // oldest first
 	last    string    // the id of the newest that was read
 	said    string    // the shard's counter of lines
+	listed  int64     // the lines that its list of entries counts
 	damaged map[string]string
 }
 
@@ -61,14 +62,19 @@ func (l *ledger) lines() (n int64) {
 // returns false, when more is written all the while than one request reads.
 func (l *ledger) catchUp(ctx context.Context, s *queue.Shard) (bool, error) {
 	const what = "read a journal"
-	rounds := 10_000
+	rounds, last := 10_000, false
 	for round := 0; round < rounds; round++ {
 		from := "-"
 		if l.last != "" {
 			from = "(" + l.last
 		}
+		rows := 0 // of the list: the last request reads it all
+		if last {
+			rows = -1
+		}
 		replies, err := s.DB().Atomic(ctx, what, redisdb.Cmd{"HGET", s.Keys().Count, "runs"},
-			redisdb.Cmd{"XRANGE", s.Keys().Journal, "-", "+", "COUNT", 1}, redisdb.Cmd{"XRANGE", s.Keys().Journal, from, "+", "COUNT", journalEntries})
+			redisdb.Cmd{"XRANGE", s.Keys().Journal, "-", "+", "COUNT", 1}, redisdb.Cmd{"XRANGE", s.Keys().Journal, from, "+", "COUNT", journalEntries},
+			redisdb.Cmd{"LRANGE", s.Keys().Journalx, 0, rows})
 		if err != nil {
 			return false, err
 		}
@@ -82,6 +88,16 @@ func (l *ledger) catchUp(ctx context.Context, s *queue.Shard) (bool, error) {
 		}
 		if len(fresh) == journalEntries {
 			continue
+		}
+		if !last {
+			last = true
+			continue
+		}
+		l.listed = 0
+		for _, row := range redisdb.Texts(replies[3]) {
+			_, lines, _ := strings.Cut(row, " ")
+			n, _ := strconv.ParseInt(lines, 10, 64)
+			l.listed += n
 		}
 		l.forgetBefore(first)
 		return true, nil
@@ -136,6 +152,8 @@ func (a *auditor) journal(ctx context.Context, s *queue.Shard) error {
 	switch lines := seen.lines(); {
 	case !settled:
 		a.out.Unsettled = append(a.out.Unsettled, fmt.Sprintf("shard %s: lines of its journal", s))
+	case len(found) == 0 && seen.listed != lines:
+		a.add(Fault{Kind: JournalCount, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("the list journalx counts %d lines, there are %d lines of its journal", seen.listed, lines)})
 	case len(found) == 0 && seen.said != strconv.FormatInt(lines, 10) && (seen.said != "" || lines != 0):
 		a.add(Fault{Kind: JournalCount, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("the counter runs says %q, there are %d lines of its journal", seen.said, lines)})
 	}
@@ -148,7 +166,7 @@ func recountJournal(ctx context.Context, s *queue.Shard) (bool, error) {
 	for range recountTries {
 		settled, err := seen.catchUp(ctx, s)
 		lines := strconv.FormatInt(seen.lines(), 10)
-		if err != nil || !settled || seen.said == lines {
+		if err != nil || !settled || seen.said == lines && seen.listed == seen.lines() {
 			return false, err
 		}
 		n, err := count(ctx, s, s.DB().Scripts.Repair, s.Keys().Wake, string(JournalCount), "", seen.last, seen.said, lines)

@@ -131,7 +131,7 @@ var mutations = []mutation{
 	{
 		name: "batch that was not started is not put back", promise: "I2",
 		file: "node/internal/runner/flights.go", test: runner,
-		old: "	f.waiting = append([]flight{{batch.Flight, popped, batch.Jobs}}, f.waiting...)\n",
+		old: "	f.waiting = append([]flight{{batch.Flight, t.popped, t.place, batch.Jobs}}, f.waiting...)\n",
 		new: "",
 	},
 	{
