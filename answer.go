@@ -9,7 +9,7 @@ import (
 )
 
 // Failed is an answer per id: the jobs named in it failed, the others of the batch succeeded. The
-// error of an id may be a [Postpone] or a [Bury].
+// error of an id may be a [Postpone], a [Limit] or a [Bury].
 type Failed map[string]error
 
 // Unwrap returns the errors in order of the ids.
@@ -47,6 +47,30 @@ func (p Postpone) As(target any) bool {
 	into, ok := target.(*Postpone)
 	if ok {
 		*into = p
+	}
+	return ok
+}
+
+// Limit is the answer "these are too many for whom I call": the jobs are put back, no failure is counted, and no id of their group
+// begins in the whole cluster before the time is over. Groups are the queue's rule of that name; without it Limit is [Postpone].
+type Limit struct {
+	Prefix string        // the group; "": that of each job that it is the answer to
+	For    time.Duration // up to an hour
+}
+
+// Error says which group waits, and for how long.
+func (l Limit) Error() string {
+	if l.Prefix == "" {
+		return fmt.Sprintf("limited for %s", l.For)
+	}
+	return fmt.Sprintf("%s limited for %s", l.Prefix, l.For)
+}
+
+// As lets errors.As find the value also where a pointer to it was returned.
+func (l Limit) As(target any) bool {
+	into, ok := target.(*Limit)
+	if ok {
+		*into = l
 	}
 	return ok
 }

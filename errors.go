@@ -16,6 +16,11 @@ var (
 	// ErrTimeout is the cause of a handler's cancelled context when the queue's handler timeout is
 	// over.
 	ErrTimeout = errors.New("handler timeout")
+	// ErrCancelled is the cause of a handler's cancelled context when a person ends the run of an id of its batch.
+	ErrCancelled = errors.New("cancelled by hand")
+	// ErrStuck is the cause of a handler's cancelled context when it has noted nothing for as long as the queue's rules
+	// allow.
+	ErrStuck = errors.New("stuck")
 	// ErrEnded means that a job is not, or no longer, in the flight in which its handler got it.
 	ErrEnded = errors.New("the handler's call for it has ended")
 	// ErrNote is a note that cannot be taken. The error says why.

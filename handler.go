@@ -6,14 +6,15 @@ import "context"
 // more batches of different ids at once; never for one id twice at once (I1).
 //
 // A nil error means that every job is done. [Failed] names the jobs that failed, [Postpone] puts
-// the batch back without spending a retry, [Bury] gives it up without another one, any other error
+// the batch back without spending a retry, [Limit] does and holds back others of their group, [Bury] gives it up without another one, any other error
 // (and a panic) is a failure of the whole batch. They may be wrapped. Failed that is joined with
 // another error is a failure of the jobs it does not name, too; one that names an id which is not
 // in the batch is a failure of all.
 //
 // The context is cancelled when the node may no longer work on the shard (cause [ErrLeaseLost]),
-// when the queue's handler timeout is over ([ErrTimeout]), or when the node has waited for its
-// shutdown timeout ([ErrShutdown]). The handler must then return within 0.2 of the lease's ttl.
+// when the queue's handler timeout is over ([ErrTimeout]), when a person ends the run of an id of the
+// batch ([ErrCancelled]), when it has noted nothing for as long as the rules allow ([ErrStuck]), or when the node has waited for its shutdown timeout ([ErrShutdown]). Of a
+// lost lease and a shutdown the handler must then return within 0.2 of the lease's ttl.
 //
 // The node also calls two methods that a handler may have:
 //

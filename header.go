@@ -4,6 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -17,7 +21,7 @@ const MaxHeaderBytes = 4 << 10
 //
 // Names that mean something to lowkiq: traceparent and tracestate (W3C Trace Context), which HTTP
 // endpoints get as headers of their request; tick and missed, which recurring pushes have; tag, by which people tell
-// payloads apart. Reserved for what is to come: expires.
+// payloads apart; expires, see [Header.Expires].
 type Header string
 
 // Get returns the value of a name, "" if there is none.
@@ -29,6 +33,41 @@ func (h Header) Map() (all map[string]string) {
 		return nil
 	}
 	return all
+}
+
+// Tags are the words of the header tag, which has them with commas between, each once and without the white space around it.
+func (h Header) Tags() (tags []string) {
+	if !strings.Contains(string(h), `"tag":`) { // of most: nothing is parsed
+		return nil
+	}
+	for word := range strings.SplitSeq(h.Map()["tag"], ",") {
+		if word = strings.TrimSpace(word); word != "" && !slices.Contains(tags, word) {
+			tags = append(tags, word)
+		}
+	}
+	return tags
+}
+
+// Expires is the time of the header expires: an RFC 3339 time, or seconds since 1970. No handler that has not begun
+// by then gets the payload. ok is false if there is none.
+func (h Header) Expires() (at time.Time, ok bool) {
+	if !strings.Contains(string(h), `"expires"`) { // of most: nothing is parsed
+		return at, false
+	}
+	text, there := h.Map()["expires"]
+	at, err := parseExpires(text)
+	return at, there && err == nil
+}
+
+func parseExpires(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if seconds, bad := strconv.ParseFloat(text, 64); bad == nil && seconds >= MinPerformAt && seconds <= MaxPerformAt {
+		return time.UnixMicro(int64(seconds * 1e6)), nil
+	}
+	if err != nil {
+		return at, fmt.Errorf("%w: expires is %.40q, want a time as in \"2026-01-02T15:04:05Z\", or seconds since 1970", ErrHeader, text)
+	}
+	return at, nil
 }
 
 // ErrHeader: a push has headers that cannot be stored. The error says which one, and why.
@@ -48,6 +87,11 @@ func NewHeader(all map[string]string) (Header, error) {
 		}
 		if !utf8.ValidString(value) {
 			return "", fmt.Errorf("%w: the value of %q is not UTF-8", ErrHeader, name)
+		}
+		if name == "expires" {
+			if _, err := parseExpires(value); err != nil {
+				return "", err
+			}
 		}
 	}
 	text, err := json.Marshal(all)

@@ -10,7 +10,8 @@ const (
 	ReplyPending ReplyState = "pending" // it waits or runs: no end yet
 	ReplyDone    ReplyState = "done"
 	ReplyBuried  ReplyState = "buried"  // it went to the morgue, with an error
-	ReplyDeleted ReplyState = "deleted" // a person deleted it before it ran
+	ReplyDeleted ReplyState = "deleted" // a person deleted it
+	ReplyExpired ReplyState = "expired" // its time was over before a handler had it
 )
 
 // Reply is what a caller gets to know of a payload's end.

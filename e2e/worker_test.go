@@ -24,6 +24,7 @@ import (
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/queue/recurring"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/dashboard"
 )
@@ -50,6 +51,7 @@ type settings struct {
 	Argv        []string      // exec
 	Processes   int           // exec
 	URL         string        // http
+	Limit       rules.Limit   // of the cluster
 	Journal     bool          // a line of each run is kept
 	Broken      string        // a queue whose handler is Argv as an exec handler, whatever the others' is
 
@@ -123,17 +125,18 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		rules := node.QueueConfig{Name: name, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: middlewares}
+		cfg := node.QueueConfig{Name: name, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: middlewares}
 		if s.Handler == "count" {
-			rules.State, rules.BatchSize, rules.RetryIn = time.Hour, 10, func(int) time.Duration { return time.Millisecond }
+			cfg.State, cfg.BatchSize, cfg.RetryIn = time.Hour, 10, func(int) time.Duration { return time.Millisecond }
 		}
+		cfg.Limit = s.Limit
 		if s.Journal {
-			rules.Journal = node.Journal{Runs: node.JournalAll, Keep: 1_000_000}
+			cfg.Journal = node.Journal{Runs: node.JournalAll, Keep: 1_000_000}
 		}
 		if name == s.Broken {
-			rules.Middlewares = rules.Middlewares[:1]
+			cfg.Middlewares = cfg.Middlewares[:1]
 		}
-		if err := n.Handle(rules, inner); err != nil {
+		if err := n.Handle(cfg, inner); err != nil {
 			return nil, err
 		}
 	}

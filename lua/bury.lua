@@ -1,11 +1,14 @@
--- bury: ids of flights ran out of retries.
+-- bury: ids of flights ran out of retries, or their payloads of time.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due
 --#keys journal journalx blocked reply progress
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
---       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person)
+--       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person), drop (all of the flight
+--       is forgotten, and no failure); "bury expired", "drop expired": no failure, and callers learn of the latter that they
+--       expired; followed by places of 4 digits, from 1: those payloads alone, in the order of a handler, and the rest
+--       goes back to the head
 -- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
 -- Errors: FENCED holder fence
 -- Keeps I2. What was pushed meanwhile stays, as a fresh job; it was never tried. An id whose record
@@ -74,7 +77,50 @@ function verdict.block(id, job, retry, err)
   redis.call('ZADD', KEY.blocked, string.format('%.0f', now), id)
 end
 
-local count, looked = 0, 0
+function verdict.drop(id, job, retry, err, end_of_it)
+  weigh(tell(job.data, end_of_it), 0)
+  gone(id)
+end
+
+-- cut takes the payloads at some places, in the order of a handler, out of a job. It returns them as a piece.
+local function cut(job, places)
+  local order, taken = {}, {}
+  for i = 1, job.n do order[i] = i end
+  if not job.key then
+    table.sort(order, function(i, j)
+      local x, y = job.score[i] + 0, job.score[j] + 0
+      if x ~= y then return x < y end
+      return i < j
+    end)
+  end
+  for at = 1, #places, 4 do
+    local i = order[tonumber(string.sub(places, at, at + 3))]
+    if i then taken[i] = true end
+  end
+  local some, rest = {n = 0, bytes = 0, data = {}}, {n = 0, bytes = 0, data = {}}
+  local with = job.key and 'key' or 'score'
+  some[with], rest[with] = {}, {}
+  for i = 1, job.n do
+    local to = taken[i] and some or rest
+    to.n, to.bytes = to.n + 1, to.bytes + #job.data[i]
+    to.data[to.n], to[with][to.n] = job.data[i], job[with][i]
+  end
+  job.n, job.bytes, job.data, job[with] = rest.n, rest.bytes, rest.data, rest[with]
+  return some
+end
+
+-- expire ends a part of a job's payloads.
+local function expire(policy, places, id, job, record, retry, err)
+  local some = cut(job, places)
+  if some.n > 0 then
+    if policy == 'bury' then inter(id, some, retry, err) else weigh(tell(some.data, 'expired'), 0) end
+  end
+  if job.n == 0 then return gone(id) end
+  redis.call('HSET', KEY.jobs, id, reunite(id, job))
+  to_head(id, record)
+end
+
+local count, failed, looked = 0, 0, 0
 open_journal()
 local noted = redis.call('EXISTS', KEY.progress) == 1
 for p = 4, #ARGV, 6 do
@@ -82,20 +128,28 @@ for p = 4, #ARGV, 6 do
   local ids = take_out(KEY.flight, KEY.crashes, ARGV[p], {ARGV[p + 1]})
   if ids[1] then
     count = count + 1
+    local policy, places = ARGV[p + 2], ''
+    local expired = string.find(policy, ' expired', 1, true)
+    if expired then policy, places = string.sub(policy, 1, expired - 1), string.sub(policy, expired + 8) end
+    if policy ~= 'drop' and not expired then failed = failed + 1 end
     if ARGV[p + 5] ~= '' then journal((noted and journal_log(ids[1], popped) or '') .. ARGV[p + 5], 1) end
     if noted then redis.call('HDEL', KEY.progress, ids[1]) end
     local record = redis.call('HGET', KEY.jobs, ids[1])
     if record then
       weigh_record(record)
       local retry, err = tonumber(ARGV[p + 3]), ARGV[p + 4]
-      local policy = readable(redis.call('HGET', KEY.morgue, ids[1])) and ARGV[p + 2] or 'block'
-      verdict[policy](ids[1], parse(record), retry, err)
+      if policy ~= 'drop' and not readable(redis.call('HGET', KEY.morgue, ids[1])) then policy, places = 'block', '' end
+      if places ~= '' then
+        expire(policy, places, ids[1], parse(record), record, retry, err)
+      else
+        verdict[policy](ids[1], parse(record), retry, err, expired and 'expired' or 'deleted')
+      end
     end
   end
   looked = looked + 1
   weigh_id(redis.call('LLEN', KEY.flight))
   if enough() then break end
 end
-if count > 0 then redis.call('HINCRBY', KEY.count, 'failed', count) end
+if failed > 0 then redis.call('HINCRBY', KEY.count, 'failed', failed) end
 close_journal(ARGV[1], now, ARGV[3])
 return {count, looked}

@@ -1,11 +1,11 @@
 -- claim: become the owner of a shard.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due
+--#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due retry
 --#keys journal journalx reply progress
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 fence as read before ('0' if none)
 --       4 holder as read before ('' if none)
 -- Returns {'OK', fence, jobs that were in flight, payloads buried as crashes, ids still to be taken out of
---         flights: see resume.lua}
+--         flights: see resume.lua, ids that are held: see held.lua}
 --         {'STALE', holder, fence}  the claim has changed since it was read: nothing happens
 --         {'HELD', holder, fence}   cause fresh, and another instance holds it
 --         {'REMOVED', mark, fence}  the queue is deleted: see remove_shard.lua
@@ -26,6 +26,7 @@ local mark = redis.call('HGET', KEY.count, 'last') or 0
 if not tonumber(mark) then return {'REMOVED', 'REMOVED ' .. mark, fence} end
 
 --#include judge
+--#include held
 local count, left = take_back(ARGV[2], holder)
 local next_fence = math.max(tonumber(fence) + 1, math.floor(now / 1000))
 next_fence = string.format('%.0f', next_fence)
@@ -35,4 +36,5 @@ next_fence = string.format('%.0f', next_fence)
 -- No id is empty, so '' is free.
 redis.call('HSET', KEY.jobs, '', string.rep('hashtable', 20))
 redis.call('HSET', KEY.claim, 'instance', ARGV[1], 'fence', next_fence, 'pop', 0)
-return {'OK', next_fence, count, buried, left}
+local held = redis.call('ZCOUNT', KEY.due, held_at, '+inf') + redis.call('ZCOUNT', KEY.retry, held_at, '+inf')
+return {'OK', next_fence, count, buried, left, held}

@@ -22,6 +22,7 @@ if last >= base then base = last + 1 end
 local ids, old, read = {ARGV[5]}, {}, 0
 --#include record
 --#include spill
+local defer, deferred = nil, nil
 --#include store
 if answer[1] == '0' or answer[1] == '1' then redis.call('HSET', KEY.from, ARGV[9], ARGV[10]) end
 return answer[1]

@@ -132,7 +132,7 @@ func TestPatternsReadOnce(t *testing.T) {
 // patterns counts the patterns of a script and says which ones may read their text more than once.
 func patterns(script string) (n int, objections []string) {
 	use := regexp.MustCompile(`string(?:\.|\[['"])(?:match|find|gmatch|gsub)\b.*|:(?:match|find|gmatch|gsub)\(.*`)
-	plain := regexp.MustCompile(`^string\.find\([^,()]+, '[^']*', 1, true\)`)
+	plain := regexp.MustCompile(`^string\.find\([^,()]+, (?:'[^']*'|[a-z]+), (?:1|[a-z]+), true\)`)
 	once := regexp.MustCompile(`^string\.match\([^,()]+, '\^(?:[a-z]|\.|\[[a-z]+\]|%-\??| |:|\\n|\(\)|\(?\.?%S\+\)? |\(?%d\+\)?(?:[ :-]|\\n|\(\)'|'))*'?(?:, p)?\)`)
 	for script != "" {
 		at := use.FindStringIndex(script)

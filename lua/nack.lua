@@ -1,11 +1,12 @@
--- nack: put ids of flights back: failed (a retry is spent), postponed or returned (none is).
+-- nack: put ids of flights back: failed (a retry is spent), postponed, held or returned (none is).
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count journal journalx
 --#keys progress
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, kind, retry count, delay us, error, its line
 --       kind: retry (due after the delay, with this retry count and error), postpone (due after
---       the delay, the rest stays), return (no handler saw it: to the head, nothing changes)
+--       the delay, the rest stays), hold (until it is released, the rest stays), return (no handler saw it: to the head,
+--       nothing changes)
 --       its line: of the journal, '' if it gets none
 -- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
 -- Errors: FENCED holder fence
@@ -14,6 +15,7 @@
 --#include claimed
 --#include take_out
 --#include enqueue
+--#include held
 --#include record
 --#include spill
 --#include measure
@@ -35,7 +37,7 @@ local function put_back(id, kind, retry, delay, err)
     return
   end
   local job = parse(record)
-  job.at = now + delay
+  job.at = kind == 'hold' and held_at or now + delay
   if kind == 'retry' then
     job.retry, job.err, failed = retry, err, failed + 1
   end

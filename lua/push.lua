@@ -65,5 +65,6 @@ end
 --#include record
 --#include spill
 
+local defer, deferred = nil, nil
 --#include store
 return table.concat(answer)

@@ -1,7 +1,8 @@
--- run_now: these ids are due now, whatever they waited for. Blocked ids stay blocked.
+-- run_now: these ids are due now, whatever they waited for. Blocked ids stay blocked, held ones held; or held ids are
+-- released, and no others.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
--- ARGV  1 as in kill.lua, not used  2 channel that wakes the owner  then ids (at most 1,000)
+-- ARGV  1 as in kill.lua, not used  2 held: of held ids, '' of the others  3 channel that wakes the owner  then ids (at most 1,000)
 -- Returns {the number of ids that were not due yet, of how many this call was, 0}; see lib/measure.lua. A damaged record is left alone.
 --#include record
 --#include spill
@@ -10,11 +11,12 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count, looked = 0, 0
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   local id = ARGV[i]
   local record, busy = waiting(id)
   if record then weigh(1, #record) end
   local timed = not busy and (redis.call('ZSCORE', KEY.due, id) or redis.call('ZSCORE', KEY.retry, id))
+  if not is_held(timed) == (ARGV[2] == 'held') then record, timed = false, false end
   local readable, job
   if record and (busy or timed) then readable, job = pcall(parse, record) end
   if readable and (timed or job.at > now) then
@@ -31,5 +33,5 @@ for i = 3, #ARGV do
   weigh_id()
   if enough() then break end
 end
-if count > 0 then redis.call('PUBLISH', ARGV[2], '0') end
+if count > 0 then redis.call('PUBLISH', ARGV[3], '0') end
 return {count, looked, 0}

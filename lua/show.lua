@@ -10,6 +10,7 @@
 --#include record
 --#include sound
 --#include spill
+--#include held
 local from, cut, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local most_error = 2048
 
@@ -76,8 +77,10 @@ if from == 'waiting' then flight, since = flights() end
 local function state(id)
   if from ~= 'waiting' then return from end
   if flight[id] then return 'in_flight' end
-  if redis.call('ZSCORE', KEY.due, id) then return 'scheduled' end
-  if redis.call('ZSCORE', KEY.retry, id) then return 'retry' end
+  for _, list in ipairs({{'scheduled', KEY.due}, {'retry', KEY.retry}}) do
+    local score = redis.call('ZSCORE', list[2], id)
+    if score then return is_held(score) and 'held' or list[1] end
+  end
   if redis.call('ZSCORE', KEY.blocked, id) then return 'blocked' end
   return 'ready'
 end

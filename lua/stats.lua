@@ -3,13 +3,14 @@
 --#keys jobs ready due retry blocked flight suspects count dead claim stale parked late
 -- Returns {now us, ready, scheduled, retry, in flight, blocked, ids in the morgue, payloads in the
 --         morgue, processed, failed, due time us of the oldest due job that waits or '', holder, fence, those of ready
---         that have failed, lines left out of the journal}
+--         that have failed, lines left out of the journal, held}
 -- The oldest due job is among the first of the ready line, those that became due since the last
 -- pop, and what was pushed to ids in flight. The line is in order of due times, but for what was
 -- pushed with a due time in the past and for an id that took the place of a deleted one: of the
 -- first 16 jobs it is the oldest.
 --#include record
 --#include sound
+--#include held
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count = redis.call('HMGET', KEY.count, 'tombs', 'morgue', 'processed', 'failed', 'unlogged')
@@ -70,9 +71,12 @@ see_parked()
 for _, key in ipairs({KEY.due, KEY.retry}) do
   see(tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
 end
+local from = string.format('%.0f', held_at)
+local held, held_failed = redis.call('ZCOUNT', KEY.due, from, '+inf'), redis.call('ZCOUNT', KEY.retry, from, '+inf')
 local holder = redis.call('HMGET', KEY.claim, 'instance', 'fence')
 return {string.format('%.0f', now),
   redis.call('LLEN', KEY.ready) + redis.call('LLEN', KEY.suspects) - count[1] - left,
-  redis.call('ZCARD', KEY.due), redis.call('ZCARD', KEY.retry), redis.call('LLEN', KEY.flight),
+  redis.call('ZCARD', KEY.due) - held, redis.call('ZCARD', KEY.retry) - held_failed, redis.call('LLEN', KEY.flight),
   redis.call('ZCARD', KEY.blocked), redis.call('ZCARD', KEY.dead), count[2], count[3], count[4],
-  oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0', redis.call('HLEN', KEY.late), count[5]}
+  oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0', redis.call('HLEN', KEY.late), count[5],
+  held + held_failed}

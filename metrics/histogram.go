@@ -37,13 +37,14 @@ var fractions = func() (f [perDoubling]float64) {
 }()
 
 // Histogram counts durations. It is exported with native and classic buckets. To observe costs
-// three additions: it is done for each job.
+// four additions: it is done for each job.
 type Histogram struct {
 	desc    *prometheus.Desc
 	labels  []*dto.LabelPair
 	buckets [lastBucket - firstBucket + 1]atomic.Uint64
 	classic [32]atomic.Uint64 // by index in classicBounds; one more: beyond
 	sum     atomic.Int64      // nanoseconds
+	squares atomic.Uint64     // bits of a float64: the sum of the squares, in square seconds
 }
 
 // Observe counts a duration; one below zero counts as zero.
@@ -55,6 +56,12 @@ func (h *Histogram) Observe(d time.Duration) {
 	classic, _ := slices.BinarySearch(classicBounds, seconds)
 	h.classic[classic].Add(1)
 	h.sum.Add(int64(max(0, d)))
+	for square := seconds * seconds; ; {
+		was := h.squares.Load()
+		if h.squares.CompareAndSwap(was, math.Float64bits(math.Float64frombits(was)+square)) {
+			return
+		}
+	}
 }
 
 func bucketOf(seconds float64) int {
@@ -126,6 +133,7 @@ func (h *Histogram) read() Buckets {
 		}
 	}
 	b.Sum = time.Duration(h.sum.Load()).Seconds()
+	b.Squares = math.Float64frombits(h.squares.Load())
 	return b
 }
 
@@ -176,8 +184,9 @@ type Durations struct{ Handler, Wait Buckets }
 type Buckets struct {
 	// Counts are how many durations were more than 2^((k-1)/8) and at most 2^(k/8) seconds, by k;
 	// none is 0.
-	Counts map[int]uint64
-	Sum    float64 // seconds
+	Counts  map[int]uint64
+	Sum     float64 // seconds
+	Squares float64 // sum of the squares, in square seconds
 }
 
 // Durations reads what was observed of each queue.
@@ -187,4 +196,30 @@ func (m *Metrics) Durations() map[string]Durations {
 		all[name] = Durations{Handler: h.read(), Wait: m.wait.queue(name).read()}
 	}
 	return all
+}
+
+// Totals are what was counted of a queue since the process began.
+type Totals struct {
+	Durations
+	Processed, Failed, Retried, Buried uint64
+}
+
+// Totals reads what was counted of each queue.
+func (m *Metrics) Totals() map[string]Totals {
+	all := map[string]Totals{}
+	for name, durations := range m.Durations() {
+		all[name] = Totals{
+			Durations: durations, Processed: countOf(m.processed, name), Failed: countOf(m.failed, name),
+			Retried: countOf(m.retried, name), Buried: countOf(m.buried, name),
+		}
+	}
+	return all
+}
+
+func countOf(all *prometheus.CounterVec, queue string) uint64 {
+	var m dto.Metric
+	if all.WithLabelValues(queue).Write(&m) != nil {
+		return 0
+	}
+	return uint64(m.GetCounter().GetValue())
 }

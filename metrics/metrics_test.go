@@ -30,6 +30,7 @@ lowkiq_calls_waiting GAUGE
 lowkiq_children GAUGE queue
 lowkiq_children_busy GAUGE queue
 lowkiq_claims_unreplicated_total COUNTER
+lowkiq_expired_total COUNTER queue
 lowkiq_fenced_total COUNTER op
 lowkiq_generation GAUGE
 lowkiq_handler_overdue_total COUNTER queue
@@ -43,6 +44,7 @@ lowkiq_jobs_pushed_total COUNTER queue
 lowkiq_jobs_redelivered_total COUNTER queue
 lowkiq_journal_dropped_lines GAUGE queue
 lowkiq_lease_remaining_seconds GAUGE
+lowkiq_limited_total COUNTER queue
 lowkiq_morgue_payloads GAUGE queue
 lowkiq_morgue_trimmed_total COUNTER queue
 lowkiq_process_wait_seconds HISTOGRAM queue
@@ -213,7 +215,7 @@ lowkiq_morgue_payloads{queue="orders"} 4
 # TYPE lowkiq_queue_jobs_failed gauge
 lowkiq_queue_jobs_failed{queue="mail"} 0
 lowkiq_queue_jobs_failed{queue="orders"} 3
-# HELP lowkiq_queue_jobs Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked. The leader adds the shards that nobody owns.
+# HELP lowkiq_queue_jobs Jobs of this node's shards by state: ready, scheduled, retry, held, in_flight or blocked. The leader adds the shards that nobody owns.
 # TYPE lowkiq_queue_jobs gauge
 lowkiq_queue_jobs{queue="mail",state="ready"} 0
 lowkiq_queue_jobs{queue="orders",state="ready"} 2

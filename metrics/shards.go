@@ -14,7 +14,7 @@ import (
 // Figures are a queue's share on this node.
 type Figures struct {
 	Lag    time.Duration  // age of the oldest due job; 0 if none
-	Jobs   map[string]int // by state: ready, scheduled, retry, in_flight, blocked
+	Jobs   map[string]int // by state: ready, scheduled, retry, held, in_flight, blocked
 	Failed int            // of ready and retry: with a retry count
 	Morgue int            // payloads in the morgue
 	// Unlogged are the lines that journals lack, ever, as Redis was out of memory.
@@ -31,7 +31,7 @@ type Shards struct {
 
 var (
 	lagDesc     = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job that waits in this node's shards; 0 if none. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
-	jobsDesc    = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, in_flight or blocked. The leader adds the shards that nobody owns.", []string{"queue", "state"}, nil)
+	jobsDesc    = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, held, in_flight or blocked. The leader adds the shards that nobody owns.", []string{"queue", "state"}, nil)
 	failedDesc  = prometheus.NewDesc("lowkiq_queue_jobs_failed", "Failed jobs of this node's shards that wait for an attempt: those of state retry, and those of state ready that have failed. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 	morgueDesc  = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads of this node's shards that ran out of retries. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 	droppedDesc = prometheus.NewDesc("lowkiq_journal_dropped_lines", "Lines that the journals of this node's shards lack, ever, as Redis was out of memory. The leader adds the shards that nobody owns.", []string{"queue"}, nil)

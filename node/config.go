@@ -24,6 +24,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/recurring"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
@@ -103,7 +104,11 @@ type QueueConfig struct {
 	BatchSize int // ids per handler call. Default 1
 	// Concurrency bounds the handler calls of the queue on this node at once. Default:
 	// Config.Concurrency, or the processes of its handler.
-	Concurrency      int
+	Concurrency int
+	// Limit bounds what the whole cluster does for the queue: calls at once, and ids handed to handlers in a time.
+	Limit rules.Limit
+	// Groups bound the same for ids that begin alike, and let handlers hold these back ([lowkiq.Limit]).
+	Groups           rules.Groups
 	ShardConcurrency int           // batches of different ids of a shard at once. Default 1
 	Prefetch         int           // most ids popped at once. Default 100
 	HandlerTimeout   time.Duration // default 30 m; negative = none
@@ -119,12 +124,21 @@ type QueueConfig struct {
 	Journal Journal
 	// Morgue says how much of what was buried is kept, and for how long. Default: all of it, until a person acts.
 	Morgue Morgue
+	// Expire says for how long after it is due a payload is of use, and what becomes of it then. Default: for ever. The
+	// header expires of a payload wins.
+	Expire rules.Expire
+	// StuckAfter ends a handler call about which nothing was noted for so long (lowkiq.Batch.Note), with
+	// lowkiq.ErrStuck: a failure. 0 or less: never.
+	StuckAfter time.Duration
 	// RetryIn is the delay before attempt number count+1. Default: Lowkiq's
 	// count^4 + 15 + rand(30) * (count+1) seconds.
 	RetryIn func(count int) time.Duration
 	// Scheduler says which shard's batch goes next when the node is at its concurrency:
 	// Lag (oldest due job first, default) or Seq (in turn).
 	Scheduler Scheduler
+	// Priority, 0 to rules.MaxPriority, has the jobs of the queue count as due rules.HeadStart earlier per level, where
+	// queues wait for the node's slots. It needs Lag.
+	Priority int
 	// Middlewares wrap the handler, the first one outermost.
 	Middlewares []Middleware
 	// Sources says where the values of keys come from, as in "orders.yaml, line 3", for people who look at the rules;
@@ -137,7 +151,8 @@ type QueueConfig struct {
 	// RetriesExhausted is called after payloads ran out of retries.
 	RetriesExhausted func(job lowkiq.Job, err error)
 
-	tracked []string // at run time: ids whose runs the journal keeps, whatever Journal says
+	held    *rules.Held // at run time: ids that no handler gets
+	tracked []string    // at run time: ids whose runs the journal keeps, whatever Journal says
 }
 
 // Middleware wraps a handler.
@@ -269,6 +284,7 @@ func (cfg QueueConfig) WithDefaults() QueueConfig {
 	cfg.HandlerTimeout = cmp.Or(cfg.HandlerTimeout, 30*time.Minute)
 	cfg.MaxRetryCount = cmp.Or(cfg.MaxRetryCount, 25)
 	cfg.MaxCrashes = cmp.Or(cfg.MaxCrashes, 3)
+	cfg.Limit, cfg.Groups = cfg.Limit.WithDefaults(), cfg.Groups.WithDefaults()
 	cfg.Exhausted = cmp.Or(cfg.Exhausted, queue.Skip)
 	cfg.Scheduler = cmp.Or(cfg.Scheduler, Lag)
 	cfg.Journal = cfg.Journal.withDefaults(cfg.Shards)
@@ -291,6 +307,10 @@ func (cfg QueueConfig) Validate() error {
 	between("shard_concurrency", cfg.ShardConcurrency, 1, 1000)
 	between("concurrency", cfg.Concurrency, 0, 100_000)
 	between("prefetch", cfg.Prefetch, 1, 1000)
+	between("priority", cfg.Priority, 0, rules.MaxPriority)
+	if cfg.Priority > 0 && cfg.Scheduler == Seq {
+		errs = append(errs, fmt.Errorf("queue %q: priority is %d: it needs scheduler lag, by which the oldest job is first; seq goes in turn", cfg.Name, cfg.Priority))
+	}
 	if cfg.MaxCrashes == 1 {
 		errs = append(errs, fmt.Errorf("queue %q: max_crashes is 1, want 2 or more, or none: one crash does not tell which of the jobs at work has caused it", cfg.Name))
 	}
@@ -310,5 +330,12 @@ func (cfg QueueConfig) Validate() error {
 	if cfg.Morgue.For < 0 {
 		errs = append(errs, fmt.Errorf("queue %q: morgue.for is %s, want 0 or more", cfg.Name, cfg.Morgue.For))
 	}
+	if err := cmp.Or(cfg.Limit.Check(), cfg.Groups.Check()); err != nil {
+		errs = append(errs, fmt.Errorf("queue %q: %w", cfg.Name, err))
+	}
+	if cfg.Expire.After < 0 {
+		errs = append(errs, fmt.Errorf("queue %q: expire.after is %s, want 0 or more", cfg.Name, cfg.Expire.After))
+	}
+	oneOf("expire.to", string(cmp.Or(cfg.Expire.To, rules.ExpireMorgue)), string(rules.ExpireMorgue), string(rules.ExpireDrop))
 	return errors.Join(errs...)
 }

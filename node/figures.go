@@ -31,7 +31,7 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 	for name, stats := range byQueue {
 		sum := queue.Sum(stats)
 		all[name] = metrics.Figures{Lag: sum.Lag, Failed: sum.Jobs.Failed, Morgue: sum.Morgue, Unlogged: sum.Unlogged, Jobs: map[string]int{
-			"ready": sum.Jobs.Ready, "scheduled": sum.Jobs.Scheduled, "retry": sum.Jobs.Retry,
+			"ready": sum.Jobs.Ready, "scheduled": sum.Jobs.Scheduled, "retry": sum.Jobs.Retry, "held": sum.Jobs.Held,
 			"in_flight": sum.Jobs.InFlight, "blocked": sum.Jobs.Blocked,
 		}}
 	}

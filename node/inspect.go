@@ -17,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 	"github.com/lowkiq/lowkiq/status"
@@ -27,8 +28,9 @@ import (
 type inspector struct {
 	client  *queue.Client
 	cluster *atomic.Pointer[cluster.Cluster] // holds nil before Run, and without a cluster
-	// here says where this process has an id, if it is the owner that is asked for.
-	here func(owner string, s lowkiq.Shard, id string) (where queue.Whereabouts, isOwner bool)
+	// here says where this process has an id, if it is the owner that is asked for, and ends its run, unless cancel is nil.
+	groups func(queue string) rules.Groups // in force here; its zero value, too, if this node does not handle the queue
+	here   func(owner string, s lowkiq.Shard, id string, cancel *queue.Cancellation) (where queue.Whereabouts, isOwner bool)
 }
 
 // Status describes the cluster and its nodes, without the queues.
@@ -335,7 +337,71 @@ func (x *inspector) Why(ctx context.Context, q *queue.Queue, id string) (status.
 			return status.Why{}, err
 		}
 	}
+	if f.Where.Stage == queue.ForPermit {
+		f.Permits, _ = x.client.Permits(q.Name).Holders(ctx) // without them the answer says less
+	}
+	if group := x.groups(q.Name).Of(id); group != "" {
+		f.Group = group
+		f.InGroup, _ = x.client.Group(ctx, q.Name, group)
+		f.GroupLimit = x.groups(q.Name).Concurrency
+	}
+	if f.Job.State == browse.StateHeld {
+		f.Held = heldBy(ctx, x.client, q.Name, id)
+	}
 	return f.Why(id), nil
+}
+
+// Cancel ends the handler call that an id is in.
+func (x *inspector) Cancel(ctx context.Context, q *queue.Queue, id string, why queue.Cancellation) error {
+	job, found, err := browse.Of(q).Job(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !found || job.State != browse.StateInFlight {
+		return fmt.Errorf("%q: %w", id, status.ErrNotRunning)
+	}
+	position, err := browse.Of(q).Position(ctx, id)
+	if err != nil {
+		return err
+	}
+	owner := position.Owner.Instance
+	where, isOwner := x.here(owner, q.Of(id).Shard, id, &why)
+	if !isOwner {
+		if where, err = x.client.Cancel(ctx, owner, q.Of(id), id, why, askPatience); err != nil {
+			return err
+		}
+	}
+	switch {
+	case where.Cancelled:
+		return nil
+	case where.Stage == "":
+		return fmt.Errorf("%q, which %s has: %w", id, owner, status.ErrNoAnswer)
+	}
+	return fmt.Errorf("%q: %w: %s has it, and no handler has begun", id, status.ErrNotRunning, owner)
+}
+
+// heldBy says who holds an id, until when and why; "" if nobody does, or that cannot be read.
+func heldBy(ctx context.Context, c *queue.Client, name, id string) string {
+	set, now, err := rules.In(c.DB()).Queue(ctx, name)
+	if err != nil {
+		return ""
+	}
+	values, _ := set.Values(now) // what this release cannot read of other rules is not asked
+	hold := rules.NewHeld(values.Holds).Of(id)
+	if hold == nil {
+		return ""
+	}
+	text := " by " + hold.By.String()
+	if hold.Prefix != "" {
+		text += fmt.Sprintf(", as all ids that begin with %q are", hold.Prefix)
+	}
+	if !hold.Until.IsZero() {
+		text += ", until " + hold.Until.UTC().Format(time.RFC3339)
+	}
+	if hold.Why != "" {
+		text += fmt.Sprintf(" (%s)", hold.Why)
+	}
+	return text
 }
 
 // askPatience is how long another node may take to say where it has an id.
@@ -344,7 +410,7 @@ const askPatience = time.Second
 // ask finds out where the owner of a shard has an id in flight: only the owner knows whether it
 // waits for a process or a handler has begun. An owner that does not answer leaves it open.
 func (x *inspector) ask(ctx context.Context, s *queue.Shard, owner, id string) (queue.Whereabouts, error) {
-	if where, isOwner := x.here(owner, s.Shard, id); isOwner {
+	if where, isOwner := x.here(owner, s.Shard, id, nil); isOwner {
 		return where, nil
 	}
 	return x.client.Whereabouts(ctx, owner, s, id, askPatience)

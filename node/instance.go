@@ -37,9 +37,6 @@ func (c *redisClock) saw(now time.Time) {
 	}
 }
 
-// known reports whether it has seen Redis's clock. Until then at is in 1970.
-func (c *redisClock) known() bool { return c.offset.Load() != 0 }
-
 // at is Redis's clock at a time of sinceBoot.
 func (c *redisClock) at(d time.Duration) time.Time { return time.Unix(0, c.offset.Load()+int64(d)) }
 
@@ -70,6 +67,7 @@ type instance struct {
 	claims    *claims.Claims[*runner.Runner]
 	ownership *ownership
 	wakeups   *wakeups
+	queues    map[string]*runner.Queue
 }
 
 // newInstance builds the parts of an instance: those that others need come first.
@@ -100,8 +98,9 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 func (in *instance) claimant(news *queue.Wakes) claims.Process[*runner.Runner] {
 	n, own := in.node, in.ownership
 	process, queues := in.worker(), make(map[string]*runner.Queue, len(n.queues.handled))
+	in.queues = queues
 	for name, on := range n.queues.handled {
-		queues[name] = on.forRunners(n.cfg.FormatError)
+		queues[name] = on.forRunners(n.cfg.FormatError, n.rate(on), in.askGroups(name))
 		change := in.changed(on, queues[name])
 		on.change.Store(&change)
 	}
@@ -250,7 +249,7 @@ func (in *instance) loops() []func(context.Context) {
 		instance: in.name, cluster: in.ownership.cluster, queues: &n.queues, leases: n.leases, metrics: n.metrics, found: &n.orphans, warn: in.ops.warn,
 	}
 	return []func(context.Context){
-		in.wakeups.listen, in.wakeups.poll, timings.run, in.trimMorgues,
+		in.wakeups.listen, in.wakeups.poll, timings.run, in.trimMorgues, in.releaseHeld, in.sharePermits, in.tendGroups,
 		func(ctx context.Context) { n.ready.watch(ctx, in.log, in.keeper.Poke) },
 		func(ctx context.Context) { in.claims.ScanOrphans(ctx, scan.needs()) },
 	}
@@ -295,14 +294,8 @@ func (in *instance) renewed(ctx context.Context) {
 		in.ops.warn("read the registry", nil, err)
 		return
 	}
-	if !in.clock.known() { // a setting's time would never be over
-		now, _ := n.leases.Time(ctx) // zero if unknown
-		in.clock.saw(now)
-	}
-	if in.clock.known() {
-		if err := n.queues.readRules(ctx, in.clock.at(sinceBoot())); err != nil {
-			in.ops.warn("read the rules", nil, err)
-		}
+	if err := n.queues.readRules(ctx); err != nil {
+		in.ops.warn("read the rules", nil, err)
 	}
 	for name, on := range n.queues.handled {
 		entry, there := registry.all[name]

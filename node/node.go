@@ -85,7 +85,7 @@ func New(cfg Config) (*Node, error) {
 		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
 		queues: queues{
 			handled: map[string]*handled{}, client: client, leases: leases,
-			inForce: inForce{book: rules.In(leases.DB()), values: map[string]rules.Values{}, broken: map[string]string{}},
+			inForce: inForce{book: rules.In(leases.DB()), values: map[string]rules.Values{}, said: map[[2]string]error{}},
 		},
 		stopped: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
 	}
@@ -122,12 +122,20 @@ func (n *Node) rename(name string) {
 // handles; see queue.Client.SetRules for other queues. It is closed with the node.
 func (n *Node) Client() *queue.Client { return n.client }
 
+// groupsOf are the groups of a queue that this node handles.
+func (n *Node) groupsOf(queue string) rules.Groups {
+	if on := n.queues.handled[queue]; on != nil {
+		return on.rulesNow().Groups
+	}
+	return rules.Groups{}
+}
+
 // Cluster answers questions about the cluster, whose node this is, as a whole. A node without Bind
 // is in none, and answers from what Redis says of nodes.
 func (n *Node) Cluster() status.Cluster {
-	return &inspector{client: n.client, cluster: &n.cluster, here: func(owner string, s lowkiq.Shard, id string) (queue.Whereabouts, bool) {
+	return &inspector{client: n.client, cluster: &n.cluster, groups: n.groupsOf, here: func(owner string, s lowkiq.Shard, id string, cancel *queue.Cancellation) (queue.Whereabouts, bool) {
 		if in := n.current.Load(); in != nil && in.name == owner {
-			return in.wakeups.whereabouts(s, id), true
+			return in.wakeups.whereabouts(s, id, cancel), true
 		}
 		return queue.Whereabouts{}, false
 	}}
@@ -244,6 +252,8 @@ func (n *Node) runGroup(ctx context.Context) error {
 		n.addActor(&group, "", n.server.serve)
 	}
 	n.addActor(&group, "", n.recur)
+	n.addActor(&group, "", n.countDays)
+	n.addActor(&group, "", func(ctx context.Context) error { n.joinDays(ctx, joinEvery); return nil })
 	if n.cfg.Bind != "" {
 		joined, err := cluster.New(n.clusterConfig())
 		if err != nil {

@@ -96,11 +96,11 @@ func (on *handled) concurrency(rules *QueueConfig) int {
 }
 
 // forRunners is what the runners of an instance share of the queue.
-func (on *handled) forRunners(format func(error) string) *runner.Queue {
+func (on *handled) forRunners(format func(error) string, rate runner.Rate, groups runner.AskGroups) *runner.Queue {
 	rules := on.rulesNow()
 	return runner.NewQueue(runner.Queue{
 		Rules: rules.forRunner(format), Handler: on.handler, Reserve: on.reserve, Concurrency: on.concurrency(rules), Paused: &on.paused,
-		Metrics: on.metrics, ProcessWait: on.processWait,
+		Metrics: on.metrics, ProcessWait: on.processWait, Rate: rate, AskGroups: groups,
 	})
 }
 
@@ -170,15 +170,7 @@ func (q *queues) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now, err := q.client.DB().Time(ctx)
-	if err != nil {
-		return err
-	}
-	if err = q.readRules(ctx, now); err != nil && !queue.Transient(err) {
-		q.log.Error("rules that were set at run time cannot be read: those of the configuration hold", "err", err)
-		return nil
-	}
-	return err
+	return q.readRules(ctx)
 }
 
 // register finds a queue's shards. One whose entry is damaged has none until that is mended: the

@@ -29,10 +29,7 @@ func checkRecurring(file map[string]recurring.Spec) error {
 func (n *Node) recur(ctx context.Context) error {
 	begun := sinceBoot()
 	firer := &recurring.Firer{
-		Leads: func() bool {
-			c := n.cluster.Load()
-			return c == nil || c.Status().Leading
-		},
+		Leads:    n.leads,
 		Files:    func(ctx context.Context) ([]string, bool) { return n.recurringFiles(ctx, n.cluster.Load()) },
 		Patience: n.cfg.TTL,
 		File:     n.cfg.Recurring,
@@ -69,4 +66,10 @@ func (n *Node) recurringFiles(ctx context.Context, c *cluster.Cluster) (names []
 		names = append(names, info.Recurring...)
 	}
 	return names, true
+}
+
+// leads reports whether this node leads; one in no cluster always does.
+func (n *Node) leads() bool {
+	c := n.cluster.Load()
+	return c == nil || c.Status().Leading
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -23,9 +24,13 @@ func (cfg QueueConfig) with(v rules.Values) QueueConfig {
 	set(&cfg.Concurrency, v.Concurrency)
 	set(&cfg.ShardConcurrency, v.ShardConcurrency)
 	set(&cfg.Prefetch, v.Prefetch)
+	if v.Priority != nil {
+		cfg.Priority = *v.Priority
+	}
 	set(&cfg.MaxRetryCount, v.MaxRetryCount)
 	set(&cfg.MaxCrashes, v.MaxCrashes)
 	set(&cfg.HandlerTimeout, v.HandlerTimeout)
+	set(&cfg.StuckAfter, v.StuckAfter)
 	if cfg.State != 0 && v.State != nil { // whether handlers keep one is the configuration's: a flight may be on its way without
 		if cfg.State = *v.State; cfg.State == 0 {
 			cfg.State = -1
@@ -46,7 +51,16 @@ func (cfg QueueConfig) with(v rules.Values) QueueConfig {
 	if v.Morgue != nil {
 		cfg.Morgue = Morgue(*v.Morgue)
 	}
-	cfg.tracked = v.Tracked
+	if v.Limit != nil {
+		cfg.Limit = v.Limit.WithDefaults()
+	}
+	if v.Groups != nil {
+		cfg.Groups = v.Groups.WithDefaults()
+	}
+	if v.Expire != nil {
+		cfg.Expire = *v.Expire
+	}
+	cfg.tracked, cfg.held = v.Tracked, rules.NewHeld(v.Holds)
 	return cfg
 }
 
@@ -82,26 +96,34 @@ func (cfg QueueConfig) bases(concurrency int, limits queue.Limits) map[string]ru
 	add("shards", full.Shards, cfg.Shards != 0)
 	add("batch_size", full.BatchSize, cfg.BatchSize != 0)
 	add("concurrency", concurrency, cfg.Concurrency != 0)
+	add("limit", full.Limit, cfg.Limit != (rules.Limit{}))
+	add("groups", full.Groups, cfg.Groups != (rules.Groups{}))
 	add("shard_concurrency", full.ShardConcurrency, cfg.ShardConcurrency != 0)
 	add("prefetch", full.Prefetch, cfg.Prefetch != 0)
 	add("scheduler", full.Scheduler, cfg.Scheduler != "")
+	add("priority", full.Priority, cfg.Priority != 0)
 	add("handler_timeout", duration(full.HandlerTimeout), cfg.HandlerTimeout != 0)
 	add("max_retry_count", max(0, full.MaxRetryCount), cfg.MaxRetryCount != 0)
 	add("max_crashes", max(0, full.MaxCrashes), cfg.MaxCrashes != 0)
 	add("exhausted", full.Exhausted, cfg.Exhausted != "")
 	add("journal", journalShown(full.Journal), cfg.Journal != (Journal{}))
 	add("morgue", morgueShown(full.Morgue), cfg.Morgue != (Morgue{}))
+	add("expire", expireShown(full.Expire), cfg.Expire != (rules.Expire{}))
+	add("stuck_after", duration(full.StuckAfter), cfg.StuckAfter != 0)
 	add("tracked", []string{}, false)
-	limit := func(key string, value any, registered, own int) {
-		add(key, value, own != 0)
-		if own == 0 && registered != 0 {
+	add("holds", []rules.Hold{}, false)
+	limit := func(key string, value any, registered, own bool) {
+		add(key, value, own)
+		if !own && registered {
 			all[key] = rules.Base{Value: value, From: "registry"} // another node or program has written it there
 		}
 	}
 	hold := limits.Effective()
-	limit("max_payload_size", rules.SizeText(hold.PayloadBytes), limits.PayloadBytes, cfg.Push.PayloadBytes)
-	limit("max_id_payloads", hold.Payloads, limits.Payloads, cfg.Push.Payloads)
-	limit("max_id_size", rules.SizeText(hold.IDPayload), limits.IDPayload, cfg.Push.IDPayload)
+	limit("max_payload_size", rules.SizeText(hold.PayloadBytes), limits.PayloadBytes != 0, cfg.Push.PayloadBytes != 0)
+	limit("max_id_payloads", hold.Payloads, limits.Payloads != 0, cfg.Push.Payloads != 0)
+	limit("max_id_size", rules.SizeText(hold.IDPayload), limits.IDPayload != 0, cfg.Push.IDPayload != 0)
+	limit("coalesce", cmp.Or(hold.Coalesce, rules.CoalesceAll), limits.Coalesce != "", cfg.Push.Coalesce != "")
+	limit("debounce", hold.Debounce.Shown(), limits.Debounce != (rules.Debounce{}), cfg.Push.Debounce != (rules.Debounce{}))
 	switch {
 	case cfg.RetryIn == nil:
 		add("retry_in", map[string]any{"base": "15s", "power": 4, "jitter": "30s"}, false)
@@ -114,6 +136,17 @@ func (cfg QueueConfig) bases(concurrency int, limits queue.Limits) map[string]ru
 		add("state", duration(cfg.State), true)
 	}
 	return all
+}
+
+func expireShown(e rules.Expire) any {
+	if e == (rules.Expire{}) {
+		return "never"
+	}
+	shown := map[string]any{"to": cmp.Or(e.To, rules.ExpireMorgue)}
+	if e.After > 0 {
+		shown["after"] = rules.Duration(e.After)
+	}
+	return shown
 }
 
 func journalShown(j Journal) any {
@@ -144,23 +177,30 @@ func (n *Node) Rules(name string) map[string]rules.Base {
 
 // inForce is what this process goes by.
 type inForce struct {
-	book   rules.Book
-	count  string // of changes, at the last look
-	sets   map[string]rules.Set
-	values map[string]rules.Values // by queue; those of the last look
-	broken map[string]string       // what was logged of sets that cannot be read
+	book    rules.Book
+	version string // of the settings, at the last look
+	sets    map[string]rules.Set
+	ends    bool                    // some of sets end
+	values  map[string]rules.Values // by queue; those of the last look
+	said    map[[2]string]error     // what was logged of a queue, "" for all, and in which words
 }
 
-// readRules reads what was changed at run time, and puts it in force. It is called by one goroutine at a time.
-func (q *queues) readRules(ctx context.Context, now time.Time) error {
+// readRules reads what was changed at run time, and puts it in force. It is called by one goroutine at a time. What Redis has
+// in the place of settings and is none is logged once, and leaves in force what is; an error says that Redis could not be asked.
+func (q *queues) readRules(ctx context.Context) error {
 	live := &q.inForce
-	page, err := live.book.Read(ctx, live.count)
-	if err != nil {
+	page, err := live.book.Read(ctx, live.version, live.ends)
+	if queue.Transient(err) || ctx.Err() != nil {
 		return err
 	}
 	if page.Queues != nil {
 		q.parseRules(page)
 	}
+	q.say("rules that were set at run time cannot be read: those in force stay", "", err)
+	if page.Now.IsZero() {
+		return nil // nothing has changed, and nothing ends
+	}
+	now := page.Now
 	for name := range live.values {
 		if _, there := live.sets[name]; !there {
 			q.obey(name, rules.Set{}, now)
@@ -176,27 +216,26 @@ func (q *queues) readRules(ctx context.Context, now time.Time) error {
 func (q *queues) parseRules(page rules.Page) {
 	live := &q.inForce
 	was := live.sets
-	live.count, live.sets = page.Count, make(map[string]rules.Set, len(page.Queues))
+	live.ends = false
+	live.version, live.sets = page.Version, make(map[string]rules.Set, len(page.Queues))
 	for name, text := range page.Queues {
 		set, err := rules.Parse(name, text)
+		q.say("rules were changed at run time, and cannot be read: those before them stay", name, err)
 		if err == nil {
 			live.sets[name] = set
-			delete(live.broken, name)
-			continue
-		}
-		if old, had := was[name]; had {
+		} else if old, had := was[name]; had {
 			live.sets[name] = old
 		}
-		if live.broken[name] != err.Error() {
-			live.broken[name] = err.Error()
-			q.log.Error("rules were changed at run time, and cannot be read: those before them stay", "queue", name, "err", err)
-		}
+		live.ends = live.ends || live.sets[name].Ends()
 	}
 }
 
 // obey puts a queue's settings in force as they are now.
 func (q *queues) obey(name string, set rules.Set, now time.Time) {
 	values, err := set.Values(now)
+	if q.handled[name] != nil {
+		q.say("rules that were set at run time are left out", name, err)
+	}
 	if was, known := q.inForce.values[name]; known && reflect.DeepEqual(was, values) || !known && reflect.DeepEqual(values, rules.Values{}) {
 		return
 	}
@@ -209,15 +248,26 @@ func (q *queues) obey(name string, set rules.Set, now time.Time) {
 	if on == nil {
 		return
 	}
-	if err != nil {
-		q.log.Error("rules that were set at run time are left out", "queue", name, "err", err)
-	}
 	changed := on.rules.with(values)
 	on.live.Store(&changed)
 	on.metrics.Rules.Set(float64(len(set.InForce(now))))
 	q.log.Info("rules changed at run time", "queue", name, "revision", set.Rev, "set", fmt.Sprint(slices.Sorted(maps.Keys(set.InForce(now)))))
 	if change := on.change.Load(); change != nil {
 		(*change)()
+	}
+}
+
+// say logs what is wrong once, until it is something else, or nothing.
+func (q *queues) say(words, queue string, err error) {
+	about := [2]string{queue, words}
+	was := q.inForce.said[about]
+	delete(q.inForce.said, about)
+	if err == nil {
+		return
+	}
+	q.inForce.said[about] = err
+	if was == nil || was.Error() != err.Error() {
+		q.log.Error(words, "queue", queue, "err", err)
 	}
 }
 
@@ -233,10 +283,14 @@ func (on *handled) rulesNow() *QueueConfig {
 func (cfg *QueueConfig) forRunner(format func(error) string) runner.Rules {
 	journal := cfg.Journal.perShard(cfg.Shards)
 	journal.Track(cfg.tracked)
+	batch := cfg.BatchSize
+	if cfg.Limit.Rate.N > 0 {
+		batch = min(batch, cfg.Limit.Burst) // more at once never may
+	}
 	return runner.Rules{
-		BatchSize: cfg.BatchSize, ShardConcurrency: cfg.ShardConcurrency, Prefetch: cfg.Prefetch, HandlerTimeout: cfg.HandlerTimeout,
+		BatchSize: batch, Limit: cfg.Limit, Groups: cfg.Groups, ShardConcurrency: cfg.ShardConcurrency, Prefetch: cfg.Prefetch, HandlerTimeout: cfg.HandlerTimeout,
 		MaxRetryCount: cfg.MaxRetryCount, MaxCrashes: cfg.MaxCrashes, Exhausted: cfg.Exhausted, RetryIn: cfg.RetryIn,
 		States: cfg.State != 0, StateFor: max(0, cfg.State), Encode: cfg.Push.Codec.Encode, Journal: journal,
-		InTurn: cfg.Scheduler == Seq, RetriesExhausted: cfg.RetriesExhausted, FormatError: format,
+		Expire: cfg.Expire, StuckAfter: cfg.StuckAfter, Held: cfg.held, InTurn: cfg.Scheduler == Seq, HeadStart: time.Duration(cfg.Priority) * rules.HeadStart, RetriesExhausted: cfg.RetriesExhausted, FormatError: format,
 	}
 }

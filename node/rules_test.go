@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -172,6 +173,9 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 		"another type": func(ctx context.Context, c *queue.Client) error {
 			return c.DB().ForTests().Set(ctx, c.DB().Keys.Rules(), "x", 0).Err()
 		},
+		"no value": func(ctx context.Context, c *queue.Client) error {
+			return c.DB().ForTests().HSet(ctx, c.DB().Keys.Rules(), "#", 1, "orders", `{"rev":1,"set":{"journal":{}}}`).Err()
+		},
 		"no JSON": func(ctx context.Context, c *queue.Client) error {
 			return c.DB().ForTests().HSet(ctx, c.DB().Keys.Rules(), "#", 1, "orders", "{").Err()
 		},
@@ -186,7 +190,8 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 			if err := spoil(t.Context(), p.client); err != nil {
 				t.Fatal(err)
 			}
-			run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, BatchSize: 2}, func(context.Context, *lowkiq.Batch) error { return nil }).serving()
+			var log lines
+			run := start(t, Config{Redis: srv.URL(), Log: slog.New(slog.NewTextHandler(&log, nil))}, QueueConfig{Shards: 1, BatchSize: 2}, func(context.Context, *lowkiq.Batch) error { return nil }).serving()
 			p.ids("a", 10)
 			p.drained()
 			want := 2
@@ -195,6 +200,12 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 			}
 			if got := run.queues.handled["orders"].rulesNow().BatchSize; got != want {
 				t.Errorf("batch size: got %d, want %d", got, want)
+			}
+			for range 3 {
+				run.renew()
+			}
+			if n := strings.Count(log.String(), "at run time"); name != "an unknown key" && n != 1 || !log.has("level=ERROR", "at run time") {
+				t.Errorf("it is logged %d times, want once:\n%s", n, log.String())
 			}
 		})
 	}

@@ -64,17 +64,21 @@ const answerPatience = 250 * time.Millisecond
 func (w *wakeups) answer(q *queue.Question) {
 	ctx, cancel := context.WithTimeout(w.io, answerPatience)
 	defer cancel()
-	if err := w.client.Answer(ctx, q, w.whereabouts(q.Shard, q.ID)); err != nil {
+	if err := w.client.Answer(ctx, q, w.whereabouts(q.Shard, q.ID, q.Cancel)); err != nil {
 		w.ops.warn("answer", q.Shard, err)
 	}
 }
 
-// whereabouts says where an id in flight is: does it wait for a process, or has a handler begun?
-func (w *wakeups) whereabouts(s lowkiq.Shard, id string) queue.Whereabouts {
-	if o := w.claims.Get(s); o != nil {
-		return o.Runner.Whereabouts(id)
+// whereabouts says where an id in flight is: does it wait for a process, or has a handler begun? Then that is cancelled, unless
+// cancel is nil.
+func (w *wakeups) whereabouts(s lowkiq.Shard, id string, cancel *queue.Cancellation) queue.Whereabouts {
+	o := w.claims.Get(s)
+	if o == nil {
+		return queue.Whereabouts{}
 	}
-	return queue.Whereabouts{}
+	where := o.Runner.Whereabouts(id)
+	where.Cancelled = cancel != nil && o.Runner.Cancel(id, *cancel)
+	return where
 }
 
 // unsubscribed notes that news may be missed until subscriptions are confirmed again.

@@ -23,12 +23,15 @@ import (
 // the one it has.
 var ErrCodec = errors.New("payloads of the queue are stored in another form")
 
-// Limits of what waits in a queue. They are in the registry, and hold for every client that pushes;
+// Limits of what waits in a queue, and what a push does to it. They are in the registry, and hold for every client that pushes;
 // 0 is the default.
 type Limits struct {
 	PayloadBytes int `json:"payload_bytes,omitempty"` // longest payload as stored, bytes. Default 1 MiB
 	Payloads     int `json:"id_payloads,omitempty"`   // most payloads waiting for one id. Default 10,000
 	IDPayload    int `json:"id_bytes,omitempty"`      // most bytes of payloads waiting for one id. Default 16 MiB
+
+	Coalesce string         `json:"coalesce,omitempty"` // as package rules has it; "": rules.CoalesceAll
+	Debounce rules.Debounce `json:"debounce,omitzero"`
 }
 
 // The highest limits.
@@ -48,7 +51,10 @@ func (l Limits) validate() error {
 			return fmt.Errorf("payload limits: most %s are %d, want 1 to %d", of.name, of.value, of.max)
 		}
 	}
-	return nil
+	if !slices.Contains([]string{"", rules.CoalesceAll, rules.CoalesceLatest, rules.CoalesceOnce}, l.Coalesce) {
+		return fmt.Errorf("coalesce: got %q, want all, latest or once", l.Coalesce)
+	}
+	return l.Debounce.Check()
 }
 
 // with are the limits of a queue for a client that has some of its own: the stricter ones.
@@ -66,6 +72,7 @@ func (l Limits) with(own Limits) Limits {
 		set(l.PayloadBytes, own.PayloadBytes, lowkiq.MaxPayloadBytes),
 		set(l.Payloads, own.Payloads, lowkiq.MaxPayloads),
 		set(l.IDPayload, own.IDPayload, lowkiq.MaxIDPayload),
+		cmp.Or(own.Coalesce, l.Coalesce), cmp.Or(own.Debounce, l.Debounce).WithDefaults(),
 	}
 }
 
@@ -75,7 +82,10 @@ func (l Limits) Effective() Limits { return l.with(Limits{}) }
 
 // or are these limits where they are set, and other ones where they are not.
 func (l Limits) or(other Limits) Limits {
-	return Limits{cmp.Or(l.PayloadBytes, other.PayloadBytes), cmp.Or(l.Payloads, other.Payloads), cmp.Or(l.IDPayload, other.IDPayload)}
+	return Limits{
+		cmp.Or(l.PayloadBytes, other.PayloadBytes), cmp.Or(l.Payloads, other.Payloads), cmp.Or(l.IDPayload, other.IDPayload),
+		cmp.Or(l.Coalesce, other.Coalesce), cmp.Or(l.Debounce, other.Debounce),
+	}
 }
 
 // LimitsOf are the limits of values that were set at run time.
@@ -86,7 +96,14 @@ func LimitsOf(v rules.Values) Limits {
 		}
 		return *n
 	}
-	return Limits{number(v.PayloadBytes), number(v.Payloads), number(v.IDBytes)}
+	l := Limits{PayloadBytes: number(v.PayloadBytes), Payloads: number(v.Payloads), IDPayload: number(v.IDBytes)}
+	if v.Coalesce != nil {
+		l.Coalesce = *v.Coalesce
+	}
+	if v.Debounce != nil {
+		l.Debounce = v.Debounce.WithDefaults()
+	}
+	return l
 }
 
 // SetLimits takes in the limits of a queue that are set at run time, for the pushes of this process: they take the
@@ -119,7 +136,9 @@ func (g *Registry) Limits(queue string, entry Entry) Limits {
 }
 
 // limits are those that rules name.
-func (r *PushRules) limits() Limits { return Limits{r.PayloadBytes, r.Payloads, r.IDPayload} }
+func (r *PushRules) limits() Limits {
+	return Limits{r.PayloadBytes, r.Payloads, r.IDPayload, r.Coalesce, r.Debounce}
+}
 
 // Stores says whether payloads in the form of a codec, by its name, are what the queue stores:
 // ErrCodec if not.
@@ -142,6 +161,13 @@ func (q *Queue) Pushable() error {
 	q.registry.mu.Lock()
 	defer q.registry.mu.Unlock()
 	return q.refuses(q.registry.rules[q.Name])
+}
+
+// Codec is the name of the codec in which payloads are stored, "" if they are stored as they are pushed.
+func (q *Queue) Codec() string {
+	q.registry.mu.Lock()
+	defer q.registry.mu.Unlock()
+	return q.entry.Codec
 }
 
 // refuses says why pushes by rules are refused as a whole. The caller holds g.mu.
@@ -203,6 +229,7 @@ func (g *Registry) Publish(ctx context.Context, queue string) error {
 		set(&e.PayloadBytes, rules.PayloadBytes)
 		set(&e.Payloads, rules.Payloads)
 		set(&e.IDPayload, rules.IDPayload)
+		e.Coalesce, e.Debounce = cmp.Or(rules.Coalesce, e.Coalesce), cmp.Or(rules.Debounce, e.Debounce)
 		return e.Stores(queue, rules.Codec.Name)
 	})
 }
@@ -264,7 +291,10 @@ func (q *Queue) read(ctx context.Context) error {
 	keys := q.registry.db.Keys
 	replies, err := q.registry.db.Pipeline(ctx, "read the queue registry",
 		redisdb.Cmd{"HGET", keys.Queues(), q.Name}, redisdb.Cmd{"HGET", keys.Rules(), q.Name}, redisdb.Cmd{"TIME"})
-	if err != nil || replies[0] == nil {
+	if len(replies) != 3 || replies[0] == nil {
+		return err
+	}
+	if _, failed := replies[0].(error); failed {
 		return err
 	}
 	now, err := redisdb.Clock(replies[2])
@@ -272,7 +302,12 @@ func (q *Queue) read(ctx context.Context) error {
 		return err
 	}
 	entry, err := q.registry.parse(q.Name, redisdb.Text(replies[0]))
-	set, unread := rules.Parse(q.Name, redisdb.Text(replies[1]))
+	set, unread := rules.Set{}, error(nil)
+	if failed, is := replies[1].(error); is { // of another type, say: the entry holds nonetheless
+		unread = failed
+	} else {
+		set, unread = rules.Parse(q.Name, redisdb.Text(replies[1]))
+	}
 	values, _ := set.Values(now) // what this release cannot read does not hold here
 	q.registry.mu.Lock()
 	defer q.registry.mu.Unlock()

@@ -143,6 +143,35 @@ func TestRulesArePublished(t *testing.T) {
 	}
 }
 
+// Whatever stands where rules should, a program that pushes learns of the registry.
+func TestAgreedBesideDamagedRules(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t).URL()}
+	for name, spoil := range map[string][]any{
+		"another type": {"SET", "x"}, "no JSON": {"HSET", "q", "["}, "no value": {"HSET", "q", `{"rev":1,"set":{"max_payload_size":{},"journal":{}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rigOn(t, b.open(t))
+			r.push(job("a", "plain"))
+			_, err := r.c.DB().Do(r.ctx, "spoil", append([]any{spoil[0], r.c.DB().Keys.Rules()}, spoil[1:]...)...)
+			r.no(err)
+			node := Rename(r.c, r.c.Cluster())
+			r.no(node.SetRules("q", PushRules{PayloadBytes: 4}))
+			r.no(node.Registry().Publish(r.ctx, "q"))
+			r.q.LookSoon()
+			for deadline := time.Now().Add(time.Minute); ; {
+				if _, err := r.q.Push(r.ctx, job("b", "12345")); errors.Is(err, ErrPayloadSize) {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("a client that pushes has not learnt of the limit")
+				}
+			}
+		})
+	}
+}
+
 // Nothing is written that a live process cannot read: an entry gets no needs while a lease does not
 // list them.
 func TestNeedsWaitForLiveProcesses(t *testing.T) {

@@ -192,6 +192,18 @@ func TestScriptsAreBounded(t *testing.T) {
 	}
 }
 
+// searchAll searches for what costs most to look for, and for what all jobs have.
+func (r *rig) searchAll() {
+	r.t.Helper()
+	r.c.DB().Slow = nil
+	almost := strings.Repeat("x", browse.MaxSearch-1) + "-"
+	for _, s := range []browse.Search{{Contains: almost, Tag: strings.Repeat("x", browse.MaxSearch), Error: ""}, {Contains: "0"}, {Error: "e"}} {
+		for _, state := range []browse.State{"", browse.StateMorgue} {
+			whole(r.t, r.q, browse.Query{State: state, Range: browse.Range{Limit: 1000}, Search: s})
+		}
+	}
+}
+
 // everything is what workers and people do to ids that are all ready, each kind at least once.
 func everything(r *rig, ids []string, message string) {
 	r.t.Helper()
@@ -211,7 +223,9 @@ func everything(r *rig, ids []string, message string) {
 		r.no(err)
 		eq(r.t, "nacked", n, len(nacks))
 	}
+	r.searchAll()
 	nack(pop(), Retry)
+	r.searchAll()
 	nack(pop(), Return)
 	for _, policy := range []Policy{Skip, Block, Bury} {
 		p := pop()
@@ -245,6 +259,7 @@ func everything(r *rig, ids []string, message string) {
 	} {
 		_, err := do()
 		r.no(err)
+		r.searchAll()
 	}
 	stats, err := r.q.Stats(r.ctx)
 	r.no(err)

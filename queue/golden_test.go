@@ -45,7 +45,7 @@ func TestGolden(t *testing.T) {
 			}
 		})
 	}
-	question, err := EncodeQuestion(lowkiq.Shard{Queue: "orders", Index: 3}, "a \"b\"\n", "01J")
+	question, err := EncodeQuestion(lowkiq.Shard{Queue: "orders", Index: 3}, "a \"b\"\n", "01J", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,9 +60,9 @@ func TestGolden(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	})
-	golden.Check(t, "answer", inJSON(t, Answered{ForProcess, 1500}), func(t *testing.T, stored string) {
+	golden.Check(t, "answer", inJSON(t, Answered{ForProcess, 1500, false}), func(t *testing.T, stored string) {
 		var got Answered
-		if err := json.Unmarshal([]byte(stored), &got); err != nil || got != (Answered{ForProcess, 1500}) {
+		if err := json.Unmarshal([]byte(stored), &got); err != nil || got != (Answered{ForProcess, 1500, false}) {
 			t.Errorf("got %+v %v", got, err)
 		}
 	})

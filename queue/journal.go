@@ -16,13 +16,23 @@ func (c *Claim) SetJournal(rule journal.Rule) { c.journal.Store(&rule) }
 // run is that of a job which goes back.
 func (n *Nack) run(text string) *journal.Run {
 	end := journal.Failed
-	if n.Kind == Postpone {
+	switch {
+	case n.Cancelled:
+		end = journal.Cancelled
+	case n.Kind == Postpone:
 		end = journal.Postponed
 	}
 	return &journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Ran: n.Ran, Error: Summary(text)}
 }
 
-// run is that of a job which is out of retries.
+// run is that of a job which is out of retries or time.
 func (b *Burial) run(text string) *journal.Run {
-	return &journal.Run{ID: b.ID, Verdict: journal.Exhausted, RetryCount: b.RetryCount, Ran: b.Ran, Error: Summary(text)}
+	end := journal.Exhausted
+	switch {
+	case b.Cancelled:
+		end = journal.Cancelled
+	case b.Expired > 0:
+		end = journal.Expired
+	}
+	return &journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Ran: b.Ran, Error: Summary(text)}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // PushRules are what holds for the payloads of one queue, from any client: one value
@@ -24,6 +25,11 @@ type PushRules struct {
 	PayloadBytes int // longest payload as stored, bytes. Default 1 MiB
 	Payloads     int // most payloads waiting for one id. Default 10,000
 	IDPayload    int // most bytes of payloads waiting for one id. Default 16 MiB
+
+	// Coalesce says what becomes of a payload that is pushed while others wait for its id, Debounce how long pushes put ids
+	// off. Those of the registry hold where nothing is said; they are written there as limits are.
+	Coalesce string // rules.CoalesceAll (the default), CoalesceLatest or CoalesceOnce
+	Debounce rules.Debounce
 }
 
 // Codec turns payloads into what Redis stores, to compress or encrypt them, and back. Equal
@@ -80,7 +86,7 @@ func (c *Client) SetRules(queue string, push PushRules) error {
 // g.mu.
 func (q *Queue) obey(r PushRules) {
 	limits := q.registry.live[q.Name].or(q.entry.Limits.with(r.limits()))
-	r.PayloadBytes, r.Payloads, r.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
+	r.PayloadBytes, r.Payloads, r.IDPayload, r.Coalesce, r.Debounce = limits.PayloadBytes, limits.Payloads, limits.IDPayload, limits.Coalesce, limits.Debounce
 	push, deliver := q.way(r, q.store), q.way(r, q.takeIn)
 	q.rules.Store(&r)
 	q.push.Store(&push)

@@ -17,6 +17,7 @@ type NackKind string
 const (
 	Retry    NackKind = "retry"    // it failed: due again after Delay, with this retry count and error
 	Postpone NackKind = "postpone" // its handler asked for a delay: no retry is spent
+	Hold     NackKind = "hold"     // people hold it: it waits until it is released, no retry is spent
 	Return   NackKind = "return"   // no handler saw it: back to the head, unchanged
 )
 
@@ -27,7 +28,9 @@ type Nack struct {
 	Kind       NackKind
 	RetryCount int           // for Retry; of Postpone the journal gets it
 	Delay      time.Duration // for Retry and Postpone
-	Error      string        // for Retry, cut to maxError bytes; of Postpone the journal gets it
+	Error      string        // for Retry, cut to maxError bytes; of others the journal gets it
+	Cancelled  bool          // a person has ended the run, for the journal
+	Limited    bool          // it was no run: its group is at its limit
 	Ran        journal.Ran   // for the journal
 }
 
@@ -39,16 +42,35 @@ const (
 	Skip  Policy = "skip"  // the payload with the smallest score to the morgue, the rest goes on
 	Bury  Policy = "bury"  // all payloads of the flight to the morgue
 	Block Policy = "block" // the id waits, accumulating, for a person
+	Drop  Policy = "drop"  // all payloads of the flight are forgotten: people ask for it, or their time is over
 )
 
-// Burial is a job of a flight that ran out of retries.
+// Burial is a job of a flight that ran out of retries, or of time.
 type Burial struct {
 	Flight     int64
 	ID         string
 	Policy     Policy
 	RetryCount int
 	Error      string      // cut to maxError bytes
+	Cancelled  bool        // a person has ended the run, for the journal
 	Ran        journal.Ran // for the journal
+	// Expired is about how many payloads it is whose time was over before a handler had them, to Bury or to Drop: no
+	// failure; 0: it is about something else. Places are their places among the payloads of the job, from 0, and
+	// the rest goes back to the head of the line as it was; nil: they are all.
+	Expired int
+	Places  []int
+}
+
+// verdict is what lua/bury.lua reads: the policy, and what expired.
+func (b *Burial) verdict() string {
+	if b.Expired == 0 {
+		return string(b.Policy)
+	}
+	text := []byte(b.Policy + " expired")
+	for _, place := range b.Places {
+		text = fmt.Appendf(text, "%04d", place+1) // a flight has no more of an id
+	}
+	return string(text)
 }
 
 // maxError bounds the error text kept with a job, bytes.
@@ -86,7 +108,7 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, n := range nacks[from:to] {
 			text, line := cutError(n.Error), ""
-			if n.Kind != Return {
+			if n.Cancelled || n.Kind == Retry || n.Kind == Postpone && !n.Limited { // else it was no run
 				line = rule.Line(n.run(text))
 			}
 			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, max(0, n.Delay.Microseconds()), text, line)
@@ -95,7 +117,7 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 	})
 }
 
-// Bury deals with jobs that ran out of retries; to repeat it does nothing. It returns
+// Bury deals with jobs that ran out of retries or time; to repeat it does nothing. It returns
 // how many were still in their flight.
 func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
 	return c.settle(ctx, c.registry.db.Scripts.Bury, len(burials), func(from, to int) []any {
@@ -103,7 +125,7 @@ func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
 		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, b := range burials[from:to] {
 			text := cutError(b.Error)
-			args = append(args, b.Flight, b.ID, string(b.Policy), b.RetryCount, text, rule.Line(b.run(text)))
+			args = append(args, b.Flight, b.ID, b.verdict(), b.RetryCount, text, rule.Line(b.run(text)))
 		}
 		return args
 	})

@@ -21,10 +21,13 @@ func (m *machine) nack(t *rapid.T) {
 	var nacks []Nack
 	for _, a := range drawFlying(t, model) {
 		nacks = append(nacks, Nack{
-			Flight: a.Flight, ID: a.IDs[0], Kind: rapid.SampledFrom([]NackKind{Retry, Retry, Postpone, Return}).Draw(t, "kind"),
+			Flight: a.Flight, ID: a.IDs[0], Kind: rapid.SampledFrom([]NackKind{Retry, Retry, Postpone, Hold, Return}).Draw(t, "kind"),
 			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: rapid.SampledFrom([]string{"", "boom", "nul\x00 \n\xff"}).Draw(t, "error"),
 			Delay: time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "hours")) * time.Hour, Ran: drawRan(t),
 		})
+		if last := &nacks[len(nacks)-1]; last.Kind == Postpone || last.Kind == Hold {
+			last.Cancelled = rapid.Bool().Draw(t, "cancelled")
+		}
 	}
 	m.step()
 	got, err := claim.Nack(m.ctx, nacks...)
@@ -43,9 +46,17 @@ func (m *machine) bury(t *rapid.T) {
 	var burials []Burial
 	for _, a := range drawFlying(t, model) {
 		burials = append(burials, Burial{
-			Flight: a.Flight, ID: a.IDs[0], Policy: rapid.SampledFrom([]Policy{Skip, Bury, Block}).Draw(t, "policy"),
+			Flight: a.Flight, ID: a.IDs[0], Policy: rapid.SampledFrom([]Policy{Skip, Bury, Block, Drop}).Draw(t, "policy"), Cancelled: rapid.Bool().Draw(t, "cancelled"),
 			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: "exhausted", Ran: drawRan(t),
 		})
+		last := &burials[len(burials)-1]
+		if last.Cancelled || last.Policy != Bury && last.Policy != Drop || rapid.Bool().Draw(t, "of retries") {
+			continue
+		}
+		if n := len(model.Flying[last.ID].Payloads); rapid.Bool().Draw(t, "some") {
+			last.Places = rapid.SliceOfNDistinct(rapid.IntRange(0, n-1), 1, n, rapid.ID).Draw(t, "places")
+		}
+		last.Expired = max(1, len(last.Places))
 	}
 	m.step()
 	got, err := claim.Bury(m.ctx, burials...)
@@ -86,7 +97,7 @@ func (m *machine) recover(t *rapid.T) {
 // admin: a person does something to some ids.
 func (m *machine) admin(t *rapid.T) {
 	ids := rapid.SliceOfN(drawID, 1, 3).Draw(t, "ids")
-	place := rapid.SampledFrom([]browse.State{browse.Anywhere, browse.Anywhere, browse.StateRetry, browse.StateFailed, browse.StateBlocked}).Draw(t, "place")
+	place := rapid.SampledFrom([]browse.State{browse.Anywhere, browse.Anywhere, browse.StateRetry, browse.StateFailed, browse.StateHeld, browse.StateBlocked}).Draw(t, "place")
 	type action struct {
 		real func() (int, error)
 		want func(*modelShard, string) int
@@ -146,6 +157,19 @@ func (m *machine) sweep(t *rapid.T) {
 	m.counted(t, "swept", got, want)
 }
 
+// release lets held ids go on, but for one.
+func (m *machine) release(t *rapid.T) {
+	_, model, claim := m.drawShard(t)
+	still := drawID.Draw(t, "still")
+	held := func(id string) bool { return id == still }
+	m.step()
+	got, err := claim.ReleaseHeld(m.ctx, held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.counted(t, "released", got, model.Release(held))
+}
+
 // trim: the owner keeps the morgue within its bounds.
 func (m *machine) trim(t *rapid.T) {
 	_, model, claim := m.drawShard(t)
@@ -199,7 +223,7 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 	pipe := s.DB().ForTests().Pipeline()
 	for key, set := range map[string][]redis.Z{s.Keys().Due: r.due.Val(), s.Keys().Retry: r.retry.Val()} {
 		for _, z := range set {
-			if int64(z.Score) > now {
+			if int64(z.Score) > now && int64(z.Score) < HeldAt.UnixMicro() {
 				pipe.ZAdd(ctx, key, redis.Z{Score: z.Score - float64(us), Member: z.Member})
 			}
 		}
@@ -210,7 +234,7 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 				continue
 			}
 			if found := headRule.FindStringSubmatch(record); found != nil {
-				if at, _ := strconv.ParseInt(found[2], 10, 64); at > now {
+				if at, _ := strconv.ParseInt(found[2], 10, 64); at > now && at < HeldAt.UnixMicro() {
 					pipe.HSet(ctx, key, id, found[1]+strconv.FormatInt(at-us, 10)+record[len(found[0]):])
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 
 	"pgregory.net/rapid"
 
@@ -59,6 +60,7 @@ func testModel(t *testing.T, b *backend) {
 			"admin":   m.admin,
 			"sweep":   m.sweep,
 			"trim":    m.trim,
+			"release": m.release,
 			"pass":    m.pass,
 			"":        m.compare,
 		})
@@ -106,7 +108,8 @@ var inSmallSteps = sync.OnceValue(func() *redisdb.Scripts {
 var machineIDs = []string{"a", "b", "c", "d", "e"}
 
 func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
-	if err := c.SetRules("q", PushRules{Payloads: machinePayloads, IDPayload: machineBytes}); err != nil {
+	coalesce := rapid.SampledFrom([]string{"", "", rules.CoalesceLatest, rules.CoalesceOnce}).Draw(t, "coalesce")
+	if err := c.SetRules("q", PushRules{Payloads: machinePayloads, IDPayload: machineBytes, Coalesce: coalesce}); err != nil {
 		t.Fatal(err)
 	}
 	c.DB().Scripts = inSmallSteps()
@@ -122,6 +125,7 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	for i := range shards {
 		model := model.NewShard(machinePayloads, machineBytes)
 		model.Piece, model.PieceBytes = machinePiece, machinePieceBytes
+		model.Coalesce = coalesce
 		model.Journal = rapid.SampledFrom([]journal.Rule{journal.Default, {Runs: journal.All, Keep: 1000}, {Runs: journal.All, Keep: 3}, {Runs: journal.None, Keep: 1}}).Draw(t, "journal")
 		m.models = append(m.models, model)
 		m.claim(t, i, Fresh)
@@ -141,7 +145,9 @@ func (m *machine) claim(t *rapid.T, shard int, cause Cause) *Claim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.claims[shard].SetJournal(m.models[shard].Journal)
+	model := m.models[shard]
+	same(t, "held ids", m.claims[shard].HasHeld(), slices.ContainsFunc(slices.Collect(maps.Keys(model.Scheduled)), model.Held))
+	m.claims[shard].SetJournal(model.Journal)
 	return m.claims[shard]
 }
 
@@ -187,6 +193,7 @@ func (m *machine) compare(t *rapid.T) {
 		total.Ready += c.Ready
 		total.Scheduled += c.Scheduled
 		total.Retry += c.Retry
+		total.Held += c.Held
 		total.InFlight += c.InFlight
 		total.Blocked += c.Blocked
 		total.Failed += c.Failed

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/packed"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // Result is the answer to one pushed job.
@@ -136,9 +138,11 @@ func firstError(results []Result) error {
 type chunk struct {
 	redisdb.Call
 	shard int
-	jobs  []int32          // places in the push
-	next  *chunk           // the shard's next one: sent once this one is stored
-	full  map[string]error // why a payload of an id was refused, in this chunk or one before it; mostly nil
+	jobs  []int32 // places in the push
+	next  *chunk  // the shard's next one: sent once this one is stored
+	// coalesces is the first argument of lua/coalesce.lua; "": it is push.lua that stores it.
+	coalesces string
+	full      map[string]error // why a payload of an id was refused, in this chunk or one before it; mostly nil
 }
 
 // headArgs is how many arguments of lua/push.lua come before the jobs.
@@ -281,16 +285,26 @@ func (q *Queue) withhold(ch *chunk, full map[string]error, jobs []lowkiq.Push, r
 	}
 }
 
+// coalesces is the first argument of lua/coalesce.lua for pushes by rules; "" if they go by lua/push.lua.
+func (r *PushRules) coalesces() string {
+	kind, d := cmp.Or(r.Coalesce, rules.CoalesceAll), r.Debounce
+	if kind == rules.CoalesceAll && d.Quiet <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("m %s %d %d", kind, max(0, d.Quiet.Microseconds()), max(0, d.Most.Microseconds()))
+}
+
 // cut sorts jobs into chunks by shard, refusing the bad ones, and returns the first chunk
 // of each shard.
 func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
-	rules := q.rules.Load()
+	by := q.rules.Load()
+	coalesces := by.coalesces()
 	open := make(map[int]*chunk, min(len(jobs), q.Shards))
 	sizes := make(map[*chunk]int, len(open))
 	var first []*chunk
 	for i := range jobs {
 		job := &jobs[i]
-		if err := envelope.Check(job, rules.PayloadBytes, rules.IDPayload); err != nil {
+		if err := envelope.Check(job, by.PayloadBytes, by.IDPayload); err != nil {
 			results[i].Err = err
 			continue
 		}
@@ -300,6 +314,10 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 			before := ch
 			ch = &chunk{shard: shard, Call: redisdb.Call{Script: q.registry.db.Scripts.Push, Keys: q.shards[shard].push}}
 			ch.Args = []any{nil, nil, nil, q.shards[shard].keys.Wake}
+			if coalesces != "" {
+				ch.coalesces, ch.Script = coalesces, q.registry.db.Scripts.Coalesce
+				ch.Keys = q.shards[shard].keys.For(ch.Script)
+			}
 			open[shard] = ch
 			if before == nil {
 				first = append(first, ch)
@@ -315,9 +333,12 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 
 // fill writes the script's arguments and returns their size in bytes.
 func (q *Queue) fill(ch *chunk, jobs []lowkiq.Push) (size int) {
-	form, rules := formOf(ch.jobs, jobs), q.rules.Load()
-	ch.Args[0], ch.Args[1], ch.Args[2] = form, rules.Payloads, rules.IDPayload
-	if form == "m" {
+	form, by := ch.coalesces, q.rules.Load()
+	if form == "" {
+		form = formOf(ch.jobs, jobs)
+	}
+	ch.Args[0], ch.Args[1], ch.Args[2] = form, by.Payloads, by.IDPayload
+	if form[0] == 'm' {
 		return q.fillAny(ch, jobs)
 	}
 	for _, i := range ch.jobs {

@@ -21,7 +21,7 @@ const (
 // pushEach stores what it can of small chunks and returns the chunks that are left: the
 // large ones, and the ids that were not fresh, in push order.
 func (q *Queue) pushEach(ctx context.Context, chunks []*chunk, jobs []lowkiq.Push, results []Result) []*chunk {
-	if q.registry.db.Sharded {
+	if q.registry.db.Sharded || len(chunks) > 0 && chunks[0].coalesces != "" {
 		return chunks
 	}
 	var few, left []*chunk

@@ -333,7 +333,25 @@ func (r *removal) finish(ctx context.Context) error {
 	if err := rules.In(r.registry.db).Forget(ctx, r.q.Name); err != nil { // they are not those of a queue registered anew
 		return err
 	}
+	if err := r.forgetDays(ctx); err != nil {
+		return err
+	}
 	return r.swap(ctx, Entry{Shards: r.entry.Shards, Layout: r.entry.Layout, Removed: true})
+}
+
+// forgetDays removes the figures of the queue's days.
+func (r *removal) forgetDays(ctx context.Context) error {
+	db := r.registry.db
+	now, err := db.Time(ctx)
+	if err != nil {
+		return err
+	}
+	unlink := []any{"UNLINK"}
+	for _, key := range db.Keys.Days(r.q.Name, now) {
+		unlink = append(unlink, key)
+	}
+	_, err = db.Do(ctx, "remove the figures of days", unlink...)
+	return err
 }
 
 // broken says how to go on.

@@ -70,6 +70,7 @@ type Claim struct {
 	// Unreplicated: there are replicas, and none had confirmed the claim after 100 ms.
 	Unreplicated bool
 
+	held    bool  // there may be held ids from before the claim
 	popped  int64 // number of the last answered pop
 	deep    bool  // it left ids in the ready list
 	unasked int   // so many pops do not ask the shared script, as it could not serve the shard
@@ -92,7 +93,7 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 		return nil, fmt.Errorf("shard %s: %w", s, err)
 	}
 	r, ok := reply.([]any)
-	if !ok || len(r) < 3 || r[0] == "OK" && len(r) < 5 {
+	if !ok || len(r) < 3 || r[0] == "OK" && len(r) < 6 {
 		return nil, fmt.Errorf("shard %s: claim answered %v", s, reply)
 	}
 	if r[0] == "REMOVED" {
@@ -112,6 +113,7 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 	buried, _ := r[3].(int64)
 	claim := s.held(instance, fence, int(recovered), int(buried))
 	claim.Unreplicated = !confirmed
+	claim.held = r[5] != int64(0)
 	if left, _ := r[4].(int64); left > 0 {
 		// If it fails here, the claim stands: a pop goes on with it.
 		return claim, claim.resume(ctx)
@@ -142,7 +144,7 @@ func (c *Claim) resume(ctx context.Context) error {
 }
 
 func (s *Shard) held(instance string, fence int64, recovered, buried int) *Claim {
-	return &Claim{Shard: s, Instance: instance, Fence: fence, Recovered: recovered, Buried: buried,
+	return &Claim{Shard: s, Instance: instance, Fence: fence, Recovered: recovered, Buried: buried, held: true,
 		pop: s.keys.For(s.registry.db.Scripts.Pop), fence: strconv.FormatInt(fence, 10)}
 }
 

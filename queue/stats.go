@@ -14,6 +14,7 @@ type Counts struct {
 	Ready     int `json:"ready"`     // due, waiting for a handler, whether it has failed before or not
 	Scheduled int `json:"scheduled"` // never failed, not due yet
 	Retry     int `json:"retry"`     // failed, not due yet
+	Held      int `json:"held"`      // people hold them: they wait until they are released
 	InFlight  int `json:"in_flight"` // with a handler
 	Blocked   int `json:"blocked"`   // out of retries, waiting for a person
 
@@ -23,7 +24,7 @@ type Counts struct {
 }
 
 // Total is the number of ids that are not done.
-func (c Counts) Total() int { return c.Ready + c.Scheduled + c.Retry + c.InFlight + c.Blocked }
+func (c Counts) Total() int { return c.Ready + c.Scheduled + c.Retry + c.Held + c.InFlight + c.Blocked }
 
 // Stats are a shard or a queue in figures.
 type Stats struct {
@@ -83,6 +84,7 @@ func Sum(all []Stats) Stats {
 		sum.Jobs.Ready += s.Jobs.Ready
 		sum.Jobs.Scheduled += s.Jobs.Scheduled
 		sum.Jobs.Retry += s.Jobs.Retry
+		sum.Jobs.Held += s.Jobs.Held
 		sum.Jobs.InFlight += s.Jobs.InFlight
 		sum.Jobs.Blocked += s.Jobs.Blocked
 		sum.Jobs.Failed += s.Jobs.Failed
@@ -101,7 +103,7 @@ func Sum(all []Stats) Stats {
 
 func decodeStats(reply any) (Stats, error) {
 	r, ok := reply.([]any)
-	if !ok || len(r) != 15 {
+	if !ok || len(r) != 16 {
 		return Stats{}, fmt.Errorf("stats answered %v", reply)
 	}
 	n := func(i int) int {
@@ -110,7 +112,7 @@ func decodeStats(reply any) (Stats, error) {
 	}
 	s := Stats{
 		Now:    redisdb.Micros(r[0]),
-		Jobs:   Counts{Ready: n(1), Scheduled: n(2), Retry: n(3), InFlight: n(4), Blocked: n(5)},
+		Jobs:   Counts{Ready: n(1), Scheduled: n(2), Retry: n(3), Held: n(15), InFlight: n(4), Blocked: n(5)},
 		Morgue: n(7), MorgueIDs: n(6), Processed: int64(n(8)), Failed: int64(n(9)), Unlogged: int64(n(14)),
 	}
 	s.Jobs.Failed = s.Jobs.Retry + n(13)

@@ -136,7 +136,7 @@ type Why struct {
 	ID     string   `json:"id"`
 	Queue  string   `json:"queue"`
 	Shard  int      `json:"shard"`
-	State  string   `json:"state"`             // ready, scheduled, retry, in_flight, blocked, morgue or absent
+	State  string   `json:"state"`             // ready, scheduled, retry, held, in_flight, blocked, morgue or absent
 	Reason string   `json:"reason"`            // one sentence for people
 	Due    *float64 `json:"due_s"`             // seconds until it is due, negative since; nil if it never will be
 	Since  *float64 `json:"since_s,omitempty"` // seconds for which it has been in flight; nil if it is not
@@ -150,5 +150,7 @@ var (
 	ErrNoCluster   = errors.New("this node is not in a cluster: it was started without a gossip address (node.bind)")
 	ErrUnknownNode = errors.New("unknown node")
 	ErrNodeExists  = errors.New("there is such a node already")
+	ErrNotRunning  = errors.New("not running")
+	ErrNoAnswer    = errors.New("the owner of its shard has not answered: it is not known whether its run was ended; try again")
 	ErrNotHeard    = errors.New("nobody listens under the node's lease: it has just ended, or cannot reach Redis; try again")
 )

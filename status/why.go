@@ -3,6 +3,9 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
@@ -12,15 +15,20 @@ import (
 // Facts are what is known of an id and its shard when it is asked why no handler has the id. They
 // are read first, and judged apart from that.
 type Facts struct {
-	Job      browse.Listed
-	Found    bool
-	Position browse.Position
-	Paused   bool
-	Shard    Shard
-	Where    queue.Whereabouts // of an id in flight, as its owner says
-	Handled  bool              // a live node that is not draining handles the queue
-	Refused  string            // what Redis refuses the shard's owner, "" if nothing
-	Unready  string            // why the owner's handler of the queue cannot work, "" if it can
+	Job        browse.Listed
+	Found      bool
+	Position   browse.Position
+	Paused     bool
+	Shard      Shard
+	Where      queue.Whereabouts // of an id in flight, as its owner says
+	Handled    bool              // a live node that is not draining handles the queue
+	Refused    string            // what Redis refuses the shard's owner, "" if nothing
+	Held       string            // who holds the id, until when and why; "" if nobody does any more
+	Permits    map[string]int    // by instance, of an id that waits for one
+	Group      string            // that of the id, "" if it is in none, or that is not known here
+	InGroup    queue.Group
+	GroupLimit int    // ids of a group in calls at once; 0: any number
+	Unready    string // why the owner's handler of the queue cannot work, "" if it can
 }
 
 // Why names the first thing that keeps an id from its handler.
@@ -29,7 +37,7 @@ func (f *Facts) Why(id string) Why {
 		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.Shard.Queue, id)}
 	}
 	r := Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: string(f.Job.State)}
-	if f.Job.State != browse.StateMorgue && f.Job.State != browse.StateBlocked {
+	if f.Job.State != browse.StateMorgue && f.Job.State != browse.StateBlocked && f.Job.State != browse.StateHeld {
 		due := f.Job.PerformAt.Sub(f.Position.Now).Seconds()
 		r.Due = &due
 	}
@@ -44,6 +52,11 @@ func (f *Facts) Why(id string) Why {
 		r.Reason = "it ran out of retries and waits for a person" + f.lastError() + ": blocked requeue, skip or bury"
 	case browse.StateInFlight:
 		r.Reason = f.inFlight()
+	case browse.StateHeld:
+		r.Reason = "it is held" + f.Held + ": hold --undo lets it go on"
+		if f.Held == "" {
+			r.Reason = "it was held, and waits for the owner of its shard to release it"
+		}
 	default:
 		r.Reason = f.waiting()
 	}
@@ -77,9 +90,9 @@ func (f *Facts) waiting() string {
 	wait := f.Job.PerformAt.Sub(f.Position.Now)
 	switch {
 	case wait > 0 && f.Job.State == browse.StateRetry:
-		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s", f.Job.RetryCount+1, f.lastError(), f.in(wait), f.notReady())
+		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s%s", f.Job.RetryCount+1, f.lastError(), f.in(wait), f.group(), f.notReady())
 	case wait > 0:
-		return "it is due in " + f.in(wait) + f.notReady()
+		return "it is due in " + f.in(wait) + f.group() + f.notReady()
 	case f.Paused:
 		return fmt.Sprintf("queue %q is paused", f.Shard.Queue)
 	case !f.Alive():
@@ -157,10 +170,45 @@ func (f *Facts) handling() string {
 		return fmt.Sprintf("%s, it waits for a process of %s: all that handle the queue there are busy", popped, owner)
 	case queue.ForCall:
 		return fmt.Sprintf("%s, it waits for a handler of %s: the queue is at its concurrency there", popped, owner)
+	case queue.ForPermit:
+		return fmt.Sprintf("%s, it waits for a handler of %s: the cluster is at the limit of the queue%s", popped, owner, f.permits())
+	case queue.ForRate:
+		return fmt.Sprintf("%s, it waits for a handler of %s: as many ids as the limit of the queue allows were handed out of late", popped, owner)
 	case queue.ForSlot:
 		return fmt.Sprintf("%s, it waits for a handler of %s: the node is at its concurrency", popped, owner)
 	case queue.Behind:
 		return fmt.Sprintf("%s by %s, it waits for others of its shard that were popped before it", popped, owner)
 	}
 	return fmt.Sprintf("%s has it, %s, and does not say whether a handler has begun", owner, popped)
+}
+
+// group adds what keeps the group of the id back.
+func (f *Facts) group() string {
+	held, words := holders(f.InGroup.Holders)
+	switch {
+	case f.InGroup.Till.After(f.Position.Now):
+		return fmt.Sprintf("; a handler holds its group %s back for %s", f.Group, f.in(f.InGroup.Till.Sub(f.Position.Now)))
+	case f.GroupLimit > 0 && held >= f.GroupLimit:
+		return fmt.Sprintf("; its group %s is at its limit (%d of %d: %s)", f.Group, held, f.GroupLimit, words)
+	}
+	return ""
+}
+
+// permits says who may have how many of a queue's calls.
+func (f *Facts) permits() string {
+	sum, words := holders(f.Permits)
+	if sum == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d permits: %s)", sum, words)
+}
+
+// holders says how many there are in all, and how many each instance has.
+func holders(by map[string]int) (sum int, text string) {
+	words := make([]string, 0, len(by))
+	for _, instance := range slices.Sorted(maps.Keys(by)) {
+		sum += by[instance]
+		words = append(words, fmt.Sprintf("%s %d", instance, by[instance]))
+	}
+	return sum, strings.Join(words, ", ")
 }

@@ -62,6 +62,11 @@ func TestJudge(t *testing.T) {
 		{"popped", waits(queue.Behind, now), "in_flight", "popped 12s ago (flight 7) by n1/B.1, it waits for others of its shard", -2},
 		{"no process", waits(queue.ForProcess, now), "in_flight", "popped 12s ago (flight 7), it waits for a process of n1/B.1", -2},
 		{"no call", waits(queue.ForCall, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the queue is at its concurrency", -2},
+		{"no permit", func(f *Facts) {
+			waits(queue.ForPermit, now)(f)
+			f.Permits = map[string]int{"n1/B.1": 12, "n2/C.1": 8}
+		}, "in_flight", "(flight 7), it waits for a handler of n1/B.1: the cluster is at the limit of the queue (20 permits: n1/B.1 12, n2/C.1 8)", -2},
+		{"no rate", waits(queue.ForRate, now), "in_flight", "it waits for a handler of n1/B.1: as many ids as the limit of the queue allows were handed out of late", -2},
 		{"no slot", waits(queue.ForSlot, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the node is at its concurrency", -2},
 		{"in flight with the dead", func(f *Facts) { f.Job.State, f.Shard.State, f.Shard.Assigned = browse.StateInFlight, Claiming, "n2" },
 			"in_flight", "n1/B.1, whose lease is gone: it runs again once the shard is seized; n2 is to claim it", -2},

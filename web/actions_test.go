@@ -121,7 +121,7 @@ func TestAllFailedWhoseTurnHasCome(t *testing.T) {
 		expect(t, w.do("POST", ordersPath+"jobs/run-now", `{"ids":["f1"]}`), 200)
 		expect(t, w.do("GET", ordersPath+"jobs?state=failed", ""), 200, `"id":"f1"`, `"id":"f2"`)
 		expect(t, w.do("GET", "/api/v1/stats", ""), 200, `"enqueued":8,"fresh":5,"retries":3,`)
-		expect(t, w.do("GET", "/api/v1/queues/orders", ""), 200, `"jobs":{"ready":5,"scheduled":1,"retry":1,"in_flight":1,"blocked":1,"failed":2}`)
+		expect(t, w.do("GET", "/api/v1/queues/orders", ""), 200, `"jobs":{"ready":5,"scheduled":1,"retry":1,"held":0,"in_flight":1,"blocked":1,"failed":2}`)
 		expect(t, w.do("POST", ordersPath+action, ""), 200, `"changed":2`)
 		expect(t, w.do("GET", ordersPath+"jobs/f1", ""), want)
 	}

@@ -114,6 +114,8 @@ type JobPage[J any] struct {
 	Next     string `json:"next"` // cursor of the next page; empty after the last one
 	Examined int    `json:"examined"`
 	Ordered  bool   `json:"ordered"`
+	// Through is the share of all jobs that a search has looked through, 0 to 1, if it goes through all as they are stored.
+	Through float64 `json:"through,omitempty"`
 }
 
 // Pushed answers a push, in the order of its jobs.

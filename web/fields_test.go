@@ -108,7 +108,7 @@ func TestOpenAPIHasEveryField(t *testing.T) {
 		"Plan": reflect.TypeFor[Plan](), "Pushed": reflect.TypeFor[Pushed](), "Errors": reflect.TypeFor[Errors](), "Redis": reflect.TypeFor[Redis](),
 		"Page": reflect.TypeFor[JobPage[Job]](), "Job": reflect.TypeFor[Job](), "Step": reflect.TypeFor[Changed](), "Deleted": reflect.TypeFor[Deleted](),
 		"Recurring": reflect.TypeFor[Recurring](), "AllRecurring": reflect.TypeFor[AllRecurring](), "Upcoming": reflect.TypeFor[Upcoming](), "Removed": reflect.TypeFor[Removed](),
-		"Reply": reflect.TypeFor[Reply](), "Noted": reflect.TypeFor[Noted](), "Queues": reflect.TypeFor[Queues](), "Paused": reflect.TypeFor[Paused](), "Drained": reflect.TypeFor[Drained](),
+		"Reply": reflect.TypeFor[Reply](), "Noted": reflect.TypeFor[Noted](), "Queues": reflect.TypeFor[Queues](), "Tags": reflect.TypeFor[Tags](), "Paused": reflect.TypeFor[Paused](), "Drained": reflect.TypeFor[Drained](),
 	} {
 		node, err := s.at("#/components/schemas/" + ref)
 		must(t, err)

@@ -85,7 +85,12 @@ func writePage(w http.ResponseWriter, page browse.Page) {
 	body = append(body, `","examined":`...)
 	body = strconv.AppendInt(body, int64(page.Examined), 10)
 	body = append(body, `,"ordered":`...)
-	body = append(strconv.AppendBool(body, page.Ordered), "}\n"...)
+	body = strconv.AppendBool(body, page.Ordered)
+	if page.Through > 0 {
+		body = append(body, `,"through":`...)
+		body = strconv.AppendFloat(body, page.Through, 'f', 4, 64)
+	}
+	body = append(body, "}\n"...)
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body)
 }

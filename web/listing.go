@@ -39,14 +39,15 @@ func ordersOf(state browse.State) []browse.Order {
 }
 
 var (
-	jobLists    = Lists{[]browse.State{"", browse.StateReady, browse.StateScheduled, browse.StateRetry, browse.StateFailed, browse.StateInFlight, browse.StateBlocked}, ordersOf(""), defaultLimit, maxLimit}
+	jobLists    = Lists{[]browse.State{"", browse.StateReady, browse.StateScheduled, browse.StateRetry, browse.StateFailed, browse.StateHeld, browse.StateInFlight, browse.StateBlocked}, ordersOf(""), defaultLimit, maxLimit}
 	flightLists = Lists{[]browse.State{browse.StateInFlight}, []browse.Order{browse.ByID, browse.ByDue}, defaultLimit, maxLimit}
 	morgueLists = Lists{[]browse.State{browse.StateMorgue}, ordersOf(browse.StateMorgue), defaultLimit, maxLimit}
 )
 
 var (
 	listQuery   = []string{"by", "from", "to", "reverse", "limit", "cursor"}
-	morgueQuery = append([]string{"kind"}, listQuery...)
+	searchQuery = []string{"contains", "tag", "error"}
+	morgueQuery = slices.Concat([]string{"kind"}, searchQuery, listQuery)
 	jobsQuery   = append([]string{"id", "id_base64", "state"}, morgueQuery...)
 )
 
@@ -55,6 +56,10 @@ var (
 func (l Lists) Query(values url.Values) (browse.Query, error) {
 	q := browse.Query{Kind: values.Get("kind"), Cursor: values.Get("cursor"),
 		State: browse.State(cmp.Or(values.Get("state"), string(l.States[0]))), By: browse.Order(cmp.Or(values.Get("by"), string(l.Orders[0])))}
+	q.Search = browse.Search{Contains: values.Get("contains"), Tag: values.Get("tag"), Error: values.Get("error")}
+	if q.Search != (browse.Search{}) && q.State == "" && !values.Has("by") {
+		q.By = browse.ByID // all jobs, as they are stored
+	}
 	q.Limit = l.Limit
 	switch {
 	case !slices.Contains(l.States, q.State):

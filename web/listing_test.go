@@ -32,6 +32,9 @@ func TestListQuery(t *testing.T) {
 		{"retries from", "by=retries&from=3&state=blocked", jobLists, browse.Query{By: browse.ByRetries, State: browse.StateBlocked, Range: browse.Range{MinRetry: 3, MaxRetry: math.MaxInt32, Limit: 100}}},
 		{"reverse", "reverse", jobLists, browse.Query{By: browse.ByDue, Range: browse.Range{Limit: 100, Reverse: true}}},
 		{"not reverse", "reverse=false", jobLists, browse.Query{By: browse.ByDue, Range: browse.Range{Limit: 100}}},
+		{"search", "contains=a+b&tag=vip&error=%22", jobLists, browse.Query{By: browse.ByID, Search: browse.Search{Contains: "a b", Tag: "vip", Error: `"`}, Range: browse.Range{Limit: 100}}},
+		{"search by due time", "contains=a&by=due", jobLists, browse.Query{By: browse.ByDue, Search: browse.Search{Contains: "a"}, Range: browse.Range{Limit: 100}}},
+		{"search in a state", "tag=vip&state=retry", jobLists, browse.Query{By: browse.ByDue, State: browse.StateRetry, Search: browse.Search{Tag: "vip"}, Range: browse.Range{Limit: 100}}},
 		{"kind, cursor", "kind=no+%23&cursor=abc", jobLists, browse.Query{By: browse.ByDue, Kind: "no #", Cursor: "abc", Range: browse.Range{Limit: 100}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -97,6 +100,11 @@ func TestLists(t *testing.T) {
 		{"morgue?by=retries&from=25", "d1"},
 		{"morgue?kind=dead", "d1"},
 		{"jobs?kind=no+stock", "f1"},
+		{"jobs?error=no+stock", "f1"},
+		{"jobs?contains=r1", "r1"},
+		{"jobs?contains=r&state=ready", "r1 r2"},
+		{"morgue?contains=d&error=dead", "d1"},
+		{"jobs?tag=vip&contains=n", "s1"}, {"jobs?tag=vi", ""},
 	} {
 		t.Run(c.query, func(t *testing.T) {
 			answer := w.do("GET", ordersPath+c.query, "")

@@ -98,7 +98,8 @@ func classify(err error) *Problem {
 	case errors.Is(err, queue.ErrHandled), errors.Is(err, queue.ErrNotEmpty), errors.Is(err, queue.ErrChanged),
 		errors.Is(err, recurring.ErrExists), errors.Is(err, recurring.ErrOfFile), errors.Is(err, recurring.ErrTooMany):
 		return NewProblem(http.StatusConflict, "%v", err)
-	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard):
+	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard),
+		errors.Is(err, status.ErrNotRunning), errors.Is(err, status.ErrNoAnswer):
 		return NewProblem(http.StatusConflict, "%v", err)
 	case queue.Transient(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), Busy(err):
 		return NewProblem(http.StatusServiceUnavailable, "%v", err)

@@ -65,7 +65,7 @@ func queueOf(name string, entry queue.Entry, limits queue.Limits, stats queue.St
 	return status.Queue{
 		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
 		Jobs: stats.Jobs, Morgue: stats.Morgue, Processed: stats.Processed, Failed: stats.Failed,
-		Codec: entry.Codec, Limits: status.Limits(limits),
+		Codec: entry.Codec, Limits: status.Limits{PayloadBytes: limits.PayloadBytes, Payloads: limits.Payloads, IDPayload: limits.IDPayload},
 	}
 }
 

@@ -41,7 +41,7 @@ var cases = map[string][]routeCase{
 		{"all", "/api/v1/status", "", 200, []string{
 			`{"cluster":"default","generation":{"record":"01J","index":42},"leader":"n1","warnings":[],`,
 			`"nodes":[{"name":"n1","instance":"n1/01J.1","state":"live","lease_age_s":0.25,"voter":true,"shards":4,"http":"127.0.0.1:7948"}]`,
-			`{"name":"orders","shards":1,"paused":false,"unhandled":true,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"in_flight":1,"blocked":1,"failed":2},"morgue":2`}},
+			`{"name":"orders","shards":1,"paused":false,"unhandled":true,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"held":0,"in_flight":1,"blocked":1,"failed":2},"morgue":2`}},
 		{"parameter", "/api/v1/status?verbose=1", "", 400, []string{`"field":"verbose"`, "takes none"}},
 	},
 	"GET /api/v1/shards": {{"all", "/api/v1/shards", "", 200, []string{
@@ -73,6 +73,12 @@ var cases = map[string][]routeCase{
 	"GET /api/v1/stats": {{"lowkiq", "/api/v1/stats", "", 200, []string{
 		`{"total":{"length":8,"morgue_length":2,"lag":`, `"by_worker":{"mail":{"length":0,`, `"orders":{"length":8,`,
 		`"failed":4,"busy":1,"enqueued":8,"fresh":5,"retries":3,"dead":2}`}}},
+	"GET /api/v1/stats/days": {
+		{"none", "/api/v1/stats/days", "", 200, []string{`{"days":[]}`}},
+		{"of a queue", "/api/v1/stats/days?queue=orders&days=92", "", 200, []string{`{"days":[]}`}},
+		{"too many", "/api/v1/stats/days?days=93", "", 400, []string{`"field":"days"`, "from 1 to 92"}},
+		{"unknown queue", "/api/v1/stats/days?queue=nowhere", "", 404, []string{`unknown queue \"nowhere\"`}},
+	},
 	"GET /api/v1/queues":     {{"all", "/api/v1/queues", "", 200, []string{`{"queues":[{"name":"mail","shards":3,"paused":false,"unhandled":true,`, `{"name":"orders"`}}},
 	"GET /api/v1/queues/{q}": {{"one", "/api/v1/queues/orders", "", 200, []string{`{"name":"orders","shards":1,"paused":false`, `"processed":0`, `"codec":"","limits":{"payload_bytes":1048576,"id_payloads":10000,"id_bytes":16777216}}`}}},
 	"POST /api/v1/queues/{q}/pause": {
@@ -207,6 +213,11 @@ var cases = map[string][]routeCase{
 		{"reverse by id", ordersPath + "morgue?by=id&reverse", "", 200, []string{`{"jobs":[{"id":"d2",`}},
 		{"limit", ordersPath + "morgue?limit=1001", "", 400, []string{`"field":"limit"`, "1 to 1000"}},
 	},
+	"GET /api/v1/queues/{q}/tags": {
+		{"all", ordersPath + "tags", "", 200, []string{`{"tags":[{"tag":"new","jobs":1,"payloads":1},{"tag":"vip","jobs":1,"payloads":1}],"more":false,"next":"","examined":9,"through":1}`}},
+		{"state", ordersPath + "tags?state=retry", "", 400, []string{`"field":"state"`}},
+		{"cursor", ordersPath + "tags?state=morgue&cursor=x", "", 400, []string{"cursor is damaged"}},
+	},
 	"GET /api/v1/queues/{q}/errors": {
 		{"failed", ordersPath + "errors", "", 200, []string{`{"state":"failed","groups":[{"kind":"no price","jobs":1,"payloads":1,"newest":`, `"example":{"id":"f2"},"error":"no price"}`, `"examined":2,"all":true}`}},
 		{"buried", ordersPath + "errors?state=morgue", "", 200, []string{`{"kind":"dead","jobs":1,`, `"example":{"id":"d1"}`}},
@@ -227,6 +238,27 @@ var cases = map[string][]routeCase{
 		{"not on", ordersPath + "jobs/a/track", `{"undo":true}`, 200, []string{`{"id":"a","tracked":false,"count":0}`}},
 		{"not UTF-8", ordersPath + "jobs/%FF/track", ``, 400, []string{`"field":"id"`}},
 		{"no undo", ordersPath + "jobs/a/track", `{"off":true}`, 400, []string{`"field":"off"`}},
+	},
+	"POST /api/v1/queues/{q}/jobs/{id}/cancel": {
+		{"runs", ordersPath + "jobs/fly/cancel", `{"why":"it hangs"}`, 200, []string{`{"id":"fly","cancelled":true,"then":"retry"}`}},
+		{"and hold", ordersPath + "jobs/fly/cancel", `{"then":"hold"}`, 200, []string{`"then":"hold"`}},
+		{"does not run", ordersPath + "jobs/f1/cancel", ``, 409, []string{`not running`}},
+		{"no answer", ordersPath + "jobs/frozen/cancel", ``, 409, []string{`try again`}},
+		{"no such end", ordersPath + "jobs/fly/cancel", `{"then":"kill"}`, 400, []string{`"field":"then"`, "want retry, hold, bury or delete"}},
+		{"not UTF-8", ordersPath + "jobs/%FF/cancel", `{"then":"hold"}`, 400, []string{`"field":"id"`}},
+		{"no queue", "/api/v1/queues/none/jobs/fly/cancel", ``, 404, []string{"none"}},
+	},
+	"GET /api/v1/queues/{q}/holds": {{"none", ordersPath + "holds", "", 200, []string{`{"queue":"orders","held":0,"holds":[]}`}}},
+	"POST /api/v1/queues/{q}/holds": {
+		{"a prefix", ordersPath + "holds", `{"prefix":"acme:","for":"1h","why":"sale"}`, 200, []string{`{"prefix":"acme:","held":true,"until":`, `"count":1}`}},
+		{"an id", ordersPath + "holds", `{"id":"a/b"}`, 200, []string{`{"id":"a/b","held":true,"count":1}`}},
+		{"not held", ordersPath + "holds", `{"id":"a","undo":true}`, 200, []string{`{"id":"a","held":false,"count":0}`}},
+		{"neither", ordersPath + "holds", `{}`, 400, []string{"want an id, or a prefix of ids; to hold all of a queue, pause it"}},
+		{"both", ordersPath + "holds", `{"id":"a","prefix":"b"}`, 400, []string{"not both"}},
+		{"bad time", ordersPath + "holds", `{"id":"a","for":"soon"}`, 400, []string{`"field":"for"`, "as in 2h"}},
+		{"time of nothing", ordersPath + "holds", `{"id":"a","for":"1h","undo":true}`, 400, []string{`"field":"for"`}},
+		{"no key", ordersPath + "holds", `{"prefixes":["a"]}`, 400, []string{`"field":"prefixes"`}},
+		{"no queue", "/api/v1/queues/none/holds", `{"id":"a"}`, 404, []string{"none"}},
 	},
 	"GET /api/v1/queues/{q}/rules": {{"all", ordersPath + "rules", "", 200, []string{`{"queue":"orders","revision":0,"handled":true,"rules":[{"key":"batch_size","value":3,"from":"node.yaml:5:17"}`, `"fixed":"the count says`}}},
 	"PATCH /api/v1/queues/{q}/rules": {

@@ -232,7 +232,7 @@ func TrackID(n Node, log *slog.Logger, r *http.Request, queue, id string, want T
 		action = "untrack"
 	}
 	_, err := rules.In(n.Client().DB()).Change(r.Context(), queue, rules.Change{Action: action, IDs: []string{id}, Why: want.Why, By: who(n, r), If: -1, Base: n.Rules(queue),
-		Edit: func(now map[string]rules.Setting) (map[string]json.RawMessage, []string, error) {
+		Edit: func(now map[string]rules.Setting, _ time.Time) (map[string]json.RawMessage, []string, error) {
 			var err error
 			if ids, err = rules.Track(now, id, !want.Undo); err != nil {
 				return nil, nil, err

@@ -123,6 +123,20 @@ func (n *fakeNode) Why(ctx context.Context, q *queue.Queue, id string) (status.W
 	return status.Why{ID: id, Queue: q.Name, Shard: q.Of(id).Index, State: "scheduled", Reason: "it is due later", Due: &due}, err
 }
 
+// Cancel knows of one id that runs, and of one whose owner does not answer.
+func (n *fakeNode) Cancel(ctx context.Context, _ *queue.Queue, id string, _ queue.Cancellation) error {
+	_, err := n.client.Time(ctx)
+	switch {
+	case err != nil:
+		return err
+	case id == "fly":
+		return nil
+	case id == "frozen":
+		return fmt.Errorf("%q, which n2 has: %w", id, status.ErrNoAnswer)
+	}
+	return fmt.Errorf("%q: %w", id, status.ErrNotRunning)
+}
+
 func (n *fakeNode) Handled(ctx context.Context) (status.Handled, error) {
 	_, err := n.client.Time(ctx)
 	return n.handled, err
@@ -165,7 +179,7 @@ func (w *world) fill() *world {
 	_, err = browse.Of(w.orders).Bury(ctx, browse.Anywhere, "d2")
 	must(w.t, err)
 	scheduled := job("s1")
-	scheduled.PerformAt = time.Unix(4102444800, 0)
+	scheduled.PerformAt, scheduled.Header = time.Unix(4102444800, 0), map[string]string{"tag": "vip,new"}
 	w.push(job("r1"), job("r2"), scheduled, job("a/b"), job("\xff"))
 	book := recurring.Of(w.client)
 	must(w.t, book.Declare(ctx, map[string]recurring.Spec{"report": {Cron: "0 6 * * 1-5", Zone: "Europe/Berlin", Queue: "mail", Payload: []byte(`{"day":"{tick}"}`)}}, time.Unix(1763600000, 0)))

@@ -118,27 +118,47 @@ func openRedis(cfg *config.Config) (*queue.Client, error) {
 
 // queueConfig is what the file says of a queue.
 func queueConfig(name string, q *config.Queue) node.QueueConfig {
-	rules := node.QueueConfig{
+	cfg := node.QueueConfig{
 		Name: name, Shards: q.ShardCount(), BatchSize: or(q.BatchSize), Concurrency: or(q.Concurrency), ShardConcurrency: or(q.ShardConcurrency),
 		Prefetch: or(q.Prefetch), HandlerTimeout: orNone(q.HandlerTimeout), MaxRetryCount: orNone(q.MaxRetryCount),
-		MaxCrashes: orNone(q.MaxCrashes), Exhausted: queue.Policy(q.Exhausted), Scheduler: node.Scheduler(q.Scheduler),
-		Push: pushRules(q), State: orNone(q.State),
+		MaxCrashes: orNone(q.MaxCrashes), Exhausted: queue.Policy(q.Exhausted), Scheduler: node.Scheduler(q.Scheduler), Priority: or(q.Priority),
+		Push: pushRules(q), State: orNone(q.State), StuckAfter: orNone(q.StuckAfter),
 	}
 	if q.RetryIn != nil {
-		rules.RetryIn, rules.RetryInShown = q.RetryIn.Delay, q.RetryIn.Shown()
+		cfg.RetryIn, cfg.RetryInShown = q.RetryIn.Delay, q.RetryIn.Shown()
 	}
 	if q.Journal != nil {
-		rules.Journal = node.Journal{Runs: node.JournalRuns(cmp.Or(q.Journal.Runs, string(node.JournalAll))), Keep: or(q.Journal.Keep), For: or(q.Journal.For)}
+		cfg.Journal = node.Journal{Runs: node.JournalRuns(cmp.Or(q.Journal.Runs, string(node.JournalAll))), Keep: or(q.Journal.Keep), For: or(q.Journal.For)}
 	}
 	if q.Morgue != nil {
-		rules.Morgue = node.Morgue{Keep: or(q.Morgue.Keep), For: or(q.Morgue.For)}
+		cfg.Morgue = node.Morgue{Keep: or(q.Morgue.Keep), For: or(q.Morgue.For)}
 	}
-	return rules
+	if q.Limit != nil {
+		rate, _ := rules.ParseRate(q.Limit.Rate) // checked with the file
+		cfg.Limit = rules.Limit{Concurrency: or(q.Limit.Concurrency), Rate: rate, Burst: or(q.Limit.Burst)}
+	}
+	if g := q.Groups; g != nil && *g != (config.Groups{}) {
+		rate, _ := rules.ParseRate(g.Rate) // checked with the file
+		cfg.Groups = rules.Groups{By: cmp.Or(g.By, rules.DefaultBy), Limit: rules.Limit{Concurrency: or(g.Concurrency), Rate: rate, Burst: or(g.Burst)}}
+	}
+	if q.Expire != nil {
+		cfg.Expire = rules.Expire{After: or(q.Expire.After), To: rules.ExpireTo(q.Expire.To)}
+	}
+	return cfg
 }
 
 // pushRules are the limits that the file names for what is pushed to a queue.
 func pushRules(q *config.Queue) queue.PushRules {
-	return queue.PushRules{PayloadBytes: int(rules.Size(q.MaxPayloadSize)), Payloads: or(q.MaxIDPayloads), IDPayload: int(rules.Size(q.MaxIDSize))}
+	push := queue.PushRules{
+		PayloadBytes: int(rules.Size(q.MaxPayloadSize)), Payloads: or(q.MaxIDPayloads), IDPayload: int(rules.Size(q.MaxIDSize)), Coalesce: q.Coalesce,
+	}
+	if d := q.Debounce; d != nil {
+		push.Debounce = rules.NoDebounce
+		if d.Quiet != nil {
+			push.Debounce = rules.Debounce{Quiet: *d.Quiet, Most: or(d.Most)}.WithDefaults()
+		}
+	}
+	return push
 }
 
 // processes is how many children a queue gets: what is configured, else one per CPU, and no more

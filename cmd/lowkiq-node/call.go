@@ -108,7 +108,7 @@ func worst(results []web.PushResult) (code int) {
 
 func worseEnd(code int, state lowkiq.ReplyState) int {
 	switch {
-	case state == lowkiq.ReplyBuried || state == lowkiq.ReplyDeleted:
+	case state == lowkiq.ReplyBuried || state == lowkiq.ReplyDeleted || state == lowkiq.ReplyExpired:
 		return exitBuried
 	case state == lowkiq.ReplyPending && code == exitOK:
 		return exitPending

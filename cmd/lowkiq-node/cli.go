@@ -37,9 +37,12 @@ type cli struct {
 	History  historyCommand  `cmd:"" help:"Show how the runs of an id ended."`
 	Journal  journalCommand  `cmd:"" help:"Show how runs ended, of one queue or all, and follow what comes."`
 	Track    trackCommand    `cmd:"" help:"Keep every run of an id in the journal."`
+	Hold     holdCommand     `cmd:"" help:"Keep an id, or ids with a prefix, from handlers."`
+	Cancel   cancelCommand   `cmd:"" help:"End the run of an id: its handler is told to stop."`
 	Rules    rulesCommand    `cmd:"" help:"Show the rules of a queue, and change them while it runs."`
 	InFlight inFlightCommand `cmd:"" help:"List the jobs that handlers have."`
 	Errors   errorsCommand   `cmd:"" help:"Group the errors of failed, blocked or buried jobs by kind."`
+	Tags     tagsCommand     `cmd:"" help:"Count the tags of a queue's jobs."`
 	Stats    statsCommand    `cmd:"" help:"Show the figures of all queues as Ruby Lowkiq does."`
 	Redis    redisCommand    `cmd:"" help:"Show what the Redis servers say of themselves."`
 

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq/status"
@@ -84,10 +86,23 @@ func errorsOf(with *conversation, queue, state string) (answer web.Errors, err e
 
 type statsCommand struct {
 	asking `embed:""`
+	Days   *int   `help:"What the queues did on each of the last days, today among them: 1 to 92."`
+	Hours  *int   `help:"What they did in each of the last hours, this one among them: 1 to 48."`
+	Queue  string `short:"q" help:"Only this queue, with --days or --hours."`
 }
 
-// Run prints the figures of all queues.
+// Run prints the figures of all queues, or of days.
 func (c *statsCommand) Run(with *conversation) error {
+	switch {
+	case c.Days != nil && c.Hours != nil:
+		return fail(exitUsage, "--days and --hours are two questions: ask one of them")
+	case c.Days != nil:
+		return c.days(with, "days", *c.Days)
+	case c.Hours != nil:
+		return c.days(with, "hours", *c.Hours)
+	case c.Queue != "":
+		return fail(exitUsage, "--queue is for --days and --hours: lowkiq-node queues show %s has the figures of now", c.Queue)
+	}
 	var answer web.Stats
 	return with.show("/api/v1/stats", &answer, func() {
 		with.table("QUEUE LAG BUSY ENQUEUED FRESH RETRIES DEAD PROCESSED FAILED", func(row func(string, ...any)) {
@@ -99,6 +114,32 @@ func (c *statsCommand) Run(with *conversation) error {
 			}
 			line("total", answer.Total)
 		})
+	})
+}
+
+// days prints the figures of days, or of hours.
+func (c *statsCommand) days(with *conversation, span string, n int) error {
+	query := url.Values{span: {strconv.Itoa(n)}}
+	if c.Queue != "" {
+		query.Set("queue", c.Queue)
+	}
+	var answer web.Days
+	return with.show("/api/v1/stats/days?"+query.Encode(), &answer, func() {
+		unreadable := 0
+		with.table("QUEUE DAY RUNS PROCESSED FAILED RETRIED BURIED MEAN STD P50 P95 P99 WAIT_MEAN WAIT_STD WAIT_P50 WAIT_P95 WAIT_P99", func(row func(string, ...any)) {
+			for i := range answer.Days {
+				d := &answer.Days[i]
+				line := []any{d.Queue, d.Day, d.Run.Count, d.Processed, d.Failed, d.Retried, d.Buried}
+				for _, s := range []web.Spread{d.Run, d.Wait} {
+					line = append(line, seconds(s.Mean), seconds(s.Deviation), seconds(s.P50), seconds(s.P95), seconds(s.P99))
+				}
+				row("%s\t%s\t%d\t%d\t%d\t%d\t%d"+strings.Repeat("\t%s", 10), line...)
+				unreadable += d.Unreadable
+			}
+		})
+		if unreadable > 0 {
+			with.say("%d parts of these cannot be read and are left out: lowkiq-node check names them\n", unreadable)
+		}
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -21,22 +22,27 @@ type jobsCommand struct {
 }
 
 type jobsList struct {
-	oneQueue   `embed:""`
-	rangeFlags `embed:""`
-	kindFlag   `embed:""`
-	State      string `enum:",ready,scheduled,retry,failed,in_flight,blocked" default:"" help:"Only ready, scheduled, retry, in_flight or blocked ones; failed: those of retry, and those of ready that have failed."`
-	By         string `enum:",id,due,retries" default:"" help:"Order: due (default), id or retries."`
+	oneQueue    `embed:""`
+	rangeFlags  `embed:""`
+	kindFlag    `embed:""`
+	searchFlags `embed:""`
+	State       string `enum:",ready,scheduled,retry,failed,held,in_flight,blocked" default:"" help:"Only ready, scheduled, retry, held, in_flight or blocked ones; failed: those of retry, and those of ready that have failed."`
+	By          string `enum:",id,due,retries" default:"" help:"Order: due (default), id or retries."`
 }
 
 // Run prints jobs.
 func (c *jobsList) Run(with *conversation) error {
-	return c.list(with, queuePath(c.Queue, "/jobs"), map[string]string{"by": c.By, "state": c.State, "kind": c.Kind}, jobTable)
+	return c.list(with, queuePath(c.Queue, "/jobs"), c.with(map[string]string{"by": c.By, "state": c.State, "kind": c.Kind}), jobTable)
 }
 
 func jobTable(with *conversation, jobs []web.Job) {
 	with.table("ID STATE SHARD DUE FAILURES PAYLOADS ERROR", func(row func(string, ...any)) {
 		for _, j := range jobs {
-			row("%s\t%s\t%d\t%s\t%d\t%d\t%s", short(j.ID(), 40), j.State, j.Shard, moment(or(j.PerformIn)), j.RetryCount+1, j.PayloadCount, short(j.Error, 80))
+			due := moment(or(j.PerformIn))
+			if j.State == browse.StateHeld { // nobody knows
+				due = "-"
+			}
+			row("%s\t%s\t%d\t%s\t%d\t%d\t%s", short(j.ID(), 40), j.State, j.Shard, due, j.RetryCount+1, j.PayloadCount, short(j.Error, 80))
 		}
 	})
 }
@@ -84,15 +90,16 @@ type morgueCommand struct {
 }
 
 type morgueList struct {
-	oneQueue   `embed:""`
-	rangeFlags `embed:""`
-	kindFlag   `embed:""`
-	By         string `enum:",time,id,retries" default:"" help:"Order: time of the burial (default), id or retries."`
+	oneQueue    `embed:""`
+	rangeFlags  `embed:""`
+	kindFlag    `embed:""`
+	searchFlags `embed:""`
+	By          string `enum:",time,id,retries" default:"" help:"Order: time of the burial (default), id or retries."`
 }
 
 // Run prints what the morgue holds.
 func (c *morgueList) Run(with *conversation) error {
-	return c.list(with, queuePath(c.Queue, "/morgue"), map[string]string{"by": c.By, "kind": c.Kind}, morgueTable)
+	return c.list(with, queuePath(c.Queue, "/morgue"), c.with(map[string]string{"by": c.By, "kind": c.Kind}), morgueTable)
 }
 
 func morgueTable(with *conversation, jobs []web.Job) {
@@ -150,6 +157,19 @@ type kindFlag struct {
 	Kind string `placeholder:"KIND" help:"Only jobs whose last error is of this kind, as lowkiq-node errors names it. What changes jobs ends with 2 if none has it."`
 }
 
+// searchFlags pick jobs by what they say.
+type searchFlags struct {
+	Contains string `placeholder:"TEXT" help:"Only jobs with this text in their id or in a payload, as it is stored."`
+	Tag      string `placeholder:"TAG" help:"Only jobs of which a payload has this tag; with --contains the same payload."`
+	Error    string `placeholder:"TEXT" help:"Only jobs with this text in their last error."`
+}
+
+// with adds them to the parameters of a list.
+func (s *searchFlags) with(filter map[string]string) map[string]string {
+	filter["contains"], filter["tag"], filter["error"] = s.Contains, s.Tag, s.Error
+	return filter
+}
+
 // rawPage has jobs as the node wrote them: -o json hands them on.
 type rawPage = web.JobPage[json.RawMessage]
 
@@ -169,11 +189,22 @@ func (r *rangeFlags) list(with *conversation, path string, filter map[string]str
 	if with.asJSON && !r.All {
 		return with.show(path+"?"+query.Encode(), nil, nil)
 	}
-	p := &pages{with: with, table: table}
+	p := &pages{with: with, table: table, search: filter["contains"]+filter["tag"]+filter["error"] != ""}
+	var found []json.RawMessage
 	for {
 		var page rawPage
 		if err := with.fetch(path+"?"+query.Encode(), &page); err != nil {
 			return err
+		}
+		if p.search && !r.All { // its pages may have few, or none: they are shown as one
+			found = append(found, page.Jobs...)
+			if page.Next != "" && len(found) < r.Limit {
+				p.looked += page.Examined
+				query.Set("cursor", page.Next)
+				query.Set("limit", strconv.Itoa(r.Limit-len(found)))
+				continue
+			}
+			page.Jobs = found
 		}
 		if err := p.print(page); err != nil {
 			return err
@@ -189,12 +220,16 @@ func (r *rangeFlags) list(with *conversation, path string, filter map[string]str
 type pages struct {
 	with    *conversation
 	table   func(*conversation, []web.Job)
+	search  bool
 	printed int
 	pages   int
+	looked  int     // jobs
+	through float64 // share of all jobs, 0 where that is not known
 }
 
 func (p *pages) print(page rawPage) error {
 	defer func() { p.printed, p.pages = p.printed+len(page.Jobs), p.pages+1 }()
+	p.looked, p.through = p.looked+page.Examined, page.Through
 	if p.with.asJSON {
 		return p.printJSON(page.Jobs)
 	}
@@ -230,6 +265,10 @@ func (p *pages) end(next string) (err error) {
 	switch {
 	case p.with.asJSON:
 		_, err = fmt.Fprintln(p.with.out, `],"more":false,"next":""}`)
+	case p.search && next == "":
+		err = p.with.say("%d found, %d looked at\n", p.printed, p.looked)
+	case p.search && p.through > 0:
+		err = p.with.say("… looked through %.0f%%: --all, or --cursor %s\n", 100*p.through, next)
 	case next != "":
 		err = p.with.say("… and more: --all, or --cursor %s\n", next)
 	}

@@ -117,7 +117,7 @@ func printRuns(with *conversation, runs []queueRun) error {
 type journalCommand struct {
 	asking   `embed:""`
 	Queue    string   `placeholder:"NAME" help:"Only of this queue. Default: of all."`
-	Verdict  []string `placeholder:"VERDICT" help:"Only runs that ended so: done, failed, exhausted, crashed, postponed; with commas, or several times."`
+	Verdict  []string `placeholder:"VERDICT" help:"Only runs that ended so: done, failed, exhausted, crashed, postponed, cancelled, expired; with commas, or several times."`
 	On       string   `placeholder:"NODE" help:"Only runs on this node, or of this instance."`
 	Contains string   `placeholder:"TEXT" help:"Only runs with this in their id, error or log."`
 	Since    string   `placeholder:"TIME" help:"Only since then: a time as 2026-01-02T15:04:05Z, or how long ago, as 90m."`

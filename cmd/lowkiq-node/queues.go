@@ -28,7 +28,7 @@ func (c *queuesList) Run(with *conversation) error {
 }
 
 func queueTable(with *conversation, queues []status.Queue) {
-	with.table("QUEUE STATE LAG READY SCHEDULED RETRY IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
+	with.table("QUEUE STATE LAG READY SCHEDULED RETRY HELD IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
 		for _, q := range queues {
 			state := "running"
 			switch {
@@ -37,8 +37,8 @@ func queueTable(with *conversation, queues []status.Queue) {
 			case q.Paused:
 				state = "paused"
 			}
-			row("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d", q.Name, state, seconds(q.Lag), q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,
-				q.Jobs.InFlight, q.Jobs.Blocked, q.Morgue, q.Shards, q.Processed, q.Failed)
+			row("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d", q.Name, state, seconds(q.Lag), q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,
+				q.Jobs.Held, q.Jobs.InFlight, q.Jobs.Blocked, q.Morgue, q.Shards, q.Processed, q.Failed)
 		}
 	})
 }

@@ -20,11 +20,11 @@ import (
 
 type rulesCommand struct {
 	asking `embed:""`
-	Queue  string        `arg:"" name:"queue" help:"The queue."`
-	Set    []string      `sep:"none" placeholder:"KEY=VALUE" help:"Change a rule on all nodes: the value as in the configuration file. May be given several times."`
-	Unset  []string      `placeholder:"KEY" help:"Go back to what the configuration says; with commas, or several times."`
-	For    time.Duration `placeholder:"DURATION" help:"End what --set changes after so long. Default: when it is unset."`
-	Why    string        `placeholder:"TEXT" help:"What others are told of it."`
+	Queue  string         `arg:"" name:"queue" help:"The queue."`
+	Set    []string       `sep:"none" placeholder:"KEY=VALUE" help:"Change a rule on all nodes: the value as in the configuration file. May be given several times."`
+	Unset  []string       `placeholder:"KEY" help:"Go back to what the configuration says; with commas, or several times."`
+	For    *time.Duration `placeholder:"DURATION" help:"End what --set changes after so long. Default: when it is unset."`
+	Why    string         `placeholder:"TEXT" help:"What others are told of it."`
 }
 
 // Run prints the rules of a queue, after it has changed them if it is to.
@@ -33,7 +33,7 @@ func (c *rulesCommand) Run(with *conversation) error {
 	path := queuePath(c.Queue, "/rules")
 	rows := func() { rulesTable(with, &now) }
 	if len(c.Set)+len(c.Unset) == 0 {
-		if c.For != 0 || c.Why != "" {
+		if c.For != nil || c.Why != "" {
 			return fail(exitUsage, "--for and --why are about what is changed: say --set KEY=VALUE or --unset KEY, too")
 		}
 		return with.show(path, &now, rows)
@@ -63,10 +63,10 @@ func (c *rulesCommand) Run(with *conversation) error {
 // change is what the flags ask for.
 func (c *rulesCommand) change() (web.RulesChange, error) {
 	change := web.RulesChange{Unset: c.Unset, Why: c.Why}
-	if c.For < 0 {
-		return change, fail(exitUsage, "--for %s: want more than 0", c.For)
-	}
-	if c.For > 0 {
+	if c.For != nil {
+		if *c.For <= 0 {
+			return change, fail(exitUsage, "--for %s: want more than 0", c.For)
+		}
 		change.For = c.For.String()
 	}
 	for _, text := range c.Set {

@@ -73,6 +73,13 @@ func (w *world) fill() {
 	if _, err := rules.In(w.client.DB()).Change(context.Background(), "orders", change); err != nil {
 		w.t.Fatal(err)
 	}
+	hold := rules.Change{If: -1, Edit: func(in map[string]rules.Setting, now time.Time) (map[string]json.RawMessage, []string, error) {
+		value, _, err := rules.WithHold(in, rules.Hold{Prefix: "<b>nobody</b>:", At: now, Until: now.Add(time.Hour), Why: change.Why, By: change.By}, now)
+		return map[string]json.RawMessage{"holds": value}, nil, err
+	}}
+	if _, err := rules.In(w.client.DB()).Change(context.Background(), "orders", hold); err != nil {
+		w.t.Fatal(err)
+	}
 	// No node handles this one.
 	if _, err := w.client.Register(context.Background(), lowkiq.Queue{Name: "orphan", Shards: 2}); err != nil {
 		w.t.Fatal(err)

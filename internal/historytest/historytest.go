@@ -90,7 +90,7 @@ func Run(t *testing.T, usual int, run func(*testing.T, *History)) {
 		count, most = n, time.Hour
 	}
 	if os.Getenv("LOWKIQ_MUTANT") != "" { // what finds a mutation is to find it again
-		first, count, most = 0, 5000, 90*time.Second
+		first, count, most = 0, 40_000, 90*time.Second
 	}
 	var group sync.WaitGroup
 	var next, done atomic.Int64

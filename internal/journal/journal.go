@@ -15,6 +15,7 @@ package journal
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,26 +32,38 @@ const (
 	Exhausted Verdict = "exhausted" // it failed, and no retry was left, or it asked to be buried
 	Crashed   Verdict = "crashed"   // its worker died while the id ran alone
 	Postponed Verdict = "postponed" // its handler asked for a delay; no retry was spent
+	Cancelled Verdict = "cancelled" // a person ended it
+	Expired   Verdict = "expired"   // its time was over before a handler had it
 )
 
 // Verdicts are all of them.
-func Verdicts() []Verdict { return []Verdict{Done, Failed, Exhausted, Crashed, Postponed} }
+func Verdicts() []Verdict {
+	return []Verdict{Done, Failed, Exhausted, Crashed, Postponed, Cancelled, Expired}
+}
 
 // Letter is what stands for a verdict in a line, "" if it is none.
 func (v Verdict) Letter() string {
-	for _, known := range Verdicts() {
-		if v == known {
-			return string(v[:1])
-		}
+	if !slices.Contains(Verdicts(), v) {
+		return ""
 	}
-	return ""
+	return string(v.letter())
+}
+
+func (v Verdict) letter() byte {
+	switch v {
+	case Cancelled:
+		return 'x' // c is that of crashed
+	case Expired:
+		return 'o' // out of time: e is that of exhausted
+	}
+	return v[0]
 }
 
 const logOnly = 'l'
 
 func verdict(letter byte) Verdict {
 	for _, v := range Verdicts() {
-		if v[0] == letter {
+		if v.letter() == letter {
 			return v
 		}
 	}
@@ -107,7 +120,7 @@ func (r *Run) Append(b []byte) []byte {
 	if r.Result == nil || len(r.Result) > MaxResult {
 		result = 0
 	}
-	b = append(b, r.Verdict[0])
+	b = append(b, r.Verdict.letter())
 	for _, n := range [...]int64{int64(r.RetryCount), r.Due.UnixMicro(), r.Popped.Sub(r.Due).Microseconds(), began, took,
 		int64(len(r.ID)), int64(len(failure)), int64(len(log)), int64(result)} {
 		b = strconv.AppendInt(append(b, ' '), n, 10)

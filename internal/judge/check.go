@@ -17,6 +17,8 @@ import (
 type Config struct {
 	// ShardConcurrency is how many batches of a shard may run at once; 0 = not checked.
 	ShardConcurrency int
+	// Concurrency is how many batches may run at once, of all processes; 0 = not checked.
+	Concurrency int
 	// MaxDuplicates is how many payloads may be handled again; -1 = any number.
 	MaxDuplicates int
 	// MaxUncaused is how many duplicates may lack a death of the process that handled
@@ -30,6 +32,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.ShardConcurrency < 0:
 		return fmt.Errorf("ShardConcurrency is %d, want 0 or more", c.ShardConcurrency)
+	case c.Concurrency < 0:
+		return fmt.Errorf("field Concurrency is %d, want 0 or more", c.Concurrency)
 	case c.MaxDuplicates < -1:
 		return fmt.Errorf("MaxDuplicates is %d, want -1 or more", c.MaxDuplicates)
 	case c.MaxUncaused < -1:
@@ -82,6 +86,7 @@ func judge(cfg Config, pushed iter.Seq[Pushed], t *table) (Verdict, error) {
 	v := Verdict{Pushed: len(l.entries), Calls: len(t.calls), checked: true}
 	t.judgeLines(&v)
 	t.judgeShards(&v, cfg.ShardConcurrency)
+	t.judgeAll(&v, cfg.Concurrency)
 	t.judgeIDs(&v, l)
 	v.judgeLost(t, l)
 	v.repeats(l)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // judgeShards checks I1 per shard: fences never go back, each is of one process, and with
@@ -68,6 +69,11 @@ func (t *table) related(a, b int32) bool {
 }
 
 func (s *shardState) enter(t *table, v *Verdict, i int32, concurrency int) {
+	s.crowd(t, v, i, concurrency, " of shard "+t.shards.list[t.calls[i].shard])
+}
+
+// crowd objects to a batch that is one too many.
+func (s *shardState) crowd(t *table, v *Verdict, i int32, concurrency int, of string) {
 	if concurrency == 0 {
 		return
 	}
@@ -76,7 +82,7 @@ func (s *shardState) enter(t *table, v *Verdict, i int32, concurrency int) {
 	if len(s.running) >= concurrency {
 		other := s.running[0]
 		v.fault(Crowd, func() (string, []string) {
-			return fmt.Sprintf("more than %d batches of shard %s at once", concurrency, t.shards.list[c.shard]),
+			return fmt.Sprintf("more than %d batches%s at once", concurrency, of),
 				[]string{t.describe(other), t.describe(i)}
 		})
 	}
@@ -87,5 +93,23 @@ func (s *shardState) enter(t *table, v *Verdict, i int32, concurrency int) {
 func (s *shardState) stretch(t *table, i int32) {
 	if n := len(s.running); n > 0 && t.calls[s.running[n-1]].end < t.calls[i].end {
 		s.running[n-1] = i
+	}
+}
+
+// judgeAll counts batches that run at once, whatever their shard and process, and what they take.
+func (t *table) judgeAll(v *Verdict, concurrency int) {
+	order := t.sorted(func(a, b *call) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.process, b.process), cmp.Compare(a.shard, b.shard), cmp.Compare(b.end, a.end))
+	})
+	var all shardState
+	for n, i := range order {
+		c := &t.calls[i]
+		if n > 0 && sameBatch(&t.calls[order[n-1]], c) && t.calls[order[n-1]].shard == c.shard {
+			continue // the call that ends last comes first
+		}
+		if c.outcome != running {
+			v.Busy += time.Duration(c.end - c.start)
+		}
+		all.crowd(t, v, i, concurrency, "")
 	}
 }

@@ -12,7 +12,7 @@ type Kind string
 // The kinds of faults.
 const (
 	Overlap    Kind = "overlap"     // I1: two calls of one id at once
-	Crowd      Kind = "crowd"       // I1: more batches of a shard at once than allowed
+	Crowd      Kind = "crowd"       // more batches at once than allowed: of a shard (I1), or of all
 	StaleFence Kind = "stale fence" // I1: a batch began with a lower fence than one before it, or another process's
 	Lost       Kind = "lost"        // I2: pushed and never handled
 	Unknown    Kind = "unknown"     // I2: handled and never pushed
@@ -50,11 +50,12 @@ type Verdict struct {
 	Duplicates  int // handled again without having been pushed again
 	Uncaused    int // duplicates without a death of the process that handled them before
 	Lost        int
-	Overlaps    int // pairs of calls of one id at once
-	Misordered  int // unsorted, overtaken and went back
-	Calls       int // one per id of a batch
-	Failed      int // calls whose handler failed
-	Interrupted int // calls whose process died
+	Overlaps    int           // pairs of calls of one id at once
+	Misordered  int           // unsorted, overtaken and went back
+	Calls       int           // one per id of a batch
+	Failed      int           // calls whose handler failed
+	Interrupted int           // calls whose process died
+	Busy        time.Duration // what all batches took together
 	Deaths      int
 	Wall        time.Duration // from the first push (or call, if unknown) to the last end
 	PerSecond   float64       // Distinct / Wall

@@ -13,6 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // Shard is what there is of a shard.
@@ -20,6 +21,8 @@ type Shard struct {
 	Now      int64 // the time of the present step
 	Payloads int   // most payloads waiting for an id
 	Bytes    int   // most bytes waiting for an id
+
+	Coalesce string // of the queue's rules, as package rules has it
 
 	Piece      int // most payloads of an id in one flight
 	PieceBytes int // most bytes, but for one payload
@@ -270,6 +273,16 @@ const (
 // Push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was
 // refused.
 func (m *Shard) Push(id string, p Payload, at int64, full bool) Verdict {
+	if home, _ := m.wait(id); home[id] != nil {
+		if verdict := m.coalesce(home[id], p, full); verdict != "" {
+			return verdict
+		}
+	}
+	return m.store(id, p, at, full)
+}
+
+// store is Push whatever the queue's rule of pushes is.
+func (m *Shard) store(id string, p Payload, at int64, full bool) Verdict {
 	home, busy := m.wait(id)
 	job := home[id]
 	if job == nil {
@@ -299,12 +312,59 @@ func (m *Shard) Push(id string, p Payload, at int64, full bool) Verdict {
 	return Stored
 }
 
+// coalesced is how many payloads may wait for an id that a push looks through for one to replace.
+const coalesced = 32
+
+// coalesce is a push to an id for which something waits, by the queue's rule; "": the rule says nothing of it.
+func (m *Shard) coalesce(job *Job, p Payload, full bool) Verdict {
+	called := func(p Payload) bool { content, _ := envelope.Open(p.Data); return content.Address != "" }
+	switch {
+	case called(p):
+		return ""
+	case m.Coalesce == rules.CoalesceOnce:
+		return Merged
+	case m.Coalesce != rules.CoalesceLatest || len(job.Payloads) > coalesced:
+		return ""
+	}
+	var calls, others []Payload
+	newest := -1
+	for _, one := range job.Payloads {
+		if called(one) {
+			calls = append(calls, one)
+			continue
+		}
+		if others = append(others, one); newest < 0 || one.Score >= others[newest].Score {
+			newest = len(others) - 1
+		}
+	}
+	left := &Job{Payloads: calls}
+	switch {
+	case newest >= 0 && p.Score < others[newest].Score:
+		job.Payloads = append(calls, others[newest])
+		return Merged
+	case newest >= 0 && others[newest].equals(p):
+		if left.Size()+len(p.Data) > m.Bytes {
+			return TooManyByte
+		}
+		job.Payloads = append(calls, p)
+		return Merged
+	case full:
+		return Unsent
+	case len(calls) >= m.Payloads:
+		return TooMany
+	case left.Size()+len(p.Data) > m.Bytes:
+		return TooManyByte
+	}
+	job.Payloads = append(calls, p)
+	return Stored
+}
+
 // Deliver is Push of one payload, unless the source's delivery of this number was taken in before.
 func (m *Shard) Deliver(source string, number int64, id string, p Payload, at int64) Verdict {
 	if number <= m.From[source] {
 		return Before
 	}
-	verdict := m.Push(id, p, at, false)
+	verdict := m.store(id, p, at, false)
 	if verdict == Stored || verdict == Merged {
 		m.From[source] = number
 	}

@@ -15,14 +15,45 @@ import (
 func (m *Shard) isIn(place browse.State, id string) bool {
 	switch place {
 	case browse.StateRetry:
-		return m.Scheduled[id] && m.Waiting[id].Retry >= 0
+		return m.Scheduled[id] && m.Waiting[id].Retry >= 0 && !m.Held(id)
+	case browse.StateHeld:
+		return m.Held(id)
 	case browse.StateBlocked:
 		return m.Blocked[id]
 	case browse.StateFailed:
 		job := m.Waiting[id]
-		return job != nil && job.Retry >= 0 && !m.Blocked[id] && m.Flying[id] == nil
+		return job != nil && job.Retry >= 0 && !m.Blocked[id] && m.Flying[id] == nil && !m.Held(id)
 	}
 	return true
+}
+
+// Held reports whether an id waits to be released.
+func (m *Shard) Held(id string) bool {
+	return m.Scheduled[id] && m.Waiting[id].At == queue.HeldAt.UnixMicro()
+}
+
+// Release lets ids go on that nobody holds any more.
+func (m *Shard) Release(held func(id string) bool) (released int) {
+	var ids []string
+	for id := range m.Scheduled {
+		if m.Held(id) && !held(id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(x, y string) int { // the fresh ones first
+		return cmp.Or(cmp.Compare(min(0, m.Waiting[x].Retry), min(0, m.Waiting[y].Retry)), cmp.Compare(x, y))
+	})
+	for _, id := range ids {
+		m.due(id)
+	}
+	return len(ids)
+}
+
+// due makes a waiting id due now.
+func (m *Shard) due(id string) {
+	m.Waiting[id].At, m.Waiting[id].Soft = m.Now, true
+	delete(m.Scheduled, id)
+	m.lineUp(id)
 }
 
 // Failures lists the ids that have failed and wait for an attempt: their turn has come, or comes
@@ -139,14 +170,13 @@ func (m *Shard) Unblock(id string) int {
 func (m *Shard) RunNow(id string) int {
 	home, busy := m.wait(id)
 	job := home[id]
-	if job == nil || !(busy && job.At > m.Now || m.Scheduled[id]) {
+	if job == nil || !(busy && job.At > m.Now || m.Scheduled[id]) || m.Held(id) {
 		return 0
 	}
-	job.At, job.Soft = m.Now, true
 	if !busy {
-		delete(m.Scheduled, id)
-		m.lineUp(id)
+		m.due(id)
 	}
+	job.At, job.Soft = m.Now, true
 	return 1
 }
 
@@ -179,7 +209,7 @@ func FreshJob(j *Job) bool  { return j.Retry < 0 }
 func (m *Shard) Pass(us int64) {
 	for _, jobs := range []map[string]*Job{m.Waiting, m.Parked} {
 		for _, job := range jobs {
-			if job.At > m.Now {
+			if job.At > m.Now && job.At < queue.HeldAt.UnixMicro() {
 				job.At -= us
 			}
 		}
@@ -195,13 +225,16 @@ func (m *Shard) Pass(us int64) {
 func (m *Shard) Counts() queue.Counts {
 	c := queue.Counts{InFlight: len(m.Flying), Blocked: len(m.Blocked)}
 	for id := range m.Scheduled {
-		if m.Waiting[id].Retry >= 0 {
+		switch {
+		case m.Held(id):
+			c.Held++
+		case m.Waiting[id].Retry >= 0:
 			c.Retry++
-		} else {
+		default:
 			c.Scheduled++
 		}
 	}
-	c.Ready = len(m.Waiting) - c.Blocked - c.Scheduled - c.Retry
+	c.Ready = len(m.Waiting) - c.Blocked - c.Scheduled - c.Retry - c.Held
 	c.Failed = len(m.Failures())
 	return c
 }

@@ -214,8 +214,12 @@ func (m *Shard) Nack(n queue.Nack) int {
 		m.Failed++
 		m.run(journal.Run{ID: n.ID, Verdict: journal.Failed, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
 	}
-	if n.Kind == queue.Postpone {
-		m.run(journal.Run{ID: n.ID, Verdict: journal.Postponed, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
+	if n.Cancelled || n.Kind == queue.Postpone {
+		end := journal.Postponed
+		if n.Cancelled {
+			end = journal.Cancelled
+		}
+		m.run(journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
 	}
 	m.reunite(n.ID, job)
 	if n.Kind == queue.Return {
@@ -223,6 +227,9 @@ func (m *Shard) Nack(n queue.Nack) int {
 		return 1
 	}
 	job.At, job.Soft = m.Now+n.Delay.Microseconds(), true
+	if n.Kind == queue.Hold {
+		job.At, job.Soft = queue.HeldAt.UnixMicro(), false
+	}
 	m.enqueue(n.ID)
 	return 1
 }
@@ -241,9 +248,24 @@ func (m *Shard) Bury(b queue.Burial) int {
 	if job == nil {
 		return 0
 	}
-	m.Failed++
-	m.run(journal.Run{ID: b.ID, Verdict: journal.Exhausted, RetryCount: b.RetryCount, Error: queue.Summary(b.Error), Ran: b.Ran}, log)
+	end, told := journal.Exhausted, "deleted"
+	if b.Cancelled {
+		end = journal.Cancelled
+	} else if b.Expired > 0 {
+		end, told = journal.Expired, "expired"
+	}
+	m.run(journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Error: queue.Summary(b.Error), Ran: b.Ran}, log)
+	if b.Policy != queue.Drop && b.Expired == 0 {
+		m.Failed++
+	}
+	if b.Expired > 0 && b.Places != nil {
+		m.cut(&b, job)
+		return 1
+	}
 	switch b.Policy {
+	case queue.Drop:
+		m.tell(job.Payloads, told)
+		m.unpark(b.ID)
 	case queue.Block:
 		job.Retry, job.Err, job.At, job.Soft = b.RetryCount, b.Error, m.Now, true
 		m.reunite(b.ID, job)
@@ -264,6 +286,34 @@ func (m *Shard) Bury(b queue.Burial) int {
 		m.Ready = append(m.Ready, b.ID)
 	}
 	return 1
+}
+
+// cut ends those payloads of a job that have expired, and puts the rest back to the head.
+func (m *Shard) cut(b *queue.Burial, job *Job) {
+	order := make([]int, len(job.Payloads))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(job.Payloads[i].Score, job.Payloads[j].Score) })
+	var gone, rest []Payload
+	for i, p := range job.Payloads {
+		if slices.Contains(b.Places, slices.Index(order, i)) {
+			gone = append(gone, p)
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	if job.Payloads = rest; b.Policy == queue.Drop {
+		m.tell(gone, "expired")
+	} else if len(gone) > 0 {
+		m.entomb(b.ID, gone, b.RetryCount, b.Error)
+	}
+	if len(rest) == 0 {
+		m.unpark(b.ID)
+		return
+	}
+	m.reunite(b.ID, job)
+	m.toHead(b.ID)
 }
 
 func (m *Shard) entomb(id string, payloads []Payload, retry int, err string) {

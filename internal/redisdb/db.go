@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/internal/pause"
 )
 
 // Config says which Redis, and whose keys.
@@ -42,7 +44,8 @@ type DB struct {
 
 	Keys    Keys
 	Scripts *Scripts
-	Sharded bool // a Redis Cluster
+	Sharded bool         // a Redis Cluster
+	Slow    *pause.Tenth // for what reads much: all of it together takes a tenth of Redis's time at most
 }
 
 // Open reads the URL. It does not connect.
@@ -54,7 +57,7 @@ func Open(cfg Config) (*DB, error) {
 	db := &DB{
 		rdb: redis.NewUniversalClient(opts), address: strings.Join(opts.Addrs, ","), timeout: cfg.Timeout,
 		replicas: &replicas{seen: map[string]replicaCount{}},
-		Keys:     Keys{cfg.Cluster}, Scripts: NewScripts(), Sharded: opts.IsClusterMode,
+		Keys:     Keys{cfg.Cluster}, Scripts: NewScripts(), Sharded: opts.IsClusterMode, Slow: pause.NewTenth(),
 	}
 	if opts.MasterName != "" {
 		db.sentinels = &sentinels{opts}

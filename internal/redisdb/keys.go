@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // All keys of a shard share one hash tag with the cluster's name, the queue's layout
@@ -62,9 +63,65 @@ func (k Keys) Rules() string { return k.of("rules") }
 // Changes is the stream of what people have changed.
 func (k Keys) Changes() string { return k.of("changes") }
 
-// names are those of the keys above; those that end in a colon are followed by a node or an
-// instance.
-var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "rules", "changes", "lease:", "name:", "timings:"}
+// Permits are how many calls of a queue each instance may have: a hash by instance.
+func (k Keys) Permits(queue string) string { return k.of("permits:" + queue) }
+
+// Rate is how much of a queue was handed out of late.
+func (k Keys) Rate(queue string) string { return k.of("rate:" + queue) }
+
+// Groups are the limits of a queue's groups: a hash by group and by instance. Groupsx is when to look at which, a sorted set.
+func (k Keys) Groups(queue string) string  { return k.of("groups:" + queue) }
+func (k Keys) Groupsx(queue string) string { return k.of("groupsx:" + queue) }
+
+// Leases is what the keys of leases begin with, all but a colon.
+func (k Keys) Leases() string { return k.of("lease") }
+
+// DaysKept is for how many days the figures of a day are kept.
+const DaysKept = 92
+
+// HoursKept is for how many hours those of an hour are.
+const HoursKept = 48
+
+// Days and hours are how a period is written.
+const (
+	Days  = "2006-01-02"
+	Hours = "2006-01-02T15"
+)
+
+// PeriodKept is for how long the figures of a period are kept after they were written last.
+func PeriodKept(period string) time.Duration {
+	if len(period) == len(Hours) {
+		return (HoursKept + 1) * time.Hour
+	}
+	return DaysKept * 24 * time.Hour
+}
+
+// Day are the figures of a queue and a day or an hour: a hash by those who have counted them.
+func (k Keys) Day(queue, period string) string { return k.of("day:" + queue + ":" + period) }
+
+// Periods are the last days or hours, the newest first.
+func Periods(span string, now time.Time, n int) (all []string) {
+	for ago := range n {
+		at := now.UTC().AddDate(0, 0, -ago)
+		if span == Hours {
+			at = now.UTC().Add(-time.Duration(ago) * time.Hour)
+		}
+		all = append(all, at.Format(span))
+	}
+	return all
+}
+
+// Days are the keys of a queue's days and hours that may be there at a time.
+func (k Keys) Days(queue string, now time.Time) (all []string) {
+	for _, period := range append(Periods(Days, now.AddDate(0, 0, 1), DaysKept+3), Periods(Hours, now.Add(time.Hour), HoursKept+4)...) {
+		all = append(all, k.Day(queue, period))
+	}
+	return all
+}
+
+// names are those of the keys above; those that end in a colon are followed by a node, an
+// instance or a queue.
+var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "rules", "changes", "lease:", "name:", "timings:", "permits:", "rate:", "groups:", "groupsx:", "day:"}
 
 // probe is the n-th of the keys that permissions are tried on. All but the first lie in
 // other slots of a Redis Cluster than the cluster's own keys.
@@ -121,6 +178,7 @@ type ShardKeys struct {
 	Aside                            string // records that could not be read
 	Journal, Journalx                string // how runs ended, see internal/journal; what of that there is to trim
 	States, Statesx                  string // what handlers keep of ids, and when that was written
+	Since                            string // when the first push came of ids that pushes put off
 	Progress                         string // of ids in flight, as their handlers note it
 	From                             string // by source of deliveries: the number of the last one
 	Reply                            string // begins the keys of replies to calls, see ReplyTo
@@ -140,7 +198,7 @@ func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 		Count: tag + "count", Spill: tag + "spill", Spillx: tag + "spillx", Aside: tag + "aside",
 		Journal: tag + "journal", Journalx: tag + "journalx",
 		States: tag + "states", Statesx: tag + "statesx", Reply: tag + "reply",
-		Progress: tag + "progress", From: tag + "from",
+		Progress: tag + "progress", Since: tag + "since", From: tag + "from",
 		Wake: tag + "wake",
 	}
 }
@@ -168,7 +226,7 @@ func (k *ShardKeys) Types() map[string]string {
 		"hash":   {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States, k.Progress, k.From},
 		"list":   {k.Ready, k.Flight, k.Suspects, k.Journalx},
 		"stream": {k.Journal},
-		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx},
+		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx, k.Since},
 	} {
 		for _, key := range keys {
 			types[key] = kind

@@ -52,7 +52,7 @@ var shardKeys = func() map[string]bool {
 
 // Scripts are all transitions that Go calls.
 type Scripts struct {
-	Push, PushEach, Pop, PopEach                      *Script
+	Push, PushEach, Coalesce, Pop, PopEach            *Script
 	Deliver, Tick, Ticking, Recur                     *Script
 	Ack, Complete, Nack, Bury                         *Script
 	Reply, Note                                       *Script
@@ -60,7 +60,9 @@ type Scripts struct {
 	Delete, Kill, RunNow, Requeue, Forget, TrimMorgue *Script
 	Register, Swap, Remove, Rules                     *Script
 	LeaseNew, Lease, ClusterSwap, Mark                *Script
-	Stats, Slice, Line, Scan, Show, Runs              *Script
+	Stats, Slice, Line, Scan, Search, Show, Runs      *Script
+	Permit, Rate, Group                               *Script
+	Tally, Join                                       *Script
 	Audit, AuditSpill, AuditStates                    *Script
 	Repair, RepairFlight, RepairClaim                 *Script
 }
@@ -68,7 +70,7 @@ type Scripts struct {
 // NewScripts reads them.
 func NewScripts() *Scripts {
 	return &Scripts{
-		Push: newScript("push"), PushEach: newScript("push_each"), Pop: newScript("pop"), PopEach: newScript("pop_each"),
+		Push: newScript("push"), PushEach: newScript("push_each"), Coalesce: newScript("coalesce"), Pop: newScript("pop"), PopEach: newScript("pop_each"),
 		Deliver: newScript("deliver"), Tick: newScript("tick"), Ticking: newScript("ticking"), Recur: newScript("recur"),
 		Ack: newScript("ack"), Complete: newScript("complete"), Reply: newScript("reply"), Note: newScript("note"), Nack: newScript("nack"), Bury: newScript("bury"),
 		Claim: newScript("claim"), Resume: newScript("resume"), Release: newScript("release"), Aside: newScript("aside"),
@@ -76,7 +78,9 @@ func NewScripts() *Scripts {
 		Requeue: newScript("requeue"), Forget: newScript("morgue_delete"), TrimMorgue: newScript("morgue_trim"),
 		Register: newScript("register"), Swap: newScript("swap"), Remove: newScript("remove_shard"), Rules: newScript("rules"),
 		LeaseNew: newScript("lease_new"), Lease: newScript("lease"), ClusterSwap: newScript("cluster_swap"), Mark: newScript("mark"),
-		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Show: newScript("show"), Runs: newScript("runs"),
+		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Search: newScript("search"), Show: newScript("show"), Runs: newScript("runs"),
+		Permit: newScript("permit"), Rate: newScript("rate"), Group: newScript("group"),
+		Tally: newScript("tally"), Join: newScript("join"),
 		Audit: newScript("audit"), AuditSpill: newScript("audit_spill"), AuditStates: newScript("audit_states"),
 		Repair: newScript("repair"), RepairFlight: newScript("repair_flight"), RepairClaim: newScript("repair_claim"),
 	}
@@ -84,9 +88,9 @@ func NewScripts() *Scripts {
 
 // All are those that nodes and producers call: not those of audits.
 func (s *Scripts) All() []*Script {
-	return []*Script{s.Push, s.PushEach, s.Pop, s.PopEach, s.Deliver, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
+	return []*Script{s.Push, s.PushEach, s.Coalesce, s.Pop, s.PopEach, s.Deliver, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
 		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.TrimMorgue, s.Register, s.Swap, s.Remove, s.Rules,
-		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Show, s.Runs}
+		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Search, s.Show, s.Runs, s.Permit, s.Rate, s.Group, s.Tally, s.Join}
 }
 
 // Load sends the scripts to every master, so that the first jobs need not.

@@ -1,6 +1,6 @@
 -- Included by scripts that take payloads in, behind record and spill: push.lua has the arguments and
 -- the codes. Expects n jobs, their ids, what is known of them (fresh is of push.lua; read = how many records
--- are read, into old), mode, width, now, last and base. Leaves a code for each job that it looked at in
+-- are read, into old), mode, width, now, last and base; and of coalesce.lua defer and deferred, else nil. Leaves a code for each job that it looked at in
 -- `answer`.
 
 -- read_on reads the next records; of mode m an id's is read once.
@@ -98,14 +98,17 @@ for i = 1, n do
   end
   local entombed = record == 'x'
   if entombed then record = false end
+  local later = defer and defer(i, id, record, busy)
+  at = later or at
   -- It reads the record before it changes anything. One that cannot be read refuses its job alone.
-  local sound, code, changed = pcall(spill_add, KEY.spill, KEY.spillx, 'w', id, record, payload, score, at, full[id] and 0 or most, most_bytes, busy and old[i])
-  if not sound then code, changed = '4', nil end
+  local sound, code, changed, cost = pcall(spill_add, KEY.spill, KEY.spillx, 'w', id, record, payload, score, at, full[id] and 0 or most, most_bytes, busy and old[i])
+  if not sound then code, changed, cost = '4', nil, nil end
   if code == '2' or code == '3' then
     if full[id] then code = '5' end
     full[id] = true
   end
   answer[i] = code
+  if later and (code == '0' or code == '1') then changed = deferred(id, later, changed, record, busy) end
   if changed then
     redis.call('HSET', hash, id, changed)
     seen[id] = changed
@@ -119,6 +122,7 @@ for i = 1, n do
     seen[id] = record
   end
   weigh(record, changed)
+  work = work + (cost or 0)
   if work >= most_work and n > 8 then break end
 end
 if #ready > 0 and redis.call('RPUSH', KEY.ready, unpack(ready)) == #ready then wake = '0' end

@@ -4,6 +4,7 @@
 -- The reply is the key <KEY.reply>:<token>, kept for so many ms:
 --   done            the payload is done           done\n<result>   and its handler answered this
 --   buried\n<error>  it is in the morgue           deleted          a person deleted it
+--   expired         its time was over before a handler had it
 --   see <name>      it is <KEY.reply>:<name>: calls that end together keep a long one once
 -- On the channel goes "<token> ... <token>\n<reply>"; without the line break and the reply, if that
 -- is too long: then it is to be read. A message may be lost, the key is what counts.

@@ -3,6 +3,7 @@
 -- Expects KEY.jobs, KEY.ready, KEY.due, KEY.retry, KEY.blocked, KEY.flight,
 -- KEY.parked, KEY.crashes, KEY.suspects, KEY.count, KEY.spill, KEY.spillx,
 -- KEY.stale, KEY.late: failed jobs whose turn has come, in ready or in quarantine.
+--#include held
 
 -- waiting finds what waits for an id: its record (or false) and whether the id is in flight.
 local function waiting(id)
@@ -17,17 +18,22 @@ local function apart(id)
   return redis.call('ZSCORE', KEY.due, id) or redis.call('ZSCORE', KEY.retry, id) or redis.call('ZSCORE', KEY.blocked, id)
 end
 
--- placed says whether an id waits in this place: '' = anywhere, ready, scheduled, retry, blocked,
--- or failed: it has failed and is neither in flight nor blocked, whether its turn has come or not.
+-- placed says whether an id waits in this place: '' = anywhere, ready, scheduled, retry, held, blocked,
+-- or failed: it has failed and is neither in flight, held nor blocked, whether its turn has come or not.
 local function placed(place, id, busy)
   if place == '' then return true end
   if place == 'failed' then
-    if busy or redis.call('ZSCORE', KEY.retry, id) then return not busy end
+    local score = redis.call('ZSCORE', KEY.retry, id)
+    if busy or score then return not busy and not is_held(score) end
     local record = redis.call('HGET', KEY.jobs, id)
     return record and has_failed(record) and not redis.call('ZSCORE', KEY.blocked, id)
   end
+  if place == 'held' then return is_held(redis.call('ZSCORE', KEY.due, id)) or is_held(redis.call('ZSCORE', KEY.retry, id)) end
   local sets = {scheduled = KEY.due, retry = KEY.retry, blocked = KEY.blocked}
-  if sets[place] then return redis.call('ZSCORE', sets[place], id) end
+  if sets[place] then
+    local score = redis.call('ZSCORE', sets[place], id)
+    return score and (place == 'blocked' or not is_held(score))
+  end
   return not apart(id) and not busy
 end
 

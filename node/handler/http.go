@@ -68,8 +68,8 @@ func (c HTTPConfig) Validate() error {
 // Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight, and traceparent and tracestate of a batch with one
 // payload that has them. A 2xx response means done; its body may be an
 // answer of package wire, and is read as one if it looks like JSON. 429 and 503 with Retry-After
-// postpone the batch, by a second at least and a day at most. While the endpoint refuses
-// connections, its host does not answer for 5 s or for the whole Timeout, or its name is not found,
+// postpone the batch, by a second at least and a day at most; with Lowkiq-Limit, which names a group
+// as in acme:, all of that group ([lowkiq.Limit]). While the endpoint refuses connections, its host does not answer for 5 s or for the whole Timeout, or its name is not found,
 // batches are postponed, too: by a second at first and by 30 s in the end. Anything else is a
 // failure.
 type HTTP struct {
@@ -253,6 +253,9 @@ func (h *HTTP) failure(ctx context.Context, err error) error {
 func (h *HTTP) verdict(res *http.Response, body []byte, b *lowkiq.Batch) error {
 	busy := res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable
 	if after, ok := retryAfter(res.Header, time.Now()); busy && ok {
+		if group := res.Header.Get("Lowkiq-Limit"); group != "" {
+			return lowkiq.Limit{Prefix: group, For: after}
+		}
 		return lowkiq.Postpone{After: after, Reason: fmt.Sprintf("%s answered %s", h.url, res.Status)}
 	}
 	if res.StatusCode < 200 || res.StatusCode > 299 {

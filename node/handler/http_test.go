@@ -106,6 +106,20 @@ func TestHTTPResponses(t *testing.T) {
 	}
 }
 
+// 429 with Lowkiq-Limit is about all of a group.
+func TestHTTPLimits(t *testing.T) {
+	t.Parallel()
+	h := endpoint(t, HTTPConfig{}, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", "7")
+		w.Header().Set("Lowkiq-Limit", "acme:")
+		w.WriteHeader(http.StatusTooManyRequests)
+	})
+	var got lowkiq.Limit
+	if err := h.Handle(t.Context(), batch()); !errors.As(err, &got) || got != (lowkiq.Limit{Prefix: "acme:", For: 7 * time.Second}) {
+		t.Errorf("got %v, want acme: to be limited for 7s", err)
+	}
+}
+
 func TestHTTPPostpones(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -72,6 +72,7 @@ func New(t testing.TB, rules node.QueueConfig) *Queue {
 	limits := queue.Limits{PayloadBytes: rules.Push.PayloadBytes, Payloads: rules.Push.Payloads, IDPayload: rules.Push.IDPayload}.Effective()
 	rules.Push.PayloadBytes, rules.Push.Payloads, rules.Push.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
 	q := &Queue{t: t, rules: rules, shard: model.NewShard(limits.Payloads, limits.IDPayload), fence: 1}
+	q.shard.Coalesce = rules.Push.Coalesce
 	q.decider = runner.Rules{MaxRetryCount: rules.MaxRetryCount, Exhausted: rules.Exhausted, RetryIn: rules.RetryIn, FormatError: error.Error,
 		States: rules.State != 0, StateFor: max(0, rules.State), Encode: rules.Push.Codec.Encode}
 	q.shard.Now = Start.UnixMicro()

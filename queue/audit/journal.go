@@ -189,7 +189,7 @@ func (a *auditor) atRunTime(ctx context.Context) error {
 		}
 		return err
 	}
-	page, err := rules.In(a.db).Read(ctx, "\x00")
+	page, err := rules.In(a.db).Read(ctx, "\x00", false)
 	if err := wrongType(RulesDamaged, "the rules that were set at run time", err); err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ var (
 
 // anyWaiting are the states of jobs that wait, but for blocked ones, which have actions of their
 // own.
-var anyWaiting = []State{"", StateReady, StateScheduled, StateRetry, StateFailed}
+var anyWaiting = []State{"", StateReady, StateScheduled, StateRetry, StateFailed, StateHeld}
 
 // Actions are all there is.
 func Actions() []*Action {

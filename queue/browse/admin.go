@@ -103,10 +103,10 @@ func (j *Jobs) bury(ctx context.Context, in State, what string, ids []string) (i
 	})
 }
 
-// RunNow makes ids due now. Blocked ids stay blocked.
+// RunNow makes ids due now. Blocked ids stay blocked, held ones held.
 func (j *Jobs) RunNow(ctx context.Context, ids ...string) (int, error) {
 	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
-		return some(ctx, s, j.db.Scripts.RunNow, []any{s.Keys().Wake}, ids)
+		return some(ctx, s, j.db.Scripts.RunNow, []any{"", s.Keys().Wake}, ids)
 	})
 }
 

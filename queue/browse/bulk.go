@@ -70,6 +70,9 @@ func (query *Query) checkBulk(action *Action, limit int) error {
 	if limit < 1 || limit > maxStep {
 		return fmt.Errorf("%w: limit %d: want 1 to %d", ErrQuery, limit, maxStep)
 	}
+	if query.searches() {
+		return fmt.Errorf("%w: %s of what a search finds: list it, and name the ids", ErrQuery, action.Name)
+	}
 	query.By, query.Reverse = ByDue, false
 	return query.check()
 }
@@ -147,7 +150,7 @@ func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error
 			ids[c.state] = append(ids[c.state], c.id)
 		}
 	}
-	for _, state := range []State{StateReady, StateScheduled, StateRetry, StateBlocked, StateMorgue} {
+	for _, state := range []State{StateReady, StateScheduled, StateRetry, StateHeld, StateBlocked, StateMorgue} {
 		if len(ids[state]) == 0 {
 			continue
 		}

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"strconv"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/packed"
 )
 
 // A cursor is a place in a list, never an offset: what comes and goes before it does not shift what
@@ -36,6 +39,7 @@ type position struct {
 	Shard int            `json:"s,omitempty"` // in hashes: the shard, HSCAN's cursor and what it gave beyond the page
 	Hash  string         `json:"h,omitempty"`
 	Rest  [][]byte       `json:"m,omitempty"`
+	Look  []look         `json:"k,omitempty"` // in a search: ids that are to be looked at before the scan goes on
 }
 
 // recent is the last entries seen of a line, last first. If the last one has moved, the place is
@@ -59,6 +63,9 @@ type entry struct {
 func (query Query) shape(use string, j *Jobs) uint32 {
 	text := fmt.Sprintf("%s %q %q %d %q %q %q %q %q %d %d %d %d %t", use, j.q.Name, j.shards[0].Keys().Jobs, j.q.Shards, query.State, query.By, query.Kind,
 		query.MinID, query.MaxID, micros(query.MinTime), micros(query.MaxTime), query.MinRetry, query.MaxRetry, query.Reverse)
+	if query.Search != (Search{}) {
+		text += fmt.Sprintf(" %q", query.Search)
+	}
 	return crc32.ChecksumIEEE([]byte(text))
 }
 
@@ -100,6 +107,11 @@ func (p *position) valid(shards int) bool {
 	}
 	if _, err := strconv.ParseUint(p.Hash, 10, 64); err != nil && p.Hash != "" {
 		return false
+	}
+	for _, l := range p.Look {
+		if len(l.ID) == 0 || len(l.Key) > 0 && (len(l.Key) != packed.KeyBytes || l.Key[packed.KeyBytes-1] == math.MaxUint8) {
+			return false
+		}
 	}
 	return p.Phase >= 0 && p.Group >= 0 && p.Shard >= 0 && p.Shard <= shards
 }

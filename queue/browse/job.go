@@ -24,6 +24,7 @@ const (
 	StateScheduled State = "scheduled"
 	StateRetry     State = "retry"
 	StateFailed    State = "failed" // of queries only: ready or retry, with a retry count of at least 0
+	StateHeld      State = "held"   // people hold it, whether it has failed or not
 	StateInFlight  State = "in_flight"
 	StateBlocked   State = "blocked"
 	StateMorgue    State = "morgue"
@@ -31,7 +32,7 @@ const (
 
 // Count is how many ids of a shard or a queue are in a state.
 func Count(stats queue.Stats, in State) int {
-	return map[State]int{StateReady: stats.Jobs.Ready, StateScheduled: stats.Jobs.Scheduled, StateRetry: stats.Jobs.Retry,
+	return map[State]int{StateReady: stats.Jobs.Ready, StateScheduled: stats.Jobs.Scheduled, StateRetry: stats.Jobs.Retry, StateHeld: stats.Jobs.Held,
 		StateFailed: stats.Jobs.Failed, StateInFlight: stats.Jobs.InFlight, StateBlocked: stats.Jobs.Blocked, StateMorgue: stats.MorgueIDs}[in]
 }
 
@@ -113,6 +114,8 @@ func locate(ctx context.Context, s *queue.Shard, job *Listed) error {
 	}
 	place, claim, parked, due, retry, blocked := r[0], redisdb.Map(r[1]), r[2], r[3], r[4], r[5]
 	switch {
+	case queue.IsHeld(due) || queue.IsHeld(retry):
+		job.State = StateHeld
 	case place != nil:
 		job.State = StateInFlight
 		job.Flight = flightAt(claim, redisdb.Int(place))

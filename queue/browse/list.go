@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Order is what a page is sorted by.
@@ -35,7 +36,7 @@ const (
 // first.
 type Query struct {
 	Range // Limit: 1 to 1,000; 0 = 100
-	// State of the jobs. "" is ready, scheduled and retry; by id also in flight and blocked.
+	// State of the jobs. "" is ready, scheduled and retry; by id also held, in flight and blocked.
 	// [StateFailed] is those of ready and retry that have failed.
 	State State
 	// By is the order. Default ByDue, for jobs in flight ByID.
@@ -43,6 +44,9 @@ type Query struct {
 	// Kind is the kind of the last error, as Fingerprint gives it; NoKind for jobs without one. ""
 	// = any.
 	Kind string
+	// Search: only jobs that say this. Without an order and a state all jobs are searched, but for those of the morgue, as
+	// they are stored.
+	Search
 	// Cursor is Page.Next of the page before, for the same query. "" = the first page.
 	Cursor string
 	// DryRun has Bulk count what it would change, as Changed, and change nothing.
@@ -65,6 +69,8 @@ type Page struct {
 	// Ordered is false when the list was too long to be sorted as asked: its pages come in
 	// the order in which it is stored.
 	Ordered bool
+	// Through is the share of all jobs that the pages up to this one have searched, 0 to 1, where they are searched as they are stored.
+	Through float64
 }
 
 // ErrQuery is a query that makes no sense, or a cursor of another one.
@@ -72,6 +78,9 @@ var ErrQuery = errors.New("impossible query")
 
 // check fills in defaults and says what is wrong.
 func (query *Query) check() error {
+	if query.By == "" && query.State == "" && query.searches() {
+		query.By = ByID
+	}
 	if query.By == "" || query.By == ByTime {
 		query.By = ByDue
 		if query.State == StateInFlight {
@@ -87,14 +96,14 @@ func (query *Query) check() error {
 	switch {
 	case !slices.Contains([]Order{ByDue, ByID, ByRetries}, query.By):
 		return fmt.Errorf("%w: order %q: want due, time, id or retries", ErrQuery, query.By)
-	case !slices.Contains([]State{"", StateReady, StateScheduled, StateRetry, StateFailed, StateInFlight, StateBlocked, StateMorgue}, query.State):
+	case !slices.Contains([]State{"", StateReady, StateScheduled, StateRetry, StateFailed, StateHeld, StateInFlight, StateBlocked, StateMorgue}, query.State):
 		return fmt.Errorf("%w: state %q", ErrQuery, query.State)
 	case query.By == ByRetries && !slices.Contains([]State{StateRetry, StateFailed, StateBlocked, StateMorgue}, query.State):
 		return fmt.Errorf("%w: by retries, failed jobs are sorted: want state retry, failed, blocked or morgue, not %s", ErrQuery, query.State)
 	case query.Limit < 1 || query.Limit > maxPage:
 		return fmt.Errorf("%w: limit %d: want 1 to %d", ErrQuery, query.Limit, maxPage)
 	}
-	return nil
+	return query.Search.check()
 }
 
 // natural reports whether the list is stored in the order asked for.
@@ -104,16 +113,20 @@ func (query *Query) natural() bool { return query.By == ByDue && query.State != 
 // of payloads and errors it reads a few KiB each (see Listed). ErrQuery: the query makes no sense,
 // or its cursor belongs to another one.
 func (j *Jobs) Page(ctx context.Context, query Query) (Page, error) {
-	if err := query.check(); err != nil {
+	if err := cmp.Or(query.check(), j.readable(query)); err != nil {
 		return Page{}, err
 	}
 	cur, err := j.readCursor(query.shape("page", j), query.Cursor)
 	if err != nil {
 		return Page{}, err
 	}
+	if query.scans() {
+		return j.searchedPage(ctx, query, cur)
+	}
 	if cur.Walk == nil && !query.natural() {
-		all, small, err := j.gather(ctx, query)
-		if err != nil {
+		var all []candidate
+		small := false
+		if err := j.gently(ctx, query, func() (err error) { all, small, err = j.gather(ctx, query); return err }); err != nil {
 			return Page{}, err
 		}
 		if small {
@@ -131,9 +144,10 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 	w := j.walk(query, cur.Walk)
 	page := Page{Ordered: query.natural()}
 	var found []candidate
-	full := false
-	for !full && page.Examined < query.most() {
-		batch, err := w.next(ctx, query.batch(len(found)))
+	full, began := false, time.Now()
+	for !full && page.Examined < query.most() && !(query.searches() && page.Examined > 0 && time.Since(began) > searchTime) {
+		var batch []candidate
+		err := j.gently(ctx, query, func() (err error) { batch, err = w.next(ctx, query.batch(len(found))); return err })
 		if err != nil || len(batch) == 0 {
 			if err != nil {
 				return Page{}, err
@@ -198,7 +212,8 @@ func (j *Jobs) sortedPage(ctx context.Context, query Query, cur cursor, all []ca
 
 // present loads the jobs of a page. What moved since it was found is left out.
 func (j *Jobs) present(ctx context.Context, query Query, page *Page, found []candidate) error {
-	jobs, err := j.show(ctx, query.State, cutBytes, found)
+	var jobs []Listed
+	err := j.gently(ctx, query, func() (err error) { jobs, err = j.show(ctx, query.State, cutBytes, found); return err })
 	if err != nil {
 		*page = Page{}
 		return err
@@ -227,7 +242,7 @@ func (query *Query) shows(state State) bool {
 
 // wants applies the filters to what is known of a candidate.
 func (query *Query) wants(c candidate) bool {
-	if c.gone || !query.hasID(c.id) || c.timed && !query.hasTime(microsTime(c.at)) {
+	if c.gone || c.silent || !query.hasID(c.id) || c.timed && !query.hasTime(microsTime(c.at)) {
 		return false
 	}
 	if c.head == nil {
@@ -241,7 +256,7 @@ func (query *Query) wants(c candidate) bool {
 func (query *Query) filters() bool {
 	r := query.Range
 	r.Reverse, r.Limit = false, 0
-	return r != Range{} || query.Kind != ""
+	return r != Range{} || query.Kind != "" || query.searches()
 }
 
 // needsHeads reports whether the records must be read to filter or to sort.
@@ -252,10 +267,16 @@ func (query *Query) needsHeads() bool {
 
 // lookAt reads what must be known of candidates before they can be chosen or sorted.
 func (j *Jobs) lookAt(ctx context.Context, query Query, batch []candidate) error {
+	if query.searches() && !query.scans() {
+		if err := j.searchIn(ctx, query, batch); err != nil {
+			return err
+		}
+	}
 	if !query.needsHeads() {
 		return nil
 	}
-	heads, err := j.show(ctx, query.State, 0, batch)
+	var heads []Listed
+	err := j.gently(ctx, query, func() (err error) { heads, err = j.show(ctx, query.State, 0, batch); return err })
 	if err != nil {
 		return err
 	}

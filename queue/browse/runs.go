@@ -29,6 +29,8 @@ const (
 	RunExhausted = journal.Exhausted // no retry was left, or it asked to be buried
 	RunCrashed   = journal.Crashed   // its worker died while the id ran alone
 	RunPostponed = journal.Postponed // its handler asked for a delay
+	RunCancelled = journal.Cancelled // a person ended it
+	RunExpired   = journal.Expired   // its time was over before a handler had it
 )
 
 // Verdicts are all of them.

@@ -76,8 +76,8 @@ func (h Histogram) add(other Histogram) Histogram {
 	return sum
 }
 
-// sound reports whether a histogram from Redis can be reckoned with.
-func (h Histogram) sound() bool {
+// Sound reports whether a histogram from Redis can be reckoned with.
+func (h Histogram) Sound() bool {
 	for k, n := range h.Counts {
 		if k < -farthest || k > farthest || n == 0 {
 			return false
@@ -126,7 +126,7 @@ func Timings(ctx context.Context, c *queue.Client) (map[string]Timing, error) {
 			continue // nothing published, or by a version that says it otherwise
 		}
 		for name, timing := range part {
-			if timing.Handler.sound() && timing.Wait.sound() {
+			if timing.Handler.Sound() && timing.Wait.Sound() {
 				all[name] = Timing{Handler: all[name].Handler.add(timing.Handler), Wait: all[name].Wait.add(timing.Wait)}
 			}
 		}

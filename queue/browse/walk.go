@@ -16,13 +16,14 @@ import (
 
 // candidate is an id found in a list, with what the list tells of it.
 type candidate struct {
-	shard int
-	id    string
-	state State // whose list it was in
-	at    int64 // us; due time, or time of the burial
-	timed bool  // at is known
-	gone  bool  // an entry without a job
-	head  *Listed
+	shard  int
+	id     string
+	state  State // whose list it was in
+	at     int64 // us; due time, or time of the burial
+	timed  bool  // at is known
+	gone   bool  // an entry without a job
+	silent bool  // it does not say what is searched for
+	head   *Listed
 }
 
 func (c candidate) sortKey() sortKey {
@@ -50,7 +51,7 @@ func (j *Jobs) walk(query Query, p *position) walker {
 	switch query.State {
 	case StateReady:
 		return line()
-	case StateScheduled, StateRetry, StateBlocked, StateMorgue:
+	case StateScheduled, StateRetry, StateHeld, StateBlocked, StateMorgue:
 		return timed(query.State)
 	}
 	if query.By == ByID && query.State == "" {
@@ -102,7 +103,9 @@ func (j *Jobs) timedWalk(r Range, p *position, states ...State) walker {
 	var streams []*stream
 	for _, s := range j.shards {
 		for _, state := range states {
-			streams = append(streams, &stream{s: s, state: state, last: p.Timed})
+			for _, key := range timedKeys(s.Keys(), state) {
+				streams = append(streams, &stream{s: s, state: state, key: key, last: p.Timed})
+			}
 		}
 	}
 	ask := func(st *stream, n int) *redisdb.Call {
@@ -110,17 +113,28 @@ func (j *Jobs) timedWalk(r Range, p *position, states ...State) walker {
 		if st.last != nil {
 			score, id = strconv.FormatInt(st.last.At, 10), st.last.ID
 		}
-		return &redisdb.Call{Script: j.db.Scripts.Slice, Keys: []string{timedKey(st.s.Keys(), st.state)},
-			Args: []any{n, flag(r.Reverse), bound(r.MinTime, "-inf"), bound(r.MaxTime, "+inf"), score, id}}
+		low, high := bound(r.MinTime, "-inf"), bound(r.MaxTime, "+inf")
+		switch {
+		case st.state == StateHeld: // when they are due is not known
+			low, high = heldAt, "+inf"
+		case (st.state == StateScheduled || st.state == StateRetry) && (r.MaxTime.IsZero() || !r.MaxTime.Before(queue.HeldAt)):
+			high = "(" + heldAt
+		}
+		return &redisdb.Call{Script: j.db.Scripts.Slice, Keys: []string{st.key}, Args: []any{n, flag(r.Reverse), low, high, score, id}}
 	}
 	return &timedWalk{&merge{db: j.db, streams: streams, reverse: r.Reverse, ask: ask}, p}
 }
 
 func (w *timedWalk) advance(c candidate) { w.place.Timed = &entry{At: c.at, ID: []byte(c.id)} }
 
-// timed is the sorted set of a state.
-func timedKey(k *redisdb.ShardKeys, state State) string {
-	return map[State]string{StateScheduled: k.Due, StateRetry: k.Retry, StateBlocked: k.Blocked, StateMorgue: k.Dead}[state]
+// heldAt is the score of held ids.
+var heldAt = bound(queue.HeldAt, "")
+
+// timedKeys are the sorted sets of a state.
+func timedKeys(k *redisdb.ShardKeys, state State) []string {
+	return map[State][]string{
+		StateScheduled: {k.Due}, StateRetry: {k.Retry}, StateHeld: {k.Due, k.Retry}, StateBlocked: {k.Blocked}, StateMorgue: {k.Dead},
+	}[state]
 }
 
 func flag(on bool) string {
@@ -150,6 +164,7 @@ type merge struct {
 type stream struct {
 	s     *queue.Shard
 	state State
+	key   string // of a sorted set
 	last  *entry // the last entry read; nil: none
 	seen  recent // of a line: the last entries read
 	buf   []candidate
@@ -477,8 +492,17 @@ func (j *Jobs) sizeIn(ctx context.Context, shards []*queue.Shard, query Query) (
 			continue
 		}
 		for _, state := range statesOf(query.State) {
+			for _, key := range timedKeys(s.Keys(), state) {
+				low, high := "-inf", "+inf"
+				switch state {
+				case StateScheduled, StateRetry:
+					high = "(" + heldAt
+				case StateHeld:
+					low = heldAt
+				}
+				cmds = append(cmds, redisdb.Cmd{"ZCOUNT", key, low, high})
+			}
 			if state != StateReady {
-				cmds = append(cmds, redisdb.Cmd{"ZCARD", timedKey(s.Keys(), state)})
 				continue
 			}
 			cmds = append(cmds, redisdb.Cmd{"LLEN", s.Keys().Ready}, redisdb.Cmd{"LLEN", s.Keys().Suspects})

@@ -49,6 +49,16 @@ func (s Set) InForce(now time.Time) map[string]Setting {
 	return kept
 }
 
+// Ends reports whether a setting, or a hold, has an end.
+func (s Set) Ends() bool {
+	for name, of := range s.Settings {
+		if !of.Until.IsZero() || name == "holds" {
+			return true
+		}
+	}
+	return false
+}
+
 func (s Setting) over(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
 
 // Values are those in force. What a later release has set and this one cannot read is left out, and is in the error.
@@ -59,6 +69,10 @@ func (s Set) Values(now time.Time) (v Values, err error) {
 		if err := v.set(name, in[name].Value); err != nil {
 			errs = append(errs, err)
 		}
+	}
+	v.Holds = slices.DeleteFunc(v.Holds, func(h Hold) bool { return h.over(now) })
+	if len(v.Holds) == 0 {
+		v.Holds = nil
 	}
 	return v, errors.Join(errs...)
 }
@@ -110,25 +124,41 @@ func In(db *redisdb.DB) Book { return Book{db} }
 
 // Page is what one look at the book has shown.
 type Page struct {
-	Count  string            // of all changes ever, for the next look
-	Queues map[string]string // sets by queue, for Parse; nil if Count is that of the last look
+	Now     time.Time         // by Redis's clock, by which settings end; zero if it was not asked, or not answered
+	Version string            // changes with each change, for the next look
+	Queues  map[string]string // sets by queue, for Parse; nil if Count is that of the last look
 }
 
-// Read looks at all settings, unless the count of changes is that of the last look.
-func (b Book) Read(ctx context.Context, count string) (Page, error) {
+// Read looks at all settings, unless nothing has changed since the last look. It asks for the time if they have, or if ends
+// says that some of the last look have an end.
+func (b Book) Read(ctx context.Context, version string, ends bool) (p Page, err error) {
 	const what = "read the rules"
-	reply, err := b.db.Do(ctx, what, "HGET", b.db.Keys.Rules(), "#")
-	if err != nil {
-		return Page{}, err
+	ask := func(cmd redisdb.Cmd, time bool) (any, error) {
+		cmds := []redisdb.Cmd{cmd}
+		if time {
+			cmds = append(cmds, redisdb.Cmd{"TIME"})
+		}
+		replies, err := b.db.Pipeline(ctx, what, cmds...)
+		if len(replies) == 2 {
+			p.Now, _ = redisdb.Clock(replies[1]) // zero if unknown
+		}
+		if len(replies) == 0 {
+			return nil, err
+		}
+		return replies[0], err
 	}
-	if p := (Page{Count: redisdb.Text(reply)}); p.Count == count {
+	reply, err := ask(redisdb.Cmd{"HGET", b.db.Keys.Rules(), "#"}, ends)
+	if err != nil {
+		return p, err
+	}
+	if p.Version = redisdb.Text(reply); p.Version == version {
 		return p, nil
 	}
-	if reply, err = b.db.Do(ctx, what, "HGETALL", b.db.Keys.Rules()); err != nil {
-		return Page{}, err
+	if reply, err = ask(redisdb.Cmd{"HGETALL", b.db.Keys.Rules()}, true); err != nil {
+		return p, err
 	}
-	p := Page{Queues: redisdb.Map(reply)}
-	p.Count = p.Queues["#"]
+	p.Queues = redisdb.Map(reply)
+	p.Version = p.Queues["#"]
 	delete(p.Queues, "#")
 	return p, nil
 }
@@ -164,7 +194,9 @@ type Change struct {
 	IDs    []string
 	Base   map[string]Base // what holds without settings, as far as it is known: for the line that tells of the change
 	// Edit, unless nil, makes Set and Unset of the settings as they are, instead of those above.
-	Edit func(now map[string]Setting) (set map[string]json.RawMessage, unset []string, err error)
+	Edit func(in map[string]Setting, now time.Time) (set map[string]json.RawMessage, unset []string, err error)
+	// Told, unless nil, is asked after Edit for what the line says of values before and after it, instead of whole ones.
+	Told func() (before, after any)
 	// If is the revision that must still be that of the set, else ErrChanged; -1: any.
 	If int64
 }
@@ -178,6 +210,9 @@ const (
 // Check says what is wrong with a change, an ErrValue.
 func (c *Change) Check() error {
 	for name := range c.Set {
+		if name == "holds" && c.Edit == nil { // it says who holds what
+			return fmt.Errorf("%w holds is not set as a whole: hold an id or a prefix, or undo that", ErrValue)
+		}
 		value, err := Check(name, c.Set[name])
 		if err != nil {
 			return err
@@ -225,7 +260,7 @@ func (b Book) Change(ctx context.Context, queue string, c Change) (Set, error) {
 			return Set{}, fmt.Errorf("%w: they are at revision %d, not %d", ErrChanged, old.Rev, c.If)
 		}
 		if c.Edit != nil {
-			if c.Set, c.Unset, err = c.Edit(old.InForce(now)); err != nil || len(c.Set)+len(c.Unset) == 0 {
+			if c.Set, c.Unset, err = c.Edit(old.InForce(now), now); err != nil || len(c.Set)+len(c.Unset) == 0 {
 				return old, err
 			}
 		}
@@ -276,15 +311,36 @@ func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line,
 		}
 		next.Settings[name] = of
 	}
+	if err := c.agree(next.Settings); err != nil {
+		return Set{}, changes.Line{}, err
+	}
 	if c.For > 0 {
 		is["until"] = now.Add(c.For).UTC().Truncate(time.Second)
 	}
+	before, after := any(was), any(is)
+	if c.Told != nil {
+		before, after = c.Told()
+	}
 	line := changes.Line{Who: c.By, Action: cmp.Or(c.Action, "rules"), Queue: queue, IDs: c.IDs, Why: c.Why}
 	var err error
-	if line.Old, err = json.Marshal(was); err == nil {
-		line.New, err = json.Marshal(is)
+	if line.Old, err = json.Marshal(before); err == nil {
+		line.New, err = json.Marshal(after)
 	}
 	return next, line, err
+}
+
+// agree says what of a change contradicts what holds beside it.
+func (c *Change) agree(next map[string]Setting) error {
+	holds := func(name string) string {
+		if of, there := next[name]; there {
+			return string(of.Value)
+		}
+		return string(c.base(name))
+	}
+	if priority := holds("priority"); holds("scheduler") == `"seq"` && priority != "0" && priority != "null" && (c.Set["priority"] != nil || c.Set["scheduler"] != nil) {
+		return fmt.Errorf("%w priority is %s: it needs scheduler lag, by which the oldest job is first; seq goes in turn", ErrValue, priority)
+	}
+	return nil
 }
 
 // base is what holds without a setting, null where that is not known.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -108,11 +109,11 @@ func TestChange(t *testing.T) {
 		if one.Rev != 1 {
 			r.t.Errorf("got revision %d, want 1", one.Rev)
 		}
-		page, err := r.Book.Read(ctx, "")
-		if err != nil || page.Count != "1" || len(page.Queues) != 1 {
+		page, err := r.Book.Read(ctx, "", false)
+		if err != nil || page.Version == "" || len(page.Queues) != 1 || time.Since(page.Now).Abs() > time.Minute {
 			r.t.Fatalf("got %+v, %v, want one change and one queue", page, err)
 		}
-		if again, err := r.Book.Read(ctx, page.Count); err != nil || again.Queues != nil {
+		if again, err := r.Book.Read(ctx, page.Version, false); err != nil || again.Queues != nil || !again.Now.IsZero() {
 			r.t.Errorf("what is known: got %+v, %v, want nothing", again, err)
 		}
 		if _, err := r.Change(ctx, "orders", Change{Set: values("batch_size", "20"), If: 0}); !errors.Is(err, ErrChanged) {
@@ -154,7 +155,7 @@ func TestChange(t *testing.T) {
 		if set, _, err := r.Queue(ctx, "orders"); err != nil || set.Rev != 0 {
 			r.t.Errorf("of a queue that was deleted: got %+v, %v, want nothing", set, err)
 		}
-		if page, err := r.Book.Read(ctx, "3"); err != nil || page.Queues == nil {
+		if page, err := r.Book.Read(ctx, "3", true); err != nil || page.Queues == nil {
 			r.t.Errorf("who knew the rules of a queue that was deleted is not told: %+v, %v", page, err)
 		}
 	})
@@ -183,7 +184,7 @@ func TestChangesAtOnce(t *testing.T) {
 			r.t.Errorf("%d taken, %d refused, lines %q; want one of eight", taken.Load(), refused.Load(), r.lines())
 		}
 		track := func(id string, on bool) error {
-			_, err := r.Change(r.t.Context(), "orders", Change{If: -1, Edit: func(now map[string]Setting) (map[string]json.RawMessage, []string, error) {
+			_, err := r.Change(r.t.Context(), "orders", Change{If: -1, Edit: func(now map[string]Setting, _ time.Time) (map[string]json.RawMessage, []string, error) {
 				ids, err := Track(now, id, on)
 				if err != nil || ids == nil {
 					return nil, []string{"tracked"}, err
@@ -247,6 +248,70 @@ func TestUnreadable(t *testing.T) {
 		shown := Show(nil, set, now)
 		if last := shown[len(shown)-1]; !strings.Contains(fmt.Sprint(shown), "of_later") || last.Key == "" {
 			r.t.Errorf("what is of a later release is not shown: %+v", shown)
+		}
+	})
+}
+
+// TestWithoutAValue: a setting that has none, or null, is left out and said; nothing panics.
+func TestWithoutAValue(t *testing.T) {
+	t.Parallel()
+	for _, name := range Keys() {
+		for _, text := range []string{`{}`, `{"value":null}`} {
+			set, err := Parse("orders", `{"rev":1,"set":{"`+name+`":`+text+`}}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v, err := set.Values(time.Now()); !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), name) || !reflect.DeepEqual(v, Values{}) {
+				t.Errorf("%s %s: got %+v, %v, want no values, and that it is none", name, text, v, err)
+			}
+			Show(nil, set, time.Now())
+		}
+	}
+}
+
+// TestBothOrNeither: a change whose line cannot be written is not made.
+func TestBothOrNeither(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		ctx := r.t.Context()
+		r.change(Change{Set: values("batch_size", "1"), If: 0})
+		for _, cmd := range [][]any{{"DEL", r.c.DB().Keys.Changes()}, {"SET", r.c.DB().Keys.Changes(), "x"}} {
+			if _, err := r.c.DB().Do(ctx, "break", cmd...); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+		before, err := r.Book.Read(ctx, "", false)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if _, err := r.Change(ctx, "orders", Change{Set: values("batch_size", "2"), If: 1}); err == nil {
+			r.t.Error("got no error, want that the line cannot be written")
+		}
+		if after, err := r.Book.Read(ctx, "", false); err != nil || after.Version != before.Version || !reflect.DeepEqual(after.Queues, before.Queues) {
+			r.t.Errorf("got %+v, %v, want what there was: %+v", after, err, before)
+		}
+	})
+}
+
+// TestForgottenChange: after a failover that forgot the last change, another one does not look like that to who has seen it.
+func TestForgottenChange(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		ctx, keys := r.t.Context(), r.c.DB().Keys
+		r.change(Change{Set: values("batch_size", "1"), If: 0})
+		replica, err := r.Book.Read(ctx, "", false)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.change(Change{Set: values("batch_size", "2"), If: 1})
+		seen, err := r.Book.Read(ctx, "", false)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if _, err := r.c.DB().Do(ctx, "forget", "HSET", keys.Rules(), "#", replica.Version, "orders", replica.Queues["orders"]); err != nil {
+			r.t.Fatal(err)
+		}
+		r.change(Change{Set: values("batch_size", "3"), If: 1})
+		if page, err := r.Book.Read(ctx, seen.Version, true); err != nil || !strings.Contains(page.Queues["orders"], `"value":3`) {
+			r.t.Errorf("got %+v, %v, want the change that came instead", page, err)
 		}
 	})
 }
@@ -340,4 +405,39 @@ func TestWho(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
+}
+
+// TestPriorityNeedsLag: a priority and turns contradict each other, whichever comes first, and wherever the other one is from.
+func TestPriorityNeedsLag(t *testing.T) {
+	eachRedis(t, func(r *rig) {
+		lag, seq := map[string]Base{"scheduler": {Value: "lag"}}, map[string]Base{"scheduler": {Value: "seq"}}
+		both := func(scheduler string) map[string]json.RawMessage {
+			return map[string]json.RawMessage{"priority": json.RawMessage("3"), "scheduler": json.RawMessage(scheduler)}
+		}
+		for i, c := range []struct {
+			before, set map[string]json.RawMessage
+			base        map[string]Base
+			wrong       bool
+		}{
+			{nil, values("priority", "3"), lag, false},
+			{nil, values("priority", "3"), nil, false}, // nobody knows
+			{nil, values("priority", "3"), seq, true},
+			{nil, values("priority", "0"), seq, false},
+			{nil, both(`"lag"`), seq, false},
+			{nil, both(`"seq"`), lag, true},
+			{values("priority", "1"), values("scheduler", `"seq"`), lag, true},
+			{values("scheduler", `"seq"`), values("priority", "1"), lag, true},
+			{nil, values("batch_size", "1"), map[string]Base{"scheduler": {Value: "seq"}, "priority": {Value: 1}}, false}, // not its doing
+		} {
+			queue := fmt.Sprint("q", i)
+			if c.before != nil {
+				if _, err := r.Change(r.t.Context(), queue, Change{Set: c.before, Base: lag, If: -1}); err != nil {
+					r.t.Fatal(err)
+				}
+			}
+			if _, err := r.Change(r.t.Context(), queue, Change{Set: c.set, Base: c.base, If: -1}); errors.Is(err, ErrValue) != c.wrong {
+				r.t.Errorf("%s beside %s and %v: got %v", c.set, c.before, c.base, err)
+			}
+		}
+	})
 }

@@ -20,13 +20,21 @@ import (
 type Values struct {
 	BatchSize, Concurrency, ShardConcurrency, Prefetch *int
 	MaxRetryCount, MaxCrashes                          *int           // 0: none
+	Priority                                           *int           // 0 to MaxPriority
 	HandlerTimeout                                     *time.Duration // 0: none
 	State                                              *time.Duration // 0: for ever
+	StuckAfter                                         *time.Duration // 0: never
 	RetryIn                                            *RetryIn
 	Exhausted, Scheduler                               *string
 	Journal                                            *Journal
 	Morgue                                             *Morgue
+	Expire                                             *Expire
+	Limit                                              *Limit
+	Groups                                             *Groups
+	Coalesce                                           *string
+	Debounce                                           *Debounce
 	Tracked                                            []string // ids whose runs are kept, whatever Journal says
+	Holds                                              []Hold   // those whose time is not over
 	PayloadBytes, Payloads, IDBytes                    *int
 }
 
@@ -42,6 +50,22 @@ type Morgue struct {
 	Keep int
 	For  time.Duration
 }
+
+// Expire says for how long after it is due a payload is of use, and what becomes of it then. After 0: for ever, unless its
+// header says so.
+type Expire struct {
+	After time.Duration
+	To    ExpireTo // "": ExpireMorgue
+}
+
+// ExpireTo is where payloads go that have expired.
+type ExpireTo string
+
+// What becomes of payloads that have expired.
+const (
+	ExpireMorgue ExpireTo = "morgue" // a person sees them
+	ExpireDrop   ExpireTo = "drop"   // they are forgotten
+)
 
 // RetryIn is the delay before the next attempt: a formula, of which nil fields have their defaults, or a list.
 type RetryIn struct {
@@ -77,6 +101,13 @@ func (r RetryIn) Delay(count int) time.Duration {
 // ErrValue: a key or a value is not what it must be. The error says what would be right.
 var ErrValue = errors.New("rule")
 
+// MaxPriority is the highest priority of a queue. Each level is HeadStart that the queue's jobs count as due earlier, where queues
+// wait for a node's slots.
+const (
+	MaxPriority = 9
+	HeadStart   = 10 * time.Second
+)
+
 // MaxTracked is how many ids of a queue are tracked at most.
 const MaxTracked = 1000
 
@@ -95,17 +126,25 @@ const longest = 8760 * time.Hour
 var keys = []key{
 	{"batch_size", number(1, 1000, func(v *Values) **int { return &v.BatchSize })},
 	{"concurrency", number(1, 100_000, func(v *Values) **int { return &v.Concurrency })},
+	{"limit", setLimit},
+	{"groups", setGroups},
 	{"shard_concurrency", number(1, 1000, func(v *Values) **int { return &v.ShardConcurrency })},
 	{"prefetch", number(1, 1000, func(v *Values) **int { return &v.Prefetch })},
 	{"scheduler", word(func(v *Values) **string { return &v.Scheduler }, "lag", "seq")},
+	{"priority", number(0, MaxPriority, func(v *Values) **int { return &v.Priority })},
 	{"handler_timeout", duration(0, longest, func(v *Values) **time.Duration { return &v.HandlerTimeout })},
 	{"max_retry_count", number(0, 1_000_000, func(v *Values) **int { return &v.MaxRetryCount })},
 	{"retry_in", setRetryIn},
 	{"exhausted", word(func(v *Values) **string { return &v.Exhausted }, "skip", "bury", "block")},
+	{"coalesce", word(func(v *Values) **string { return &v.Coalesce }, CoalesceAll, CoalesceLatest, CoalesceOnce)},
+	{"debounce", setDebounce},
 	{"state", duration(0, 10*longest, func(v *Values) **time.Duration { return &v.State })},
 	{"journal", setJournal},
 	{"morgue", setMorgue},
+	{"expire", setExpire},
+	{"stuck_after", setStuckAfter},
 	{"tracked", setTracked},
+	{"holds", setHolds},
 	{"max_crashes", setMaxCrashes},
 	{"max_payload_size", size(16<<20, func(v *Values) **int { return &v.PayloadBytes })},
 	{"max_id_payloads", number(1, 1_000_000, func(v *Values) **int { return &v.Payloads })},
@@ -135,14 +174,21 @@ func Check(name string, value json.RawMessage) (json.RawMessage, error) {
 	if err := json.Compact(&plain, value); err != nil {
 		return nil, fmt.Errorf("%w %s: the value is no JSON: %w", ErrValue, name, err)
 	}
-	if plain.Len() > maxValue {
-		return nil, fmt.Errorf("%w %s: the value has %d bytes, at most %d are allowed", ErrValue, name, plain.Len(), maxValue)
+	most := maxValue
+	if name == "holds" {
+		most = maxHolds
+	}
+	if plain.Len() > most {
+		return nil, fmt.Errorf("%w %s: the value has %d bytes, at most %d are allowed", ErrValue, name, plain.Len(), most)
 	}
 	return plain.Bytes(), new(Values).set(name, plain.Bytes())
 }
 
 func (v *Values) set(name string, value json.RawMessage) error {
 	i := slices.IndexFunc(keys, func(k key) bool { return k.name == name })
+	if i >= 0 && len(value) == 0 {
+		return fmt.Errorf("%w %s: there is no value", ErrValue, name)
+	}
 	if i >= 0 {
 		if err := keys[i].set(v, value); err != nil {
 			return fmt.Errorf("%w %s: %w", ErrValue, name, err)
@@ -385,6 +431,39 @@ func setMorgue(v *Values, value json.RawMessage) error {
 	}
 	v.Morgue = &m
 	return nil
+}
+
+func setExpire(v *Values, value json.RawMessage) error {
+	var e Expire
+	if string(value) != `"never"` {
+		err := object(value, map[string]func(json.RawMessage) error{
+			"after": durationIn(time.Second, longest, func(d time.Duration) { e.After = d }),
+			"to": func(part json.RawMessage) error {
+				var text string
+				if json.Unmarshal(part, &text) != nil || text != string(ExpireMorgue) && text != string(ExpireDrop) {
+					return fmt.Errorf("want morgue or drop, got %s", got(part))
+				}
+				e.To = ExpireTo(text)
+				return nil
+			},
+		})
+		if err == nil && e == (Expire{}) {
+			err = errors.New("neither is there")
+		}
+		if err != nil {
+			return fmt.Errorf("want never or {after, to}: %w", err)
+		}
+	}
+	v.Expire = &e
+	return nil
+}
+
+func setStuckAfter(v *Values, value json.RawMessage) error {
+	low := time.Second
+	if string(value) == `"0s"` {
+		low = 0
+	}
+	return duration(low, longest, func(v *Values) **time.Duration { return &v.StuckAfter })(v, value)
 }
 
 // count reads how many lines or ids are kept.

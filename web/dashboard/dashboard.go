@@ -86,6 +86,8 @@ func (d *Dashboard) routes() {
 	d.mux.HandleFunc("POST "+recurringPath+"/{entry}", d.editRecurring)
 	d.mux.HandleFunc("POST /queues/{q}/rules", d.changeRules)
 	d.mux.HandleFunc("POST /queues/{q}/track", d.track)
+	d.mux.HandleFunc("POST /queues/{q}/hold", d.hold)
+	d.mux.HandleFunc("POST /queues/{q}/cancel", d.cancel)
 	for _, pattern := range []string{"GET " + confirmPath, "GET " + doPath, "/"} {
 		d.mux.HandleFunc(pattern, d.wrongMethod)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/clip"
+	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -27,25 +28,28 @@ import (
 
 // jobBody is the page of an id.
 type jobBody struct {
-	Queue    string
-	ID       string
-	Shard    int
-	Found    bool
-	Job      browse.Listed
-	Reason   status.Why
-	Payloads []payloadLine
-	Kept     *payloadText // the id's state; nil: none
-	Hidden   int          // payloads that are not shown
-	Bytes    int
-	Runs     []runLine
-	Older    bool // the journal may have more of them than are shown
-	Changes  []changeLine
-	Tracked  bool // every run is kept
-	MayTrack bool
-	Actions  []action
-	API      string
-	Back     string
-	Now      time.Time
+	Queue     string
+	ID        string
+	Shard     int
+	Found     bool
+	Job       browse.Listed
+	Reason    status.Why
+	Payloads  []payloadLine
+	Kept      *payloadText // the id's state; nil: none
+	Hidden    int          // payloads that are not shown
+	Bytes     int
+	Runs      []runLine
+	Older     bool // the journal may have more of them than are shown
+	Changes   []changeLine
+	Tracked   bool         // every run is kept
+	Held      bool         // by a hold of the id itself
+	MayCancel bool         // a handler may have it
+	Thens     []queue.Then // what can become of it
+	MayTrack  bool
+	Actions   []action
+	API       string
+	Back      string
+	Now       time.Time
 }
 
 type payloadLine struct {
@@ -130,6 +134,7 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}
+	b.MayCancel, b.Thens = auth.MayChange(r) && b.Found && b.Job.State == browse.StateInFlight, queue.Thens()
 	b.fill(auth.MayChange(r))
 	v := view{Page: "job", Title: showID(id) + " of " + q.Name, Nav: "/", Queue: q.Name, Body: b}
 	if !b.Found && len(b.Runs) == 0 {
@@ -150,6 +155,7 @@ func (d *Dashboard) readChanges(r *http.Request, b *jobBody) error {
 		return err
 	}
 	values, _ := set.Values(now) // what cannot be read is not in force, either
+	b.Held = slices.ContainsFunc(values.Holds, func(h rules.Hold) bool { return h.ID == b.ID })
 	b.Tracked, b.MayTrack = slices.Contains(values.Tracked, b.ID), auth.MayChange(r) && utf8.ValidString(b.ID)
 	return nil
 }

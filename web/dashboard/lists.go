@@ -36,7 +36,7 @@ type choice struct{ Value, Name string }
 func listKinds() []listKind {
 	return []listKind{
 		{path: "jobs", Title: "Jobs", About: "What waits for a handler.",
-			States:   []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}, {"failed", "failed"}},
+			States:   []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}, {"failed", "failed"}, {"held", "held"}},
 			Orders:   []choice{{"due", "due time"}, {"id", "id"}, {"retries", "retries"}},
 			all:      []string{"run-all", "kill-failed", "delete-failed"},
 			TimeName: "Due", Empty: "No job waits here."},

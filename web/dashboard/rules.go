@@ -25,6 +25,7 @@ type rulesBody struct {
 	Revision  int64
 	Handled   bool
 	Rules     []ruleLine
+	Holds     []rules.Hold
 	Keys      []string // that may be changed
 	Asked     ruleForm // what the form said that was refused
 	Trouble   string   // why it was
@@ -75,6 +76,9 @@ func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, t
 	b := rulesBody{Queue: q.Name, Tabs: tabs{q.Name, "rules"}, Revision: now.Revision, Handled: now.Handled, Keys: rules.Keys(), Asked: asked, Trouble: trouble, MayChange: auth.MayChange(r)}
 	for i := range now.Rules {
 		b.Rules = append(b.Rules, ruleLineOf(&now.Rules[i]))
+	}
+	if b.Holds, err = web.HoldsOf(r.Context(), d.client, q.Name); err != nil {
+		return view{}, err
 	}
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
@@ -134,6 +138,48 @@ func (d *Dashboard) formOf(w http.ResponseWriter, r *http.Request) (*queue.Queue
 		return nil, nil, web.NewProblem(http.StatusBadRequest, "The form cannot be read: %v.", err)
 	}
 	return q, r.PostForm, nil
+}
+
+// hold keeps an id, or ids with a prefix, from handlers, or lets them go on.
+func (d *Dashboard) hold(w http.ResponseWriter, r *http.Request) {
+	d.page(func(r *http.Request) (view, error) {
+		q, form, err := d.formOf(w, r)
+		if err != nil {
+			return view{}, err
+		}
+		want := web.HoldChange{Prefix: form.Get("prefix"), For: strings.TrimSpace(form.Get("for")), Undo: form.Get("undo") != "", Why: form.Get("why")}
+		if want.Prefix == "" {
+			if want.ID, err = askedID(form); err != nil {
+				return view{}, err
+			}
+		}
+		if _, err := web.ChangeHold(d.node, d.cfg.Log, r, q.Name, want); err != nil {
+			return view{}, err
+		}
+		back := jobLink(q.Name, want.ID)
+		if form.Get("back") == "rules" || want.ID == "" {
+			back = "/queues/" + url.PathEscape(q.Name) + "/rules#holds"
+		}
+		return view{Redirect: back}, nil
+	})(w, r)
+}
+
+// cancel ends the run of an id.
+func (d *Dashboard) cancel(w http.ResponseWriter, r *http.Request) {
+	d.page(func(r *http.Request) (view, error) {
+		q, form, err := d.formOf(w, r)
+		if err != nil {
+			return view{}, err
+		}
+		id, err := askedID(form)
+		if err != nil {
+			return view{}, err
+		}
+		if _, err := web.CancelRun(d.node, d.cfg.Log, r, q, id, web.Cancel{Then: queue.Then(form.Get("then")), Why: form.Get("why")}); err != nil {
+			return view{}, err
+		}
+		return view{Redirect: jobLink(q.Name, id)}, nil
+	})(w, r)
 }
 
 // track has the journal keep every run of an id, or no longer.

@@ -89,3 +89,52 @@ func TestBars(t *testing.T) {
 		}
 	}
 }
+
+// TestHold: an id is held on its own page, a prefix on that of the rules; both are undone there, and what is wrong is said.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	job, holds := "/queues/orders/job?id=f1", "/queues/orders/rules"
+	expect(t, w.get(job), 200, "<button>Hold</button>")
+	expect(t, w.get(holds), 200, "Nothing is held.")
+	for _, c := range []struct {
+		form []string
+		to   string
+	}{
+		{[]string{"key", keyOf("f1"), "for", "1h", "why", "<b>x</b>"}, "/queues/orders/job?"},
+		{[]string{"prefix", "acme:", "back", "rules"}, "/queues/orders/rules#holds"},
+	} {
+		if sent := w.post("/queues/orders/hold", c.form...); sent.Code != 303 || !strings.HasPrefix(sent.Header().Get("Location"), c.to) {
+			t.Fatalf("%q: got %d to %q, want 303 to %q", c.form, sent.Code, sent.Header().Get("Location"), c.to)
+		}
+	}
+	expect(t, w.get(job), 200, "Hold no longer", `<th scope="row">hold</th>`)
+	expect(t, w.get(holds), 200, ">f1<", ">acme:*<", "&lt;b&gt;x&lt;/b&gt;", "Undo the hold of acme:*")
+	for _, form := range [][]string{{"key", keyOf("f1"), "undo", "1"}, {"prefix", "acme:", "undo", "1", "back", "rules"}} {
+		if sent := w.post("/queues/orders/hold", form...); sent.Code != 303 {
+			t.Errorf("%q: got %d, want 303", form, sent.Code)
+		}
+	}
+	expect(t, w.get(holds), 200, "Nothing is held.")
+	expect(t, w.get("/queues/orders/jobs?state=held"), 200, "No job waits here.")
+	expect(t, w.post("/queues/orders/hold", "prefix", "a", "for", "soon"), 400, "want a duration")
+	expect(t, w.post("/queues/orders/hold", "key", keyOf("\xff")), 400, "not UTF-8")
+	expect(t, w.post("/queues/nowhere/hold", "prefix", "a"), 404)
+}
+
+// TestCancel: the page of an id in flight ends its run; one that does not run is told so.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	expect(t, w.get("/queues/orders/job?id=w1"), 200, "End its run, then", "<option>hold</option>")
+	if page := w.get("/queues/orders/job?id=f1").Body.String(); strings.Contains(page, "End its run") {
+		t.Error("an id that is not in flight has the form")
+	}
+	if sent := w.post("/queues/orders/cancel", "key", keyOf("w1"), "then", "bury", "why", "it hangs"); sent.Code != 303 {
+		t.Errorf("got %d, want 303", sent.Code)
+	}
+	expect(t, w.get("/queues/orders/job?id=w1"), 200, `<th scope="row">cancel</th>`, "it hangs")
+	expect(t, w.post("/queues/orders/cancel", "key", keyOf("f1"), "then", "retry"), 409, "not running")
+	expect(t, w.post("/queues/orders/cancel", "key", keyOf("w1"), "then", "kill"), 400, "want retry, hold, bury or delete")
+	expect(t, w.post("/queues/nowhere/cancel", "key", keyOf("w1")), 404)
+}

@@ -129,6 +129,14 @@ func (n fakeNode) Why(_ context.Context, _ *queue.Queue, id string) (status.Why,
 	return status.Why{State: "scheduled", Reason: "the reason of " + id, Due: &due}, nil
 }
 
+// Cancel knows of one id that runs.
+func (n fakeNode) Cancel(_ context.Context, _ *queue.Queue, id string, _ queue.Cancellation) error {
+	if id == "w1" {
+		return nil
+	}
+	return fmt.Errorf("%q: %w", id, status.ErrNotRunning)
+}
+
 func (n fakeNode) Handled(context.Context) (status.Handled, error) {
 	return status.Handled{"orders": {"n1"}}, nil
 }

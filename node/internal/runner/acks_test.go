@@ -3,6 +3,9 @@ package runner
 import (
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 )
 
 // The flushes of all shards meet: at the last tick that brings an ack to Redis in time.
@@ -17,5 +20,33 @@ func TestFlushesMeet(t *testing.T) {
 		if off := now.Add(d).UnixNano() % int64(ackTick); off != 0 {
 			t.Fatalf("%s after the second: got %d ns beside a tick", now.Sub(now.Truncate(time.Second)), off)
 		}
+	}
+}
+
+// TestAcksSentAgain: those that come after acks which Redis may have are no row with them, whatever came between.
+func TestAcksSentAgain(t *testing.T) {
+	t.Parallel()
+	a := acks{flush: stoppedTimer(func() {})}
+	done := func(place int, ids ...string) {
+		var jobs []lowkiq.Job
+		var runs journal.Block
+		for _, id := range ids {
+			jobs = append(jobs, lowkiq.Job{ID: id})
+			runs.Add(&journal.Run{ID: id, Verdict: journal.Done})
+		}
+		a.add(1, jobs, place, nil, runs, false)
+	}
+	done(0, "a")
+	done(1, "b")
+	first := a.take()
+	if len(first) != 1 || !first[0].InRow || len(first[0].IDs) != 2 {
+		t.Fatalf("got %+v, want a and b in a row", first)
+	}
+	done(2, "c")
+	a.take() // Redis has it
+	a.putBack(first)
+	done(3, "d")
+	if got := a.take(); len(got) != 2 || len(got[0].IDs) != 2 || got[1].IDs[0] != "d" {
+		t.Errorf("got %+v, want a and b in a row, and d apart", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -47,7 +48,12 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	if answer == nil {
 		return
 	}
-	if cause != nil && !errors.Is(cause, lowkiq.ErrTimeout) {
+	if errors.Is(cause, lowkiq.ErrCancelled) {
+		t.give()
+		r.settle(batch, &end, cancelled(batch.Jobs, answer, t.ends.take()))
+		return
+	}
+	if cause != nil && !errors.Is(cause, lowkiq.ErrTimeout) && !errors.Is(cause, lowkiq.ErrStuck) {
 		r.stopped(batch, &end, answer)
 		return
 	}
@@ -122,6 +128,8 @@ func (r *Runner) stopped(batch *lowkiq.Batch, end *ended, answer error) {
 // exited settles the batch of a handler that ended its goroutine, and replaces the lane.
 func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	t.give()
+	t.unpace(0)
+	r.leaveGroups(t)
 	if r.work.Err() == nil {
 		began := time.Duration(t.began.Load())
 		r.settle(batch, &ended{popped: t.popped, began: r.process.RedisTime(began), took: r.process.Now() - began}, errors.New("handler called runtime.Goexit"))
@@ -188,6 +196,7 @@ func (r *Runner) flushAcks() {
 
 // settle deals with a batch that did not succeed as a whole.
 func (r *Runner) settle(batch *lowkiq.Batch, end *ended, answer error) {
+	answer = r.stopGroups(batch, answer)
 	all := r.queue.verdicts(batch, answer)
 	r.process.logFailure(batch, answer, all)
 	r.mu.Lock()
@@ -202,11 +211,17 @@ func (r *Runner) settle(batch *lowkiq.Batch, end *ended, answer error) {
 	}
 	r.mu.Lock()
 	for _, n := range nacks {
+		if n.Kind == queue.Hold {
+			r.lookAt.Store(int64(r.process.Now() + holdComes))
+			continue
+		}
 		r.state.alarm.set(n.Delay)
 	}
 	r.mu.Unlock()
-	r.queue.Metrics.Failed.Add(float64(len(all.retries()) + len(burials)))
-	r.queue.Metrics.Buried.Add(float64(len(burials)))
+	r.queue.Metrics.Failed.Add(float64(len(all.retries()) + len(all.Exhausted)))
+	r.queue.Metrics.Retried.Add(float64(len(all.retries())))
+	r.queue.Metrics.Buried.Add(float64(all.buried()))
+	r.queue.Metrics.Expired.Add(float64(all.expired()))
 	for _, v := range all.Exhausted {
 		r.tell(v)
 	}
@@ -265,8 +280,9 @@ func (p *Process) logFailure(batch *lowkiq.Batch, answer error, all Outcome) {
 	if failed := all.retries(); len(failed) > 0 {
 		p.warnFailure(batchFailed, batch, len(failed), failed[0].ID, failed[0].Error)
 	}
-	if len(all.Burials) > 0 {
-		p.warnFailure(jobsBuried, batch, len(all.Burials), all.Burials[0].ID, all.Burials[0].Error)
+	if n := all.buried(); n > 0 {
+		first := slices.IndexFunc(all.Burials, func(b queue.Burial) bool { return b.Policy != queue.Drop })
+		p.warnFailure(jobsBuried, batch, n, all.Burials[first].ID, all.Burials[first].Error)
 	}
 }
 

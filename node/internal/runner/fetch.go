@@ -34,6 +34,9 @@ func (r *Runner) fetch(t *turn) (again bool) {
 		IDs: s.pace.ids(rules, s.able()), Bytes: popBytes, MaxCrashes: max(0, rules.MaxCrashes), Slot: s.quarantine.has,
 		Company: company, States: rules.States,
 	}
+	if rules.Limit.Rate.N > 0 {
+		req.IDs = min(req.IDs, rules.BatchSize) // what has to wait waits in Redis
+	}
 	if req.States {
 		req.IDs = min(req.IDs, max(rules.BatchSize, popStates))
 	}

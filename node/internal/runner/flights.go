@@ -1,11 +1,13 @@
 package runner
 
 import (
+	"math"
 	"slices"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // flights are the jobs that pops have brought and that are neither done nor back in Redis.
@@ -24,6 +26,9 @@ type flights struct {
 	said    map[int64]bool
 	strange int64 // a flight in the last pop's answer that is unknown here; 0 = none
 }
+
+// noPlace is the place of jobs that did not come one after the other in their pop. Places are added to, so it is far below 0.
+const noPlace = math.MinInt32
 
 // flight is a part of one pop.
 type flight struct {
@@ -70,6 +75,31 @@ func (f *flights) returned() (nacks []queue.Nack) {
 		}
 	}
 	f.waiting = nil
+	return nacks
+}
+
+// held takes out what waits and is held, to be put back until it is released.
+func (f *flights) held(by *rules.Held) (nacks []queue.Nack) {
+	var left []flight
+	for _, one := range f.waiting {
+		from := 0
+		cut := func(to int) { // jobs of a flight are told apart by their place in it
+			if from < to {
+				left = append(left, flight{one.number, one.popped, one.place + from, one.jobs[from:to:to]})
+			}
+			from = to + 1
+		}
+		for i, job := range one.jobs {
+			if by.Holds(job.ID) {
+				nacks = append(nacks, queue.Nack{Flight: one.number, ID: job.ID, Kind: queue.Hold})
+				cut(i)
+			}
+		}
+		cut(len(one.jobs))
+	}
+	if len(nacks) > 0 {
+		f.waiting = left
+	}
 	return nacks
 }
 

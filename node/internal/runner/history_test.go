@@ -20,6 +20,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // TestHistories runs runners against shards whose requests are lost, late and doubled, which
@@ -52,7 +53,6 @@ func TestMutations(t *testing.T) {
 		{"an ack of the rest overtakes an answer", "complete.go", "rest && !named", "rest && (named || !named)"},
 		{"lines of the journal are left out", "acks.go", "	a.waiting[last].Runs.Join(runs)\n", ""},
 		{"acks that did not come one after the other are taken for a row", "acks.go", "	return place >= 0 && place == a.next\n", "	return true\n"},
-		{"acks are joined to those that were sent again", "acks.go", "		a.next = -1 // it is that of others, which came later\n", ""},
 		{"an answer is left out", "acks.go", "append(a.waiting[last].Answers, answers...)", "answers"},
 		{"a release overtakes acks", "acks.go", "		<-flushing\n", ""},
 		{"a batch is not put back", "flights.go", "	f.waiting = append([]flight{{batch.Flight, t.popped, t.place, batch.Jobs}}, f.waiting...)\n", ""},
@@ -69,6 +69,9 @@ func TestMutations(t *testing.T) {
 		{"a quarantine never ends", "state.go", "		s.change(quarantineEnds)\n", ""},
 		{"the quarantine slot is kept", "state.go", "		s.quarantine.give() // also", "		// also"},
 		{"who waits for the quarantine slot is not woken", "quarantine.go", "		go other.wake()", "		_ = other"},
+		{"an id that was held while its batch waited runs", "runner.go", "case r.holds(batch):", "case r == nil:"},
+		{"held ids of which a release does not know are kept", "held.go", "was == nil || was.held != held || ", "was == nil && "},
+		{"a hold takes its neighbours out", "flights.go", "cut(i)\n", "from = i + 1\n"},
 		{"a handler slot is kept", "lane.go", "		t.slots.give(&t.queue.share)\n", ""},
 	})
 }
@@ -89,9 +92,10 @@ type history struct {
 	paused atomic.Bool
 	rules  Rules
 	scarce bool
-	called bool // somebody waits for the ends of some ids
-	slow   bool // most calls take long
-	lazy   bool // some answers are late even without faults
+	called bool         // somebody waits for the ends of some ids
+	slow   bool         // most calls take long
+	lazy   bool         // some answers are late even without faults
+	held   atomic.Int64 // when holds were changed last, ns since the start
 
 	mu     sync.Mutex
 	pushed map[string]int // payloads by id
@@ -140,6 +144,7 @@ func (h *history) run() {
 	time.Sleep(time.Second)
 	h.calm.Store(true)
 	h.paused.Store(false)
+	h.hold(p, nil)
 	for _, s := range h.shards {
 		s.mu.Lock()
 		s.refuses, s.frozen = false, time.Time{}
@@ -158,6 +163,13 @@ func (h *history) run() {
 	for n := range 10 { // wake-ups that meet a pop
 		push(h.shards[0], fmt.Sprint("last", n%3))
 		switch n {
+		case 2:
+			if h.IntN(2) == 0 {
+				h.hold(p, []rules.Hold{{ID: "last1"}})
+				h.shards[0].suspect("last2")
+			}
+		case 7:
+			h.hold(p, nil)
 		case 5:
 			h.pause(p, h.Below(20*time.Millisecond))
 		case 8:
@@ -232,7 +244,7 @@ func (h *history) disturb(during time.Duration) {
 			return
 		}
 		s, p := h.shards[h.IntN(len(h.shards))], h.judge.process.Load()
-		switch h.IntN(5) {
+		switch h.IntN(7) {
 		case 0:
 			s.mu.Lock()
 			s.frozen = time.Now().Add(h.Below(time.Second))
@@ -251,17 +263,53 @@ func (h *history) disturb(during time.Duration) {
 			h.pause(p, h.Below(300*time.Millisecond))
 		case 4:
 			h.change(p)
+		case 6:
+			for range 20 {
+				time.Sleep(h.Below(10 * time.Millisecond))
+				h.cancel(h.judge.process.Load())
+			}
+		case 5:
+			h.hold(p, [][]rules.Hold{nil, {{Prefix: "id"}}, {{ID: "id0"}}, {{ID: "id1"}, {ID: "id2"}}}[h.IntN(4)])
 		}
+	}
+}
+
+// cancel ends the run of some id, if one runs.
+func (h *history) cancel(p *process) {
+	id, why := fmt.Sprint("id", h.IntN(6)), queue.Cancellation{Then: queue.Thens()[h.IntN(4)], By: "ann"}
+	for _, r := range p.all() {
+		if r.Cancel(id, why) {
+			h.Trace("cancelled: %s, then %s", id, why.Then) // nobody holds it: it comes back by itself
+		}
+	}
+}
+
+// hold has people hold these ids, and no others.
+func (h *history) hold(p *process, holds []rules.Hold) {
+	h.Trace("held: %v", holds)
+	h.mu.Lock()
+	h.rules.Held = rules.NewHeld(holds)
+	now := h.rules
+	h.mu.Unlock()
+	h.held.Store(int64(time.Since(h.Start)))
+	p.queue.Change(now, h.IntN(3))
+	for _, r := range p.all() {
+		r.Changed()
+	}
+	if h.IntN(2) == 0 { // else with the next tick: there may be other holds by then
+		p.release()
 	}
 }
 
 // change puts other rules in force.
 func (h *history) change(p *process) {
-	rules := h.rules
-	rules.BatchSize, rules.ShardConcurrency = 1+h.IntN(4), 1+h.IntN(4)
+	h.mu.Lock()
+	now := h.rules
+	h.mu.Unlock()
+	now.BatchSize, now.ShardConcurrency = 1+h.IntN(4), 1+h.IntN(4)
 	concurrency := h.IntN(3)
-	h.Trace("batches of", rules.BatchSize, "lanes", rules.ShardConcurrency, "calls", concurrency)
-	p.queue.Change(rules, concurrency)
+	h.Trace("batches of", now.BatchSize, "lanes", now.ShardConcurrency, "calls", concurrency)
+	p.queue.Change(now, concurrency)
 	for _, r := range p.all() {
 		r.Changed()
 	}
@@ -322,7 +370,10 @@ func (h *history) newProcess(slots int) *process {
 // startProcess starts a process that claims all shards.
 func (h *history) startProcess(seize bool) *process {
 	p := h.newProcess(1 + h.IntN(3))
-	q := Queue{Rules: h.rules, Paused: &h.paused, Metrics: testMetrics, Concurrency: h.IntN(3)}
+	h.mu.Lock()
+	now := h.rules
+	h.mu.Unlock()
+	q := Queue{Rules: now, Paused: &h.paused, Metrics: testMetrics, Concurrency: h.IntN(3)}
 	if h.scarce {
 		q.Reserve, q.ProcessWait = p.reserve, testMetrics.Wait
 	}
@@ -372,6 +423,7 @@ func (p *process) supervise() {
 			if !p.h.calm.Load() {
 				p.poll()
 			}
+			p.release()
 		}
 		for _, s := range p.h.shards {
 			p.mu.Lock()
@@ -413,6 +465,21 @@ func (p *process) poll() {
 			r.Wake()
 		} else if !next.IsZero() {
 			r.WakeAt(next)
+		}
+	}
+}
+
+// release lets ids go on that nobody holds any more.
+func (p *process) release() {
+	for _, s := range p.h.shards {
+		p.mu.Lock()
+		r := p.runners[s.Shard]
+		p.mu.Unlock()
+		if r == nil {
+			continue
+		}
+		if held, now := r.ToRelease(); now && s.release(held.Holds) {
+			r.Wake()
 		}
 	}
 }
@@ -612,8 +679,15 @@ func (j *judge) enter(p *process, b *lowkiq.Batch) {
 		j.h.Fault("a handler begins after the lease's deadline (I1)")
 	}
 	j.h.Trace("%s: a handler has flight %d: %d jobs, the first is %s", b.Shard, b.Flight, len(b.Jobs), b.Jobs[0].ID)
+	var held *rules.Held
+	if p.queue != nil {
+		held = p.queue.rules().Held
+	}
 	for _, job := range b.Jobs {
 		c := call{b.Shard, b.Fence, b.Flight, job.ID}
+		if held.Holds(job.ID) && int64(time.Since(j.h.Start)) > j.h.held.Load() {
+			j.h.Fault("a handler gets %+v, which is held", c)
+		}
 		if other, both := j.busy[job.ID]; both {
 			j.h.Fault("two handlers have an id at once: %+v, %+v (I1)", other, c)
 		}

@@ -30,22 +30,36 @@ type turn struct {
 	place  int       // of the batch's first job among those of the flight
 	clock  stamps    // of the lane's calls
 	notes  notes     // of the call
+	groups []string  // of the ids of the batch at hand that were granted: leaveGroups
+	paced  bool      // it is the lane of its queue that may ask for the rate: unpace
 
 	// For people; see state.whereabouts.
 	ids   []string                    // of the batch at hand; guarded by the runner's mu
+	ends  ends                        // what can end its handler call
 	stage atomic.Pointer[queue.Stage] // what the batch waits for
 	began atomic.Int64                // Now() of its handler call; 0: the lane is in none
 }
 
 // The stages of a batch that has no handler yet.
 var (
-	stageBehind, stageCall     = queue.Behind, queue.ForCall
-	stageProcess, stageForSlot = queue.ForProcess, queue.ForSlot
+	stageBehind, stageCall       = queue.Behind, queue.ForCall
+	stageProcess, stageForSlot   = queue.ForProcess, queue.ForSlot
+	stageForPermit, stageForRate = queue.ForPermit, queue.ForRate
 )
 
 // ready reports whether the turn holds all that a call needs.
 func (t *turn) ready() bool {
-	return t.slot && t.queue.Reserve == nil && (t.call != nil || t.queue.calls() == nil)
+	return t.slot && t.queue.Reserve == nil && (t.call != nil || t.queue.calls() == nil) && t.queue.rules().Limit.Rate.N == 0
+}
+
+// takePaced is take for a queue with a rate.
+func (t *turn) takePaced(ctx context.Context, due time.Time) (ok bool, err error) {
+	t.stage.Store(&stageForRate)
+	if t.queue.live.pacer.begin(ctx) != nil {
+		return false, nil
+	}
+	t.paced = true
+	return t.take(ctx, due)
 }
 
 // take waits for what a call needs. ok is false if the batch is not to be handled now, because
@@ -53,10 +67,13 @@ func (t *turn) ready() bool {
 func (t *turn) take(ctx context.Context, due time.Time) (ok bool, err error) {
 	q := t.queue
 	var began time.Time
-	stage := &stageCall
+	stage, limited := &stageCall, q.rules().Limit.Concurrency > 0
 	if q.Reserve != nil {
 		stage = &stageProcess
 		began = time.Now() // a queue's calls are no more than its processes: who waits for one waits for a process
+	}
+	if limited {
+		stage = &stageForPermit
 	}
 	t.stage.Store(stage)
 	if calls := q.calls(); calls != nil && t.call == nil {
@@ -67,6 +84,10 @@ func (t *turn) take(ctx context.Context, due time.Time) (ok bool, err error) {
 		t.call = calls
 	}
 	if q.Reserve != nil {
+		t.stage.Store(&stageProcess)
+		if limited {
+			began = time.Now() // until then it has waited for a permit
+		}
 		if t.with, t.leave, err = q.Reserve(ctx); err == nil {
 			q.ProcessWait.Observe(time.Since(began))
 		} else {

@@ -24,6 +24,7 @@ type notes struct {
 
 	mu     sync.Mutex // guards the fields below
 	flight int64
+	heard  time.Time              // when the last one came, or the call began; see watch
 	sent   map[string]time.Time   // by id: when the last note was sent; nil between calls, and without notes
 	later  map[string]lowkiq.Note // what is to be sent
 	timer  *time.Timer            // for later; nil: none runs
@@ -55,6 +56,33 @@ func (n *notes) end() (sent map[string]time.Time, logs map[string]string) {
 	return sent, logs
 }
 
+// watch ends a call when nothing is noted for so long. stop ends the watch.
+func (n *notes) watch(after time.Duration, cancel context.CancelCauseFunc) (stop func()) {
+	over := false
+	var timer *time.Timer
+	n.mu.Lock() // it guards these, too
+	defer n.mu.Unlock()
+	n.heard = time.Now()
+	timer = time.AfterFunc(after, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		silent := time.Since(n.heard)
+		switch {
+		case over:
+		case silent < after:
+			timer.Reset(after - silent)
+		default:
+			cancel(lowkiq.ErrStuck)
+		}
+	})
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		over = true
+		timer.Stop()
+	}
+}
+
 // has reports whether an id is in the batch at hand.
 func (n *notes) has(id string) bool {
 	n.r.mu.Lock()
@@ -75,6 +103,7 @@ func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, no
 	n.mu.Lock()
 	n.flight = batch.Flight
 	now := time.Now()
+	n.heard = now
 	if n.sent == nil {
 		n.sent, n.later = map[string]time.Time{}, map[string]lowkiq.Note{}
 	}

@@ -96,6 +96,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // Claim is the right to work on a shard, and all that a runner asks of Redis. A *queue.Claim is
@@ -107,6 +108,7 @@ type Claim interface {
 	Bury(context.Context, ...queue.Burial) (int, error)
 	Note(context.Context, queue.Note) error
 	SetJournal(journal.Rule)
+	HasHeld() bool
 	Release(context.Context) (int, error)
 }
 
@@ -150,11 +152,17 @@ type Rules struct {
 	Exhausted        queue.Policy
 	States           bool          // handlers may keep a state per id
 	StateFor         time.Duration // after its last write; 0: for ever
+	Limit            rules.Limit   // of the whole cluster
+	Groups           rules.Groups  // the same by group
+	Expire           rules.Expire  // payloads that no handler has in time; its zero value: none do
+	StuckAfter       time.Duration // after its last note a call is ended; 0: never
 	Journal          journal.Rule  // of which runs lines are kept
 	// Encode gives results and states the form in which they are stored; nil: as they are.
 	Encode           func([]byte) ([]byte, error)
 	RetryIn          func(count int) time.Duration
-	InTurn           bool // of shards that wait for a slot, the longest waiting is next, not the one with the oldest job
+	HeadStart        time.Duration // so much earlier its jobs count as due, among those of other queues that wait for a slot
+	InTurn           bool          // of shards that wait for a slot, the longest waiting is next, not the one with the oldest job
+	Held             *rules.Held   // ids that people hold: no handler gets them
 	RetriesExhausted func(lowkiq.Job, error)
 	FormatError      func(error) string
 }
@@ -169,6 +177,9 @@ type Queue struct {
 	Metrics     *metrics.Queue
 	ProcessWait *metrics.Histogram // how long batches wait for Reserve; nil without it
 
+	Rate      Rate      // of the cluster, if the rules have one
+	AskGroups AskGroups // the same of groups
+
 	live  *live // what changes; nil in tests of parts: nothing does
 	share share // of the node's slots
 	all   share // of calls
@@ -177,15 +188,21 @@ type Queue struct {
 // live is what changes of a queue while its runners work.
 type live struct {
 	rules atomic.Pointer[Rules]
-	calls atomic.Pointer[Slots] // Concurrency of them; nil: unbounded
+	calls atomic.Pointer[Slots] // as many as there may be at once; nil: unbounded
 
-	mu    sync.Mutex
-	bound *Slots // the same, or those of the last bound; guarded by mu
+	mu          sync.Mutex // guards what follows
+	bound       *Slots     // the same, or those of the last bound
+	concurrency int        // of the rules; 0: unbounded
+	permits     int        // of those of the cluster; see Permits
+
+	pacer  pacer // of the queue's rate
+	groups groups
 }
 
 // NewQueue completes what the runners of a queue share.
 func NewQueue(q Queue) *Queue {
-	q.live = &live{}
+	q.live = &live{bound: NewSlots(0)}
+	q.live.bound.wanting, q.live.pacer.turn = make(chan struct{}, 1), make(chan struct{}, 1)
 	q.Change(q.Rules, q.Concurrency)
 	return &q
 }
@@ -196,17 +213,34 @@ func NewQueue(q Queue) *Queue {
 func (q *Queue) Change(rules Rules, concurrency int) {
 	q.live.mu.Lock()
 	defer q.live.mu.Unlock()
-	q.live.rules.Store(&rules)
-	switch l := q.live; {
-	case concurrency <= 0 && l.bound != nil:
+	was := q.live.rules.Swap(&rules)
+	q.live.concurrency = concurrency
+	if was != nil && was.Limit.Concurrency != rules.Limit.Concurrency {
+		q.live.permits = 0 // by the new limit none is granted yet
+		q.live.bound.want()
+	}
+	q.live.apply()
+	if was != nil && was.Groups != rules.Groups {
+		q.live.groups.mu.Lock()
+		q.live.groups.restate()
+		q.live.groups.mu.Unlock()
+	}
+}
+
+// apply has as many calls at once as there may be now. mu is held.
+func (l *live) apply() {
+	bound, limited := math.MaxInt32, l.rules.Load().Limit.Concurrency > 0
+	if l.concurrency > 0 {
+		bound = l.concurrency
+	}
+	if limited {
+		bound = min(bound, l.permits)
+	}
+	l.bound.resize(bound) // if nothing bounds them, whoever waits goes on
+	if limited || l.concurrency > 0 {
+		l.calls.Store(l.bound)
+	} else {
 		l.calls.Store(nil)
-		l.bound.resize(math.MaxInt32) // whoever waits goes on
-	case concurrency > 0 && l.bound == nil:
-		l.bound = NewSlots(concurrency)
-		l.calls.Store(l.bound)
-	case concurrency > 0:
-		l.bound.resize(concurrency)
-		l.calls.Store(l.bound)
 	}
 }
 
@@ -237,7 +271,7 @@ func (q *Queue) urgency(batch *lowkiq.Batch) time.Time {
 			oldest = job.PerformAt
 		}
 	}
-	return oldest
+	return oldest.Add(-q.rules().HeadStart)
 }
 
 // Runner works on one claimed shard; see the package.
@@ -255,6 +289,8 @@ type Runner struct {
 
 	caller caller
 	acks   acks
+	looked atomic.Pointer[lookedFor] // whether held ids of the shard are released; see ToRelease
+	lookAt atomic.Int64              // when to look again, Now(); 0: after a change
 	mu     sync.Mutex
 	state  state // guarded by mu
 }
@@ -263,6 +299,9 @@ type Runner struct {
 func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner {
 	r := &Runner{process: p, queue: q, Shard: s, Fence: fence, claim: claim}
 	claim.SetJournal(q.rules().Journal)
+	if !claim.HasHeld() {
+		r.looked.Store(&lookedFor{q.rules().Held})
+	}
 	r.work, r.cancel = context.WithCancelCause(p.Work)
 	r.caller = caller{shard: s, queue: q, process: p, exited: r.exited}
 	r.acks.flush = stoppedTimer(r.flushAcks)
@@ -329,19 +368,38 @@ func (r *Runner) start(work func(*turn)) {
 // lane handles batches until there are none.
 func (r *Runner) lane(t *turn) {
 	for batch := r.next(t); batch != nil; batch = r.next(t) {
-		if ok, answer := r.prepare(t, batch); ok {
-			r.handle(batch, t)
-			t.pass()
-		} else {
-			t.give()
-			if answer != nil {
-				r.settle(batch, &ended{popped: t.popped}, answer)
-			} else {
-				r.unstart(batch, t)
-			}
-		}
+		r.attend(batch, t)
+		t.unpace(0)
+		r.leaveGroups(t)
 	}
 	t.give()
+}
+
+// attend calls the handler for a batch, as soon as there is all that it needs and nothing speaks against it.
+func (r *Runner) attend(batch *lowkiq.Batch, t *turn) {
+	for {
+		ok, answer := r.prepare(t, batch)
+		switch {
+		case !ok && answer == nil:
+			t.give()
+			r.unstart(batch, t)
+			return
+		case !ok:
+			t.give()
+			r.settle(batch, &ended{popped: t.popped}, answer)
+			return
+		case r.holds(batch): // since it was taken
+			r.unstart(batch, t)
+			return
+		case !r.expire(batch, t) || !r.admit(batch, t):
+			t.pass()
+			return
+		case r.pace(batch, t):
+			r.handle(batch, t)
+			t.pass()
+			return
+		}
+	}
 }
 
 // prepare waits until a lane has all that a call needs; see turn.take.
@@ -356,7 +414,11 @@ func (r *Runner) prepare(t *turn, batch *lowkiq.Batch) (ok bool, answer error) {
 	if !ok {
 		return false, nil
 	}
-	ok, answer = t.take(ctx, r.queue.urgency(batch))
+	if due := r.queue.urgency(batch); r.queue.rules().Limit.Rate.N > 0 {
+		ok, answer = t.takePaced(ctx, due)
+	} else {
+		ok, answer = t.take(ctx, due)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t.waits = false
@@ -378,6 +440,9 @@ func (r *Runner) next(t *turn) *lowkiq.Batch {
 			if s.halted() {
 				r.giveBack()
 				continue // the queue may have been resumed meanwhile
+			}
+			if r.holdBack() {
+				continue
 			}
 			batch := s.batch(t)
 			batch.Shard, batch.Fence = r.Shard, r.Fence

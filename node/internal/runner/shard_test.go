@@ -38,6 +38,8 @@ type shard struct {
 	frozen   time.Time          // until then it answers nothing
 	refuses  bool               // it answers that a right is missing
 	calls    atomic.Int64
+	header   func(n int) lowkiq.Header // of payload n; nil: none
+	expired  []string                  // burials of what has expired
 }
 
 // record is one id: what waits, or is in flight, and what was pushed meanwhile.
@@ -45,6 +47,7 @@ type record struct {
 	payloads, parked []int
 	flight           int64     // 0: it waits
 	due              time.Time // it waits for that; zero: it is ready
+	held             bool      // it waits to be released
 	retry            int
 }
 
@@ -55,6 +58,7 @@ type fake struct {
 	number int64 // of the last answered pop
 	// refused: a request was; acks among them may be given up
 	refused bool
+	hasHeld bool // when it was claimed
 }
 
 func (s *shard) fault(format string, args ...any) {
@@ -69,7 +73,11 @@ func (s *shard) claim(seize bool) *fake {
 	s.held, s.popped = true, 0
 	s.fence++
 	s.h.Trace("%s is claimed, fence %d, seized %v", s.Shard, s.fence, seize)
-	return &fake{shard: s, fence: s.fence}
+	f := &fake{shard: s, fence: s.fence}
+	for _, r := range s.ids {
+		f.hasHeld = f.hasHeld || r.held
+	}
+	return f
 }
 
 // lose takes the claim away, as a failover does.
@@ -139,6 +147,19 @@ func (s *shard) push(id string, n int) (published news) {
 		r.payloads = append(r.payloads, n)
 	}
 	return published
+}
+
+// release makes held ids due, but for those that are held still.
+func (s *shard) release(held func(id string) bool) (any bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(s.ids)) {
+		if r := s.ids[id]; r.held && !held(id) {
+			r.held, any = false, true
+			s.ready = append(s.ready, id)
+		}
+	}
+	return any
 }
 
 // suspect puts an id that waits into quarantine, as if it had crashed a worker, beside others or
@@ -306,7 +327,11 @@ func (s *shard) job(id string) lowkiq.Job {
 		job.Callers = len(r.payloads)
 	}
 	for _, n := range r.payloads {
-		job.Payloads = append(job.Payloads, lowkiq.Payload{Score: float64(n), Data: strconv.AppendInt(nil, int64(n), 10)})
+		p := lowkiq.Payload{Score: float64(n), Data: strconv.AppendInt(nil, int64(n), 10)}
+		if s.header != nil {
+			p.Header = s.header(n)
+		}
+		job.Payloads = append(job.Payloads, p)
 	}
 	return job
 }
@@ -439,6 +464,8 @@ func (f *fake) Ack(ctx context.Context, acks ...queue.Acks) (int, error) {
 
 func (f *fake) SetJournal(journal.Rule) {}
 
+func (f *fake) HasHeld() bool { return f.hasHeld }
+
 // Note is note.lua. Nothing waits for a note, and what is late finds the flight ended.
 func (f *fake) Note(ctx context.Context, note queue.Note) error {
 	return f.send(ctx, "a note", note.ID, func() error {
@@ -469,6 +496,13 @@ func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 			}
 			delete(f.crashes, n.ID)
 			r.payloads, r.parked = append(r.payloads, r.parked...), nil
+			if n.Kind == queue.Hold {
+				if fate.payloads != nil && !n.Cancelled {
+					f.fault("flight %d: %s is held, and a handler had it", n.Flight, n.ID)
+				}
+				r.held = true
+				continue
+			}
 			r.due = time.Now().Add(n.Delay)
 			if n.Kind == queue.Retry {
 				r.retry = n.RetryCount
@@ -482,6 +516,17 @@ func (f *fake) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
 	return 0, f.send(ctx, "burials", burials, func() error {
 		for _, b := range burials {
 			if !f.out(b.Flight, b.ID) {
+				continue
+			}
+			if b.Expired > 0 {
+				f.expired = append(f.expired, fmt.Sprint(b.ID, b.Places, b.Policy))
+			}
+			if b.Places != nil {
+				r := f.ids[b.ID]
+				for _, place := range slices.Backward(b.Places) {
+					r.payloads = slices.Delete(r.payloads, place, place+1)
+				}
+				f.toHead(b.ID)
 				continue
 			}
 			f.h.judge.advance(b.ID, f.ids[b.ID].payloads)

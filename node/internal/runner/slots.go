@@ -16,8 +16,9 @@ import (
 // waiter whose oldest job is due first is next (scheduler lag). One that waits for its turn
 // (seq) is next once as many turns were given as it found waiters.
 type Slots struct {
-	waiters atomic.Int32 // all of them, read without mu
-	over    atomic.Bool  // more are taken than there are, since resize; written with mu held
+	waiters atomic.Int32  // all of them, read without mu
+	wanting chan struct{} // gets a value when one comes, if there is room; nil: nobody listens
+	over    atomic.Bool   // more are taken than there are, since resize; written with mu held
 
 	mu     sync.Mutex
 	total  int       // guarded by mu
@@ -95,6 +96,7 @@ func (s *Slots) join(of *share, due time.Time) *waiter {
 	}
 	s.waiters.Add(1)
 	s.change(of, 0, 1)
+	s.want()
 	return w
 }
 
@@ -146,6 +148,22 @@ func (s *Slots) resize(n int) {
 	s.free += n - s.total
 	s.total = n
 	s.serve()
+}
+
+// want tells whoever listens that there may be too few.
+func (s *Slots) want() {
+	select {
+	case s.wanting <- struct{}{}:
+	default:
+	}
+}
+
+// freeze makes them no more than are taken. It returns how many that are, and how many lanes wait.
+func (s *Slots) freeze() (taken, waiting int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total, s.free = s.total-s.free, 0
+	return s.total, int(s.waiters.Load())
 }
 
 // serve gives what is free to those that wait. mu is held.

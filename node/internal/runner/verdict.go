@@ -30,8 +30,8 @@ func delay(d time.Duration) time.Duration { return min(max(d, 0), longestRetry*t
 type verdict struct {
 	done     bool
 	nack     queue.Nack   // if it goes back
-	burial   queue.Burial // if it ran out of retries
-	exhausts bool
+	burial   queue.Burial // if it has a policy: it ran out of retries, or a person asks for it
+	exhausts bool         // it ran out of retries
 	err      error
 }
 
@@ -112,6 +112,15 @@ func decideJob(rules *Rules, flight int64, job *lowkiq.Job, err error) verdict {
 	if err == nil {
 		return verdict{done: true}
 	}
+	if run := (*cancelledRun)(nil); errors.As(err, &run) {
+		return run.verdict(flight, job)
+	}
+	if late := (*expired)(nil); errors.As(err, &late) {
+		return late.verdict(flight, job)
+	}
+	if l := (*limited)(nil); errors.As(err, &l) {
+		return l.verdict(flight, job)
+	}
 	count := job.RetryCount + 1
 	var bury lowkiq.Bury
 	if errors.As(err, &bury) {
@@ -121,6 +130,10 @@ func decideJob(rules *Rules, flight int64, job *lowkiq.Job, err error) verdict {
 	var postpone lowkiq.Postpone
 	if errors.As(err, &postpone) {
 		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: delay(postpone.After), Error: postpone.Reason}, err: err}
+	}
+	var l lowkiq.Limit
+	if errors.As(err, &l) {
+		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: delay(l.For), Error: l.Error()}, err: err}
 	}
 	// Lowkiq's rule: a job whose retry count has reached the limit is exhausted.
 	if count >= max(0, rules.MaxRetryCount) {
@@ -136,7 +149,15 @@ type Outcome struct {
 	Done      []lowkiq.Job
 	Nacks     []queue.Nack
 	Burials   []queue.Burial
-	Exhausted []Exhausted // why there are burials
+	Exhausted []Exhausted // why there are burials, but for those that people ask for
+}
+
+// expired is how many payloads the burials are about whose time was over.
+func (o *Outcome) expired() (n int) {
+	for i := range o.Burials {
+		n += o.Burials[i].Expired
+	}
+	return n
 }
 
 // retries are the nacks of jobs that failed.
@@ -147,6 +168,16 @@ func (o *Outcome) retries() (failed []queue.Nack) {
 		}
 	}
 	return failed
+}
+
+// buried is how many of the burials go to the morgue.
+func (o *Outcome) buried() (n int) {
+	for i := range o.Burials {
+		if o.Burials[i].Policy != queue.Drop {
+			n++
+		}
+	}
+	return n
 }
 
 // Exhausted is a job that is not tried again, with the error that was the last.
@@ -161,9 +192,11 @@ func Decide(rules *Rules, batch *lowkiq.Batch, answer error) (all Outcome) {
 		switch {
 		case v.done:
 			all.Done = append(all.Done, batch.Jobs[i])
-		case v.exhausts:
+		case v.burial.Policy != "":
 			all.Burials = append(all.Burials, v.burial)
-			all.Exhausted = append(all.Exhausted, Exhausted{batch.Jobs[i], v.err})
+			if v.exhausts {
+				all.Exhausted = append(all.Exhausted, Exhausted{batch.Jobs[i], v.err})
+			}
 		default:
 			all.Nacks = append(all.Nacks, v.nack)
 		}

@@ -32,12 +32,23 @@ func (c *caller) call(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer
 		w := c.watch(timeout, cancel)
 		defer w.stop()
 	}
+	stuck := c.queue.rules().StuckAfter
+	if stuck > 0 {
+		defer t.notes.watch(stuck, cancel)()
+	}
+	t.ends.begin(cancel)
+	defer t.ends.end()
 	c.running.Add(1)
 	defer c.running.Add(-1)
 	answer = c.guarded(ctx, batch, t)
 	cause = context.Cause(ctx)
-	if failed, _ := named(answer); failed == nil && errors.Is(cause, lowkiq.ErrTimeout) {
-		answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, timeout), answer)
+	if failed, _ := named(answer); failed == nil {
+		switch {
+		case errors.Is(cause, lowkiq.ErrTimeout):
+			answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, timeout), answer)
+		case errors.Is(cause, lowkiq.ErrStuck):
+			answer = errors.Join(fmt.Errorf("%w: it has noted nothing for %s", lowkiq.ErrStuck, stuck), answer)
+		}
 	}
 	return answer, cause
 }

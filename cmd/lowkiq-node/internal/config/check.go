@@ -49,6 +49,21 @@ func (cfg *Config) check() error {
 		add(key, queue.CheckName("queue", name))
 		cfg.checkHandler(key+".handler", cfg.Queues[name].Handler, add)
 		cfg.checkLimits(key, cfg.Queues[name], add)
+		if p := cfg.Queues[name].Priority; p != nil && *p > 0 && cfg.Queues[name].Scheduler == "seq" {
+			add(key+".priority", errors.New("it needs scheduler lag, by which the oldest job is first; seq goes in turn"))
+		}
+		if l := cfg.Queues[name].Limit; l != nil {
+			checkRate(key+".limit", l.Rate, l.Burst, add)
+		}
+		if d := cfg.Queues[name].Debounce; d != nil && d.Most != nil && (d.Quiet == nil || *d.Most < *d.Quiet) {
+			add(key+".debounce.most", fmt.Errorf("%s: want no less than quiet, which is to be there", rules.Duration(*d.Most)))
+		}
+		if g := cfg.Queues[name].Groups; g != nil {
+			checkRate(key+".groups", g.Rate, g.Burst, add)
+			if len(g.By) > rules.MostBy {
+				add(key+".groups.by", fmt.Errorf("%q: want at most %d bytes", g.By, rules.MostBy))
+			}
+		}
 		if n := cfg.Queues[name].MaxCrashes; n != nil && *n == 1 {
 			add(key+".max_crashes", errors.New("1, want 0 (never bury), or 2 or more: one crash does not tell which of the jobs at work has caused it"))
 		}
@@ -108,6 +123,16 @@ func (cfg *Config) checkLimits(key string, q *Queue, add func(key string, err er
 	payload, all := rules.Size(q.MaxPayloadSize), rules.Size(q.MaxIDSize)
 	if payload > 0 && all > 0 && payload > all {
 		add(key+".max_payload_size", fmt.Errorf("%q: more than max_id_size, %s, which is for all payloads of an id", q.MaxPayloadSize, q.MaxIDSize))
+	}
+}
+
+// checkRate wants a rate, and a burst with one only.
+func checkRate(key, rate string, burst *int, add func(key string, err error)) {
+	if _, err := rules.ParseRate(rate); rate != "" && err != nil {
+		add(key+".rate", err)
+	}
+	if burst != nil && rate == "" {
+		add(key+".burst", errors.New("there is a burst, and no rate"))
 	}
 }
 

@@ -349,6 +349,14 @@ func example(s setting) string {
 		return "{a: b}"
 	case t == reflect.TypeFor[Morgue]():
 		return "{keep: 10, for: 1h}"
+	case t == reflect.TypeFor[Limit]():
+		return "{concurrency: 2, rate: 5/m}"
+	case t == reflect.TypeFor[Groups]():
+		return "{by: \"/\", concurrency: 2}"
+	case t == reflect.TypeFor[Debounce]():
+		return "{quiet: 2s, most: 30s}"
+	case t == reflect.TypeFor[Expire]():
+		return "{after: 1h, to: drop}"
 	case t == reflect.TypeFor[Journal]():
 		return "all"
 	case t == reflect.TypeFor[RetryIn](), t.Kind() == reflect.Slice:

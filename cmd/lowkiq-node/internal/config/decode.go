@@ -26,12 +26,20 @@ type decoder struct {
 
 const maxMerges = 16
 
-// The two ways to write a [RetryIn], a [Journal] and a [Morgue].
+// The ways to write values that have more than one.
 const (
 	retryForms   = "{base, power, jitter} or a list of durations"
 	journalForms = "failures, all, none or {runs, keep, for}"
-	morgueForms  = "all or {keep, for}"
 )
+
+// words are those that stand for a mapping without keys.
+var words = map[reflect.Type]struct{ word, forms string }{
+	reflect.TypeFor[Morgue]():   {"all", "all or {keep, for}"},
+	reflect.TypeFor[Limit]():    {"none", "none or {concurrency, rate, burst}"},
+	reflect.TypeFor[Groups]():   {"none", "none or {by, concurrency, rate, burst}"},
+	reflect.TypeFor[Debounce](): {"none", "none or {quiet, most}"},
+	reflect.TypeFor[Expire]():   {"never", "never or {after, to}"},
+}
 
 // octal is a number that is eight to some readers of YAML and ten to others.
 var octal = regexp.MustCompile(`^[-+]?0[0-9_]`)
@@ -66,7 +74,7 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, key string, tag reflect.St
 			return d.at(n).fault(key, "want %s, got %s", journalForms, n)
 		}
 		return nil
-	case v.Type() == reflect.TypeFor[Morgue]() && n.Type() == ast.StringType && n.GetToken().Value == "all":
+	case words[v.Type()].word != "" && n.Type() == ast.StringType && n.GetToken().Value == words[v.Type()].word:
 		return nil
 	case v.Type() == reflect.TypeFor[json.RawMessage]():
 		text, err := d.json(n, key)
@@ -127,8 +135,8 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, key string) error {
 		if v.Type() == reflect.TypeFor[Journal]() {
 			kind = journalForms
 		}
-		if v.Type() == reflect.TypeFor[Morgue]() {
-			kind = morgueForms
+		if of, ok := words[v.Type()]; ok {
+			kind = of.forms
 		}
 		return d.at(n).fault(key, "want %s, got %s", kind, n)
 	}

@@ -89,7 +89,12 @@ type Queue struct {
 	RetryIn          *RetryIn       `yaml:"retry_in"`
 	Handler          Handler        `yaml:"handler"`
 	Scheduler        string         `yaml:"scheduler" oneof:"lag,seq"`
+	Priority         *int           `yaml:"priority" min:"0" max:"9"`
 	Concurrency      *int           `yaml:"concurrency" min:"1" max:"100000"`
+	Limit            *Limit         `yaml:"limit"`
+	Groups           *Groups        `yaml:"groups"`
+	Coalesce         string         `yaml:"coalesce" oneof:"all,latest,once"`
+	Debounce         *Debounce      `yaml:"debounce"`
 	ShardConcurrency *int           `yaml:"shard_concurrency" min:"1" max:"1000"`
 	Prefetch         *int           `yaml:"prefetch" min:"1" max:"1000"`
 	HandlerTimeout   *time.Duration `yaml:"handler_timeout" min:"0s" max:"8760h"` // 0 = none
@@ -98,6 +103,8 @@ type Queue struct {
 	State            *time.Duration `yaml:"state" min:"0s" max:"87600h"`       // 0 = for ever; without it handlers keep none
 	Journal          *Journal       `yaml:"journal"`
 	Morgue           *Morgue        `yaml:"morgue"`
+	Expire           *Expire        `yaml:"expire"`
+	StuckAfter       *time.Duration `yaml:"stuck_after" min:"0s" max:"8760h"` // 0 = never
 
 	// Of what is pushed, by whomever: kept in the registry.
 	MaxPayloadSize string `yaml:"max_payload_size"` // as Size has it
@@ -134,6 +141,33 @@ type Journal struct {
 type Morgue struct {
 	Keep *int           `yaml:"keep" min:"1" max:"1000000000"`
 	For  *time.Duration `yaml:"for" min:"1s" max:"87600h"`
+}
+
+// Limit bounds what the whole cluster does for the queue.
+type Limit struct {
+	Concurrency *int   `yaml:"concurrency" min:"1" max:"1000000"`
+	Rate        string `yaml:"rate"` // as rules.ParseRate has it
+	Burst       *int   `yaml:"burst" min:"1" max:"1000000"`
+}
+
+// Groups bounds the same for the ids of the queue that have the same beginning.
+type Groups struct {
+	By          string `yaml:"by"`
+	Concurrency *int   `yaml:"concurrency" min:"1" max:"1000000"`
+	Rate        string `yaml:"rate"` // as rules.ParseRate has it
+	Burst       *int   `yaml:"burst" min:"1" max:"1000000"`
+}
+
+// Debounce puts ids off with each push.
+type Debounce struct {
+	Quiet *time.Duration `yaml:"quiet" min:"1ms" max:"24h"`
+	Most  *time.Duration `yaml:"most" min:"1ms" max:"24h"`
+}
+
+// Expire says for how long after it is due a payload is of use, and where it goes then.
+type Expire struct {
+	After *time.Duration `yaml:"after" min:"1s" max:"8760h"`
+	To    string         `yaml:"to" oneof:"morgue,drop"`
 }
 
 // Recurring is something that is pushed again and again: see recurring.Spec, which says what is allowed.

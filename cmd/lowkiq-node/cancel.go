@@ -1,0 +1,45 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+type cancelCommand struct {
+	asking `embed:""`
+	Queue  string `placeholder:"NAME" help:"Only in this queue. Default: in all."`
+	Then   string `enum:"retry,hold,bury,delete" default:"retry" help:"What becomes of it: retry (due now, no retry spent), hold (until that is undone), bury or delete."`
+	Why    string `placeholder:"TEXT" help:"What others are told of it."`
+	ID     string `arg:"" name:"key" help:"The job's id."`
+}
+
+// Run ends the runs of an id, in one queue or all.
+func (c *cancelCommand) Run(with *conversation) error {
+	queues, err := queuesNamed(with, c.Queue)
+	if err != nil {
+		return err
+	}
+	done := map[string]string{"retry": "it is due again", "hold": "it is held", "bury": "it goes to the morgue", "delete": "it is deleted"}[c.Then]
+	ended, last := 0, error(nil)
+	for _, name := range queues {
+		path := queuePath(name, "/jobs/"+url.PathEscape(c.ID)+"/cancel")
+		err := with.change(path, web.Cancel{Then: queue.Then(c.Then), Why: c.Why}, "%s: the handler of %q is told to stop; then %s\n", name, c.ID, done)
+		var refused *web.Problem
+		switch {
+		case err == nil:
+			ended++
+		case errors.As(err, &refused) && refused.Status == http.StatusConflict:
+			last = fail(exitFailed, "%s: %s", name, refused.Detail)
+		default:
+			return err
+		}
+	}
+	if ended == 0 && last != nil {
+		return last
+	}
+	return nil
+}

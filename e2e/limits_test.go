@@ -1,0 +1,77 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// TestLimitUnderKills: nodes are killed, frozen for less than a ttl, and told to leave, and Redis is killed and started again with its
+// file: never do more calls run at once than the limit allows, and every payload is handled. LOWKIQ_KILLS says how many faults there are.
+func TestLimitUnderKills(t *testing.T) {
+	t.Parallel()
+	faults := fromEnv(t, "LOWKIQ_KILLS", 12, strconv.Atoi)
+	const limit = 5
+	random := randomly(t)
+	r := newRig(t, 12, "--appendonly", "yes", "--appendfsync", "always")
+	f := &fleet{rig: r, nodes: map[string]*process{}, settings: settings{
+		TTL: ttl, MaxCrashes: 1000, Work: 25 * time.Millisecond, Limit: rules.Limit{Concurrency: limit}, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
+	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}
+	nodes := names(3)
+	f.upAll(nodes...)
+	pushed := 0
+	push := func(n int) {
+		jobs := make([]lowkiq.Push, n)
+		for i := range jobs {
+			score := float64(pushed + i)
+			jobs[i] = lowkiq.Push{ID: fmt.Sprint("id", pushed+i), Payload: []byte("{}"), Score: &score}
+		}
+		r.push(jobs...)
+		pushed += n
+	}
+	push(500)
+	for i := range faults {
+		for _, name := range nodes {
+			f.lease(name)
+		}
+		push(200) // there is always work
+		<-time.After(upTo(random, 500*time.Millisecond))
+		name := nodes[random.IntN(len(nodes))]
+		switch i % 4 {
+		case 0, 1:
+			f.crash(name)
+			f.up(name)
+		case 2:
+			f.nodes[name].signal(syscall.SIGSTOP)
+			<-time.After(upTo(random, ttl/3)) // its calls and permits stay its own
+			f.nodes[name].signal(syscall.SIGCONT)
+		case 3:
+			if random.IntN(2) == 0 {
+				f.leave(name)
+				f.up(name)
+			} else {
+				r.redis.Kill()
+				r.redis.Restart()
+			}
+		}
+	}
+	r.drained()
+	for _, name := range f.list() {
+		f.lease(name)
+		f.leave(name)
+	}
+	v := r.verdict(judge.Config{ShardConcurrency: 1, Concurrency: limit, MaxDuplicates: -1})
+	if v.Deaths == 0 {
+		t.Error("nobody died: the test would show little")
+	}
+	t.Logf("%d calls, %d deaths that cut off %d; %.0f %% of the limit was used", v.Calls, v.Deaths, v.Interrupted, 100*v.Busy.Seconds()/limit/v.Wall.Seconds())
+}

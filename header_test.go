@@ -1,0 +1,58 @@
+package lowkiq
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestTags: words between commas, each once.
+func TestTags(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"vip": "[vip]", " vip ,new,,vip,": "[vip new]", "": "[]", ",": "[]", "two words": "[two words]"} {
+		h, err := NewHeader(map[string]string{"tag": text, "tags": "no"})
+		if got := fmt.Sprint(h.Tags()); err != nil || got != want {
+			t.Errorf("%q: got %s, %v, want %s", text, got, err, want)
+		}
+	}
+	for _, h := range []Header{"", `{"x":"\"tag\":"}`, `{"tag":`} {
+		if got := h.Tags(); got != nil {
+			t.Errorf("%s: got %q", h, got)
+		}
+	}
+}
+
+// TestExpires: the header is a time, and what is none is refused at the push and says nothing later.
+func TestExpires(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Time{
+		"2026-11-23T12:00:00Z":         time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC),
+		"2026-11-23T12:00:00.25+01:00": time.Date(2026, 11, 23, 11, 0, 0, 250e6, time.UTC),
+		"1700000000":                   time.Unix(1_700_000_000, 0),
+		"1700000000.5":                 time.UnixMicro(1_700_000_000_500_000),
+		"":                             {},
+		"soon":                         {},
+		"10m":                          {},
+		"1700000000000":                {}, // milliseconds
+		"60":                           {},
+		"NaN":                          {},
+		"2026-11-23":                   {},
+	} {
+		h, err := NewHeader(map[string]string{"expires": text, "tag": "x"})
+		if want.IsZero() != errors.Is(err, ErrHeader) {
+			t.Errorf("%q: got %v", text, err)
+		}
+		if err != nil {
+			h = Header(`{"expires":"` + text + `"}`)
+		}
+		if got, ok := h.Expires(); !got.Equal(want) || ok == want.IsZero() {
+			t.Errorf("%q: got %s, %t, want %s", text, got, ok, want)
+		}
+	}
+	for _, h := range []Header{"", `{"tag":"expires"}`, `{"tag":"\"expires\""}`, `{"expires":`} {
+		if got, ok := h.Expires(); ok {
+			t.Errorf("%s: got %s", h, got)
+		}
+	}
+}

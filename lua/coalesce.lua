@@ -1,0 +1,131 @@
+-- coalesce: push.lua for a queue whose rules let a push take the place of what waits, or put it off.
+--
+--#keys jobs ready count due flight parked stale spill spillx since
+-- ARGV  1 "m <coalesce> <quiet> <most>"  quiet and most: us, 0 if pushes put nothing off  2-4 and the jobs as in push.lua, mode m
+-- Returns one character per job, and errors, as push.lua
+-- Keeps I2 and I3 as push.lua does.
+--
+-- coalesce  all     as push.lua
+--           latest  of what waits for an id only the payload with the highest score stays, of equal scores the last one
+--           once    what is pushed while something waits for the id is merged into that
+-- Payloads with an address, those of calls, are stored as by push.lua, and stay: each caller gets an answer. Where more than 32
+-- payloads wait, calls or such as are older than the rule, or some that are large, a push joins them.
+--
+-- An id that waits for nothing else is due quiet after its last push, and most after its first one at the latest: since has
+-- when that was, of ids that are put off, and of others for a while. An id that is ready, failed or held is not put off, and
+-- neither is one that was pushed with a time.
+-- What comes during a flight is parked, and never joins the flight: so the last push always gets a run that sees it.
+local mode, width, n = 'm', 4, (#ARGV - 4) / 4
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local said = redis.call('HGET', KEY.count, 'last') or 0
+local last = tonumber(said)
+if not last then return redis.error_reply('REMOVED ' .. said) end
+local base = now
+if last >= base then base = last + 1 end
+local ids, old, read = {}, {}, 0
+for i = 1, n do ids[i] = ARGV[1 + i * 4] end
+
+--#include held
+--#include record
+--#include spill
+local kind, quiet, longest = string.match(ARGV[1], '^m (%S+) (%d+) (%d+)')
+quiet, longest = tonumber(quiet), tonumber(longest)
+
+-- called says whether somebody waits for the end of a payload.
+local function called(payload)
+  local a, b, hi, lo = string.byte(payload, 1, 4)
+  if a ~= 0 or b ~= 76 or not lo then return false end
+  local m = string.byte(payload, 5 + hi * 256 + lo)
+  return m ~= nil and m > 0
+end
+
+-- spilled has the payloads of a crowded id as a record without a spill would; nothing is taken out.
+local function spilled(id, job)
+  local prefix = spill_prefix('w', id)
+  local members = spill_lowest(KEY.spill, prefix, job.bytes, job.n, math.huge)
+  job.n = #members
+  for i = 1, #members do
+    job.score[i] = f17(ranked(string.sub(members[i], #prefix + 1, #prefix + 8)))
+    job.data[i] = string.sub(members[i], #prefix + 21)
+  end
+end
+
+-- latest replaces what waits, but for calls. It answers as spill_add, and how much it has read and written besides the record.
+local function latest(id, job, crowded, payload, score, most, most_bytes, flying)
+  if crowded then spilled(id, job) end
+  local newest
+  local kept = {retry = job.retry, at = job.at, err = job.err, n = 0, bytes = 0, next = job.next, shift = 0, data = {}, score = {}}
+  local function keep(data, of)
+    kept.n, kept.bytes = kept.n + 1, kept.bytes + #data
+    kept.data[kept.n], kept.score[kept.n] = data, of
+  end
+  for i = 1, job.n do
+    if called(job.data[i]) then
+      keep(job.data[i], job.score[i])
+    elseif not newest or not lower(job.score[i], job.score[newest]) then
+      newest = i
+    end
+  end
+  local code, cost = '0', crowded and math.floor(job.bytes / 512) or 0
+  if newest and lower(score, job.score[newest]) then
+    if kept.n + 1 == job.n then return '1', nil, cost end
+    code, payload, score = '1', job.data[newest], job.score[newest]
+  elseif newest and bare(job.data[newest]) == bare(payload) then
+    code = '1'
+  end
+  if code == '0' and kept.n >= most then return '2', nil, cost end
+  if kept.bytes + #payload > most_bytes then return '3', nil, cost end
+  keep(payload, score)
+  kept.next = kept.n + 1
+  if crowded then spill_take(KEY.spill, KEY.spillx, 'w', id, job, job.n, math.huge) end
+  return code, spill_pack(KEY.spill, KEY.spillx, 'w', id, kept, spill_from(flying)), 2 * cost
+end
+
+local add = spill_add
+spill_add = function(spill, spillx, space, id, rec, payload, score, at, most, most_bytes, flying)
+  if kind ~= 'all' and rec and not called(payload) then
+    local job, crowded = parse(rec), string.byte(rec, 1) == 115
+    if kind == 'once' then return '1' end
+    if not crowded or job.n <= spill_count and (job.n == 1 or job.bytes <= piece_bytes) then
+      return latest(id, job, crowded, payload, score, most, most_bytes, flying)
+    end
+  end
+  return add(spill, spillx, space, id, rec, payload, score, at, most, most_bytes, flying)
+end
+
+-- defer gives the time (us) until which push i puts its id off; nil: it does not.
+local function defer(i, id, record, busy)
+  if quiet == 0 or ARGV[4 + i * 4] ~= '' then return nil end
+  if not record then return now + quiet end
+  local first = tonumber(redis.call('ZSCORE', KEY.since, id) or nil)
+  if not first then return nil end
+  if not busy then
+    local due = redis.call('ZSCORE', KEY.due, id)
+    if not due or is_held(due) then return nil end
+  end
+  return math.max(now, math.min(now + quiet, first + longest))
+end
+
+-- deferred puts it off, and returns the record as it is then.
+local function deferred(id, at, changed, record, busy)
+  if not record then
+    redis.call('ZADD', KEY.since, string.format('%.0f', now), id)
+    return changed
+  end
+  if not busy then redis.call('ZADD', KEY.due, string.format('%.0f', at), id) end
+  changed = changed or record
+  if string.byte(changed, 1) == 115 then
+    local head, _, stop = string.match(changed, '^(.%S+ )(%d+)()')
+    return head .. string.format('%.0f', at) .. string.sub(changed, stop)
+  end
+  local job = parse(changed)
+  job.at = at
+  return pack(job)
+end
+
+--#include store
+
+local over = quiet > 0 and redis.call('ZRANGEBYSCORE', KEY.since, '-inf', string.format('%.0f', now - longest - 60000000), 'LIMIT', 0, 16 + 2 * n) or {}
+if #over > 0 then redis.call('ZREM', KEY.since, unpack(over)) end
+return table.concat(answer)

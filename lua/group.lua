@@ -1,0 +1,133 @@
+-- group: how many ids of some groups of a queue an instance may hand to handlers now, of those that the cluster may.
+--
+--#keys groups groupsx lease
+-- ARGV  1 instance  2 number of the request, one more each time  3 how many ids of a group may be in calls at once, 0: any
+--       number  4 us per id of a group's rate, 0: it has none  5 how many at once after a rest  6 us between two ids of
+--       a group that are to ask again  7 how long all of it is kept after the last request (ms)
+--       then per group: its name; how many of its ids the instance has in calls, and begins no more before the answer;
+--       how many it asks for that were told to ask again now; how many others; us for which no more may begin, 0: none
+-- Returns per group: how many of the former may, how many of the others, after how many us the first of the former that
+--         may not is to ask again, and the first of the others; each further one ARGV[6] later
+-- Errors: LEASE  the instance has none;  LATE  a later request of the instance has come: nothing has changed
+--
+-- Field "g<group>" of groups is "<tat> <line> <near> <till>\n", us, then "<held> <instance>\n" of each that has ids of it
+-- in calls. tat: as in rate. till: until then none may begin, because a handler said so. line, near: when the last of those
+-- told to ask again is to, that had not, or had been told so before. Ids that come while others are in the line go to its
+-- end, unless nobody uses what the rate allows. Field "i<instance>" is the number of its last request.
+--
+-- No more of a group are in calls than the limit, unless that was lowered: an instance holds what it was granted until it
+-- says that it has fewer, and nothing once its lease is gone: its calls have ended by then (I1).
+--
+-- groupsx is when which field is to be looked at again, us: those that say nothing any more are removed, a few at a time.
+-- KEY.lease is what the names of leases begin with; no such key exists.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local limit, step, burst, spacing = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local farthest = now + 3600000000 -- nobody is told to ask again later than in an hour
+redis.call('HDEL', KEY.groups, '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+
+local leases = {}
+local function lives(instance)
+  if leases[instance] == nil then leases[instance] = redis.call('EXISTS', KEY.lease .. ':' .. instance) == 1 end
+  return leases[instance]
+end
+
+-- read has an entry with those of its holders that live, all but this instance.
+local function read(text)
+  local tat, line, near, till, at = string.match(text or '', '^(%d+) (%d+) (%d+) (%d+)\n()')
+  local entry = {tat = tonumber(tat or 0), line = tonumber(line or 0), near = tonumber(near or 0), till = tonumber(till or 0)}
+  entry.held, entry.holders = 0, {}
+  local stop = at and string.find(text, '\n', at, true)
+  while stop do
+    local line = string.sub(text, at, stop)
+    local held = string.match(line, '^%d+')
+    local name = held and string.sub(line, #held + 2, -2)
+    if held and name ~= ARGV[1] and lives(name) then
+      entry.held = entry.held + held
+      entry.holders[#entry.holders + 1] = line
+    end
+    at = stop + 1
+    stop = string.find(text, '\n', at, true)
+  end
+  return entry
+end
+
+-- write keeps an entry, unless it says nothing.
+local function write(field, entry)
+  if #entry.holders == 0 and math.max(entry.tat, entry.line, entry.near, entry.till) <= now then
+    redis.call('HDEL', KEY.groups, field)
+    redis.call('ZREM', KEY.groupsx, field)
+    return
+  end
+  redis.call('HSET', KEY.groups, field,
+    string.format('%.0f %.0f %.0f %.0f\n', entry.tat, entry.line, entry.near, entry.till) .. table.concat(entry.holders))
+  redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), field)
+end
+
+-- again is when the first of n ids is to ask again, behind the last one that is to, and when the last one is.
+local function again(last, earliest, n)
+  local first = math.min(math.max(last + spacing, earliest), farthest)
+  return first, math.min(first + (n - 1) * spacing, farthest)
+end
+
+if not lives(ARGV[1]) then return redis.error_reply('LEASE') end
+local mine = 'i' .. ARGV[1]
+if tonumber(ARGV[2]) <= tonumber(redis.call('HGET', KEY.groups, mine) or 0) then return redis.error_reply('LATE') end
+redis.call('HSET', KEY.groups, mine, ARGV[2])
+redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), mine)
+
+local reply = {}
+for p = 8, #ARGV, 5 do
+  local field, busy, back, new = 'g' .. ARGV[p], tonumber(ARGV[p + 1]), tonumber(ARGV[p + 2]), tonumber(ARGV[p + 3])
+  local entry, stop = read(redis.call('HGET', KEY.groups, field)), tonumber(ARGV[p + 4])
+  if stop > 0 then entry.till = math.max(entry.till, now + stop) end
+  local free, earliest, rested = back + new, now + spacing, true
+  if limit > 0 then free = math.min(free, math.max(0, limit - entry.held - busy)) end
+  if step > 0 then
+    entry.tat = math.max(now, math.min(entry.tat, now + burst * step)) -- Redis's clock may have been set back
+    local tokens = math.floor((now + burst * step - entry.tat) / step)
+    free, rested = math.min(free, tokens), tokens >= burst
+  end
+  if entry.till > now then free, earliest = 0, entry.till end
+  back = math.min(back, free)
+  new = (rested or entry.line <= now) and math.min(new, free - back) or 0
+  local more_back, more_new = tonumber(ARGV[p + 2]) - back, tonumber(ARGV[p + 3]) - new
+  if step > 0 then
+    entry.tat = entry.tat + (back + new) * step
+    if limit == 0 or entry.held + busy + back + new < limit then earliest = now end
+    earliest = math.max(earliest, entry.till, entry.tat + step - burst * step)
+  end
+  local near, line = now, now
+  if more_back > 0 then near, entry.near = again(math.max(entry.near, now - spacing), earliest, more_back) end
+  if more_new > 0 then line, entry.line = again(math.max(entry.line, now - spacing), earliest, more_new) end
+  if limit > 0 and busy + back + new > 0 then
+    entry.holders[#entry.holders + 1] = string.format('%d %s\n', busy + back + new, ARGV[1])
+  end
+  write(field, entry)
+  reply[#reply + 1] = back
+  reply[#reply + 1] = new
+  reply[#reply + 1] = math.ceil(near - now)
+  reply[#reply + 1] = math.ceil(line - now)
+end
+
+local own = ' ' .. ARGV[1] .. '\n'
+local due = redis.call('ZRANGEBYSCORE', KEY.groupsx, '-inf', string.format('%.0f', now), 'LIMIT', 0, 8)
+for i = 1, #due do
+  local field = due[i]
+  local text = redis.call('HGET', KEY.groups, field)
+  if string.sub(field, 1, 1) ~= 'i' and text then
+    if string.find(text, own, 1, true) then -- it stands: read leaves it out
+      redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), field)
+    else
+      write(field, read(text))
+    end
+  elseif text and lives(string.sub(field, 2)) then
+    redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), field)
+  else
+    redis.call('HDEL', KEY.groups, field)
+    redis.call('ZREM', KEY.groupsx, field)
+  end
+end
+redis.call('PEXPIRE', KEY.groups, ARGV[7])
+redis.call('PEXPIRE', KEY.groupsx, ARGV[7])
+return reply

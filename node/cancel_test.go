@@ -1,0 +1,69 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/status"
+)
+
+// TestCancel: whoever asks the owner of its shard ends the run of an id; its payloads become what was asked for, and callers learn it.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	began := make(chan string, 10)
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Journal: Journal{Runs: JournalAll}}, func(ctx context.Context, b *lowkiq.Batch) error {
+		began <- b.Jobs[0].ID
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}).serving()
+	cancel := func(id string, then queue.Then) error {
+		return run.Cluster().Cancel(t.Context(), p.Queue, id, queue.Cancellation{Then: then, By: "ann"})
+	}
+	p.push(lowkiq.Push{ID: "a", Payload: []byte("1")})
+	<-began
+	// By a message, as from another node.
+	where, err := p.client.Cancel(t.Context(), run.instance().name, p.Shard(0), "a", queue.Cancellation{Then: queue.ThenHold, By: "ann"}, patience)
+	if err != nil || !where.Cancelled || where.Stage != queue.Handled {
+		t.Fatalf("got %+v, %v, want that it was cancelled", where, err)
+	}
+	await(t, "it is held", func() bool { return p.counts() == queue.Counts{Held: 1} })
+	if err := cancel("a", queue.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
+		t.Errorf("of a held id: got %v, want ErrNotRunning", err)
+	}
+	if err := cancel("nobody", queue.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
+		t.Errorf("of no id: got %v, want ErrNotRunning", err)
+	}
+	// By the node itself.
+	ended := make(chan lowkiq.Reply, 1)
+	go func() {
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		reply, err := p.client.Call(ctx, "orders", lowkiq.Push{ID: "b", Payload: []byte("1")})
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- reply
+	}()
+	<-began
+	if err := cancel("b", queue.ThenRetry); err != nil {
+		t.Fatal(err)
+	}
+	<-began // it is due at once
+	await(t, "it is deleted", func() bool { return cancel("b", queue.ThenDelete) == nil })
+	if reply := <-ended; reply.State != lowkiq.ReplyDeleted {
+		t.Errorf("its caller has got %+v, want that it is deleted", reply)
+	}
+	await(t, "nothing of it is left", func() bool { return p.counts() == queue.Counts{Held: 1} })
+	runs, err := browse.Of(p.Queue).Runs(t.Context(), browse.RunQuery{ID: "b"})
+	if err != nil || len(runs.List) != 2 || runs.List[0].Verdict != browse.RunCancelled || runs.List[0].Error != "cancelled by ann" || runs.List[1].RetryCount != -1 {
+		t.Errorf("got runs %+v, %v, want two that were cancelled", runs.List, err)
+	}
+}

@@ -1,0 +1,72 @@
+package node
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// TestExpire: what no handler had in time goes where the rule says, callers learn of it, and the rest of its job runs; by the rule
+// of the configuration, by one that was set at run time, and by a header.
+func TestExpire(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	ran := make(chan string, 10)
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, BatchSize: 10, Journal: Journal{Runs: JournalAll}, Expire: rules.Expire{To: rules.ExpireDrop}},
+		func(_ context.Context, b *lowkiq.Batch) error {
+			for _, job := range b.Jobs {
+				text := job.ID
+				for _, payload := range job.Payloads {
+					text += " " + string(payload.Data)
+				}
+				ran <- text
+			}
+			return nil
+		}).serving()
+	late := map[string]string{"expires": "2001-09-09T01:46:40Z"}
+	call := func(push lowkiq.Push) lowkiq.Reply {
+		t.Helper()
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		reply, err := p.client.Call(ctx, "orders", push)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	if got := call(lowkiq.Push{ID: "a", Payload: []byte("1"), Header: late}); got.State != lowkiq.ReplyExpired {
+		t.Errorf("dropped: its caller got %+v, want expired", got)
+	}
+	p.push(lowkiq.Push{ID: "b", Payload: []byte("1")}, lowkiq.Push{ID: "b", Payload: []byte("2"), Header: late}, lowkiq.Push{ID: "b", Payload: []byte("3")})
+	if got := receive(t, "the rest", ran); got != "b 1 3" {
+		t.Errorf("got %s, want b 1 3", got)
+	}
+	p.set(rules.Change{}, "expire", `{"after":"1h","to":"morgue"}`)
+	run.renew()
+	await(t, "the rule is in force", func() bool { return run.queues.handled["orders"].rulesNow().Expire.After == time.Hour })
+	score := float64(time.Now().Add(-2 * time.Hour).Unix())
+	reply := make(chan lowkiq.Reply, 1)
+	go func() {
+		reply <- call(lowkiq.Push{ID: "c", Payload: []byte("1"), Score: &score, PerformAt: time.Now().Add(-2 * time.Hour)})
+	}()
+	if got := receive(t, "the reply", reply); got.State != lowkiq.ReplyBuried || got.Error == "" {
+		t.Errorf("to the morgue: its caller got %+v, want that it was buried", got)
+	}
+	await(t, "it is in the morgue", func() bool { return p.stats().Morgue == 1 })
+	page, err := browse.Of(p.Queue).Runs(t.Context(), browse.RunQuery{ID: "a", Limit: 10})
+	if err != nil || len(page.List) != 1 || page.List[0].Verdict != browse.RunExpired || !page.List[0].Began.IsZero() {
+		t.Errorf("history: got %+v, %v, want one run that expired and never began", page.List, err)
+	}
+	await(t, "three payloads are counted", func() bool { return testutil.ToFloat64(run.queues.handled["orders"].metrics.Expired) == 3 })
+	if got := p.stats(); got.Failed != 0 {
+		t.Errorf("%d failed, want none", got.Failed)
+	}
+	run.stop()
+}

@@ -1,0 +1,176 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// byGroup counts ids in calls, and when they were handed out, by group.
+type byGroup struct {
+	mu    sync.Mutex
+	now   map[string]int
+	most  map[string]int
+	times map[string][]time.Time
+	long  time.Duration
+}
+
+func newByGroup(long time.Duration) *byGroup {
+	return &byGroup{now: map[string]int{}, most: map[string]int{}, times: map[string][]time.Time{}, long: long}
+}
+
+func (c *byGroup) add(b *lowkiq.Batch, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, job := range b.Jobs {
+		group := rules.Groups{By: ":"}.Of(job.ID)
+		c.now[group] += n
+		c.most[group] = max(c.most[group], c.now[group])
+		if n > 0 {
+			c.times[group] = append(c.times[group], time.Now())
+		}
+	}
+}
+
+func (c *byGroup) handle(ctx context.Context, b *lowkiq.Batch) error {
+	c.add(b, 1)
+	select {
+	case <-time.After(c.long): // the work
+	case <-ctx.Done():
+	}
+	c.add(b, -1)
+	return context.Cause(ctx)
+}
+
+// TestLimitOfGroups: in the whole cluster no group has more ids in calls than its limit; others, and ids in none, are left
+// alone; what has to wait comes one after the other, not all at once again and again.
+func TestLimitOfGroups(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 12)
+	calls := newByGroup(10 * time.Millisecond)
+	all := cluster3(t, srv.URL(), QueueConfig{Shards: 12, BatchSize: 3, ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}, calls.handle)
+	p.ids("a:", 150)
+	p.ids("b:", 20)
+	p.ids("free", 200)
+	await(t, "all is done", func() bool { c := p.counts(); return c.Ready+c.InFlight+c.Scheduled == 0 })
+	calls.mu.Lock()
+	defer calls.mu.Unlock()
+	if calls.most["a:"] > 2 || calls.most["b:"] > 2 {
+		t.Errorf("at once in calls: %v, want at most 2 of a group", calls.most)
+	}
+	if calls.most[""] < 4 {
+		t.Errorf("at once in calls: %v, want those of no group not to be limited", calls.most)
+	}
+	a, b := calls.times["a:"], calls.times["b:"]
+	if last := slices.MaxFunc(b, time.Time.Compare); !last.Before(slices.MaxFunc(a, time.Time.Compare)) {
+		t.Errorf("20 ids of b: began until %s, 150 of a: before that, want each group at its own pace", last)
+	}
+	took := slices.MaxFunc(a, time.Time.Compare).Sub(slices.MinFunc(a, time.Time.Compare))
+	refused := total(t, all, "lowkiq_limited_total")
+	t.Logf("150 ids of 10 ms, 2 at once, took %s: %.0f%% of the limit; %.0f times one was put back", took, 100*150*0.01/2/took.Seconds(), refused)
+	if refused > 6*170 {
+		t.Errorf("%.0f times one was put back, of 170 that had to wait, want a few times each", refused)
+	}
+}
+
+// TestRateOfGroups: no more ids of a group are handed out in any time than its rate allows, and the burst.
+func TestRateOfGroups(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 12)
+	calls := newByGroup(time.Millisecond)
+	const rate, burst = 100, 5
+	all := cluster3(t, srv.URL(), QueueConfig{Shards: 12, BatchSize: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Rate: rules.Rate{N: rate, Per: time.Second}, Burst: burst}}}, calls.handle)
+	p.ids("a:", 200)
+	p.ids("b:", 50)
+	await(t, "all is done", func() bool { c := p.counts(); return c.Ready+c.InFlight+c.Scheduled == 0 })
+	calls.mu.Lock()
+	defer calls.mu.Unlock()
+	const late = 50 * time.Millisecond // a handler may begin some time after its ids were let go
+	for group, times := range calls.times {
+		slices.SortFunc(times, time.Time.Compare)
+		for i, from := range times {
+			for n, at := range times[i:] {
+				if most := burst + int((at.Sub(from)+late).Seconds()*rate) + 1; n+1 > most {
+					t.Fatalf("%s: %d ids in %s, at most %d are allowed", group, n+1, at.Sub(from), most)
+				}
+			}
+		}
+	}
+	refused := total(t, all, "lowkiq_limited_total")
+	a := calls.times["a:"]
+	took := a[len(a)-1].Sub(a[0])
+	t.Logf("200 ids at %d/s took %s: %.0f%% of the rate; %.0f times one was put back", rate, took, 100*195/rate/took.Seconds(), refused)
+	if refused > 3*250 {
+		t.Errorf("%.0f times one was put back, of 240 that had to wait, want about once each", refused)
+	}
+}
+
+// TestHandlerLimits: a handler holds a group back, also for ids that it has not seen; their order and retries stay.
+func TestHandlerLimits(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 3)
+	var mu sync.Mutex
+	limited, seen := map[string]int{}, map[string][]string{}
+	until := time.Time{}
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 3, BatchSize: 2, Groups: rules.Groups{By: ":"}}, func(_ context.Context, b *lowkiq.Batch) error {
+		mu.Lock()
+		defer mu.Unlock()
+		failed := lowkiq.Failed{}
+		for _, job := range b.Jobs {
+			if strings.HasPrefix(job.ID, "a:") && (until.IsZero() || time.Now().Before(until)) {
+				if limited[job.ID]++; until.IsZero() {
+					until = time.Now().Add(900 * time.Millisecond)
+				}
+				failed[job.ID] = fmt.Errorf("asked too often: %w", lowkiq.Limit{Prefix: "a:", For: time.Until(until) + 50*time.Millisecond})
+				continue
+			}
+			if job.RetryCount != -1 {
+				t.Errorf("%s has retry count %d, want none spent", job.ID, job.RetryCount)
+			}
+			seen[job.ID[:1]] = append(seen[job.ID[:1]], job.ID)
+		}
+		if len(failed) > 0 {
+			return failed
+		}
+		return nil
+	})
+	p.ids("a:", 1)
+	await(t, "the group is held back", func() bool { mu.Lock(); defer mu.Unlock(); return len(limited) > 0 })
+	await(t, "redis knows", func() bool {
+		g, err := p.client.Group(t.Context(), p.Name, "a:")
+		return err == nil && !g.Till.IsZero()
+	})
+	p.ids("a:", 20)
+	p.ids("b:", 20)
+	await(t, "the others are done", func() bool { mu.Lock(); defer mu.Unlock(); return len(seen["b"]) == 20 })
+	waiting := ""
+	await(t, "why says who holds it back", func() bool {
+		why, err := run.Cluster().Why(t.Context(), p.Queue, "a:7")
+		waiting = why.Reason
+		return err == nil && strings.Contains(why.Reason, "a handler holds its group a: back for ") || time.Now().After(until)
+	})
+	if !strings.Contains(waiting, "holds its group a: back") && time.Now().Before(until) {
+		t.Errorf("why says %q", waiting)
+	}
+	await(t, "all are done", func() bool { mu.Lock(); defer mu.Unlock(); return len(seen["a"]) >= 20 })
+	mu.Lock()
+	defer mu.Unlock()
+	if len(limited) > 2 {
+		t.Errorf("%v reached the handler while their group was held back, want the first batch only", limited)
+	}
+	if job, found, _ := browse.Of(p.Queue).Job(t.Context(), "a:3"); found {
+		t.Errorf("a:3 is still there: %+v", job)
+	}
+}

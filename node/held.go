@@ -1,0 +1,48 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lowkiq/lowkiq/node/internal/claims"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// releaseEvery is how often a node looks whether holds of its queues have changed. It asks Redis only if they have.
+const releaseEvery = 500 * time.Millisecond
+
+// releaseHeld lets ids of this instance's shards go on that nobody holds any more, until ctx ends.
+func (in *instance) releaseHeld(ctx context.Context) {
+	every := time.NewTicker(releaseEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+			for _, o := range in.claims.All() {
+				in.releaseOf(ctx, o)
+			}
+		}
+	}
+}
+
+func (in *instance) releaseOf(ctx context.Context, o *claims.Owned[*runner.Runner]) {
+	held, now := o.Runner.ToRelease()
+	if !now {
+		return
+	}
+	n, err := o.Claim.ReleaseHeld(ctx, held.Holds)
+	if n > 0 {
+		in.log.Info("held ids released", "shard", o.Shard(), "ids", n)
+	}
+	if err == nil {
+		return
+	}
+	o.Runner.NotReleased()
+	if fenced := (*queue.FencedError)(nil); ctx.Err() == nil && !errors.As(err, &fenced) {
+		in.ops.warn("release held ids", nil, err)
+	}
+}

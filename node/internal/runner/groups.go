@@ -1,0 +1,370 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// Limits of groups hold for the whole cluster. Right before a call the lane asks which ids of its batch may begin. The others go
+// back, no retry spent, each until a time of its own at which it is to ask again: they rise, so that they come back one
+// after the other, and other groups have the lanes meanwhile.
+//
+// One request of a queue and node is on its way at a time; what lanes ask meanwhile goes with the next one. It says how many ids of
+// each group the node has in calls, all that were granted, so a lost answer is mended by the next request.
+
+// AskGroups asks Redis; see queue.Client.AskGroups.
+type AskGroups func(*queue.GroupRequest) ([]queue.GroupGrant, error)
+
+// groups are what a node knows of a queue's groups.
+type groups struct {
+	mu     sync.Mutex
+	asks   []*groupAsk              // of lanes that wait; guarded by mu
+	busy   map[string]int           // ids that were granted and whose calls have not ended, by group; guarded by mu
+	untold map[string]time.Duration // groups whose busy Redis is to be told, or for how long to let none begin; guarded by mu
+	back   map[string]bool          // ids that were told to ask again; guarded by mu
+	took   time.Duration            // by a call, the mean of late; guarded by mu
+	asking bool                     // a request is on its way; guarded by mu
+	number int64                    // of the last request; guarded by mu
+	told   time.Time                // when that was; guarded by mu
+}
+
+// groupAsk is what a lane asks for.
+type groupAsk struct {
+	ids, groups []string
+	back        []bool
+
+	done  chan struct{}
+	waits []time.Duration // by id: 0 if it may begin, else after that it is to ask again
+	err   error
+}
+
+// mostBack bounds how many ids are remembered that were told to ask again; those that are forgotten ask as if for the first time.
+const mostBack = 100_000
+
+// longestStop bounds for how long a handler holds its group back with one answer.
+const longestStop = time.Hour
+
+// restate is how often Redis is told of groups whose calls run for long: it keeps for an hour what it is told.
+const restate = 10 * time.Minute
+
+// ask adds what a lane asks for. It reports whether the caller is to send requests.
+func (g *groups) ask(a *groupAsk) (send bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, id := range a.ids {
+		a.back = append(a.back, g.back[id])
+	}
+	g.asks = append(g.asks, a)
+	return g.begin()
+}
+
+// begin reports whether the caller is to send requests. mu is held.
+func (g *groups) begin() bool {
+	first := !g.asking
+	g.asking = true
+	return first
+}
+
+// end notes that calls of ids of groups have ended.
+func (g *groups) end(of []string, took time.Duration, limit rules.Limit) (send bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.took == 0 {
+		g.took = took
+	}
+	g.took += (took - g.took) / 8
+	for _, group := range of {
+		if g.busy[group]--; g.busy[group] <= 0 {
+			delete(g.busy, group)
+		}
+		if limit.Concurrency > 0 {
+			g.tell(group, 0)
+		}
+	}
+	return limit.Concurrency > 0 && g.begin()
+}
+
+// stop has none of a group begin for some time, from now on.
+func (g *groups) stop(group string, d time.Duration) (send bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tell(group, d)
+	return g.begin()
+}
+
+// tell has the next request say what there is of a group. mu is held.
+func (g *groups) tell(group string, stop time.Duration) {
+	if g.untold == nil {
+		g.untold = map[string]time.Duration{}
+	}
+	g.untold[group] = max(g.untold[group], min(stop, longestStop))
+}
+
+// tend reports whether the caller is to send requests, as some have failed, or as calls run for long.
+func (g *groups) tend() (send bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.busy) > 0 && time.Since(g.told) > restate {
+		g.restate()
+	}
+	return len(g.untold)+len(g.asks) > 0 && g.begin()
+}
+
+// restate has requests say what there is of all groups. mu is held.
+func (g *groups) restate() {
+	for group := range g.busy {
+		g.tell(group, 0)
+	}
+}
+
+// request takes what the next one is about; nil: there is nothing to ask or to tell. mu is held.
+func (g *groups) request(limit rules.Limit) (r *queue.GroupRequest, asks []*groupAsk) {
+	at := map[string]int{}
+	r = &queue.GroupRequest{Limit: limit}
+	want := func(group string) *queue.GroupWant {
+		i, there := at[group]
+		if !there {
+			i = len(r.Groups)
+			at[group] = i
+			r.Groups = append(r.Groups, queue.GroupWant{Group: group, Busy: g.busy[group], Stop: g.untold[group]})
+			delete(g.untold, group)
+		}
+		return &r.Groups[i]
+	}
+	for len(g.asks) > 0 && (len(asks) == 0 || len(r.Groups)+len(g.asks[0].ids) <= queue.GroupsAtOnce) {
+		a := g.asks[0]
+		asks, g.asks = append(asks, a), g.asks[1:]
+		for i, group := range a.groups {
+			if a.back[i] {
+				want(group).Back++
+			} else {
+				want(group).New++
+			}
+		}
+	}
+	for group := range g.untold {
+		if len(r.Groups) >= queue.GroupsAtOnce {
+			break
+		}
+		want(group)
+	}
+	if len(r.Groups) == 0 {
+		g.asking = false
+		return nil, nil
+	}
+	if limit.Concurrency > 0 { // a bit more often than calls end, so that nothing waits for those that come late
+		r.Spacing = min(g.took*6/10/time.Duration(limit.Concurrency), 10*time.Second)
+	}
+	g.number++
+	r.Number, g.told = g.number, time.Now()
+	return r, asks
+}
+
+// take hands an answer to the lanes that have asked. mu is held.
+func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.GroupGrant, err error) {
+	at := map[string]int{}
+	for i := range r.Groups {
+		at[r.Groups[i].Group] = i
+		if err != nil {
+			g.tell(r.Groups[i].Group, r.Groups[i].Stop)
+		}
+	}
+	if len(g.back) > mostBack || g.back == nil {
+		g.back = map[string]bool{}
+	}
+	if g.busy == nil {
+		g.busy = map[string]int{}
+	}
+	for _, a := range asks {
+		a.err, a.waits = err, make([]time.Duration, len(a.ids))
+		for i, id := range a.ids {
+			if err != nil {
+				break
+			}
+			grant := &grants[at[a.groups[i]]]
+			left, in := &grant.New, &grant.NewIn
+			if a.back[i] {
+				left, in = &grant.Back, &grant.BackIn
+			}
+			if *left > 0 {
+				*left--
+				g.busy[a.groups[i]]++
+				delete(g.back, id)
+				continue
+			}
+			a.waits[i] = max(*in, time.Millisecond)
+			*in += r.Gap()
+			g.back[id] = true
+		}
+		close(a.done)
+	}
+	g.asking = g.asking && err == nil // else whoever asks next, or tends, begins anew
+}
+
+// sendGroups sends requests until there is nothing left to ask or to tell.
+func (q *Queue) sendGroups() {
+	g := &q.live.groups
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.asking {
+		r, asks := g.request(q.rules().Groups.Limit)
+		if r == nil {
+			return
+		}
+		g.mu.Unlock()
+		grants, err := q.AskGroups(r)
+		g.mu.Lock()
+		g.take(r, asks, grants, err)
+	}
+}
+
+// TendGroups tells Redis what it has to know of groups and could not be told, or would forget. It is to be called once a second or so.
+func (q *Queue) TendGroups() {
+	if q.live.groups.tend() {
+		q.sendGroups()
+	}
+}
+
+// admit takes those out of a batch that their groups do not let begin. It reports whether any is left.
+func (r *Runner) admit(batch *lowkiq.Batch, t *turn) bool {
+	by := r.queue.rules().Groups
+	if by.By == "" || t.groups != nil {
+		return true
+	}
+	a := &groupAsk{done: make(chan struct{})}
+	for i := range batch.Jobs {
+		if group := by.Of(batch.Jobs[i].ID); group != "" {
+			a.ids, a.groups = append(a.ids, batch.Jobs[i].ID), append(a.groups, group)
+		}
+	}
+	if len(a.ids) == 0 {
+		return true
+	}
+	if r.queue.live.groups.ask(a) {
+		r.process.Lanes.Go(r.queue.sendGroups)
+	}
+	<-a.done
+	if a.err != nil {
+		r.process.OpFailed("ask for groups", r.Shard, a.err)
+		t.give()
+		pause(r.work, paceAgain)
+		r.unstart(batch, t)
+		return false
+	}
+	refused := lowkiq.Failed{}
+	for i, wait := range a.waits {
+		if wait > 0 {
+			refused[a.ids[i]] = &limited{wait}
+		} else {
+			t.groups = append(t.groups, a.groups[i])
+		}
+	}
+	r.queue.Metrics.Limited.Add(float64(len(refused)))
+	return r.without(refused, batch, t)
+}
+
+// pause waits for a time, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// leaveGroups notes that the call of a lane has ended, and that of its ids.
+func (r *Runner) leaveGroups(t *turn) {
+	if t.groups == nil {
+		return
+	}
+	took := time.Duration(0)
+	if began := t.began.Load(); began != 0 {
+		took = r.process.Now() - time.Duration(began)
+	}
+	if r.queue.live.groups.end(t.groups, took, r.queue.rules().Groups.Limit) {
+		r.process.Lanes.Go(r.queue.sendGroups)
+	}
+	t.groups = nil
+}
+
+// limited is the failure of a job whose group lets no more begin now.
+type limited struct{ wait time.Duration }
+
+func (l *limited) Error() string { return "limited: its group is at its limit" }
+
+func (l *limited) verdict(flight int64, job *lowkiq.Job) verdict {
+	return verdict{err: l, nack: queue.Nack{
+		Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: l.wait, Limited: true}}
+}
+
+// stopGroups has groups wait that handlers say are limited by whoever they call. It returns the answer with what becomes of the
+// jobs: those of such a group are postponed, and others of its batch that have no answer of their own are due again at once.
+func (r *Runner) stopGroups(batch *lowkiq.Batch, answer error) error {
+	if !errors.As(answer, new(lowkiq.Limit)) {
+		return answer
+	}
+	by, all := r.queue.rules().Groups, lowkiq.Failed{}
+	for i, err := range perJob(batch.Jobs, answer) {
+		id := batch.Jobs[i].ID
+		var l lowkiq.Limit
+		switch group := by.Of(id); {
+		case err == nil:
+			continue
+		case !errors.As(err, &l):
+			all[id] = err
+		case group == "" || l.Prefix != "" && by.Of(l.Prefix) != l.Prefix:
+			all[id] = lowkiq.Postpone{After: l.For, Reason: noGroup(by, l)}
+		case l.Prefix != "" && l.Prefix != group:
+			all[id] = lowkiq.Postpone{Reason: fmt.Sprintf("another group of its batch, %s, is limited", l.Prefix)}
+		default:
+			all[id] = lowkiq.Postpone{After: l.For, Reason: l.Error()}
+			if l.For > 0 && r.queue.live.groups.stop(group, l.For) {
+				r.process.Lanes.Go(r.queue.sendGroups)
+			}
+		}
+	}
+	return all
+}
+
+// noGroup is why an answer holds no group back.
+func noGroup(by rules.Groups, l lowkiq.Limit) string {
+	if by.By == "" {
+		return l.Error() + "; the queue has no groups"
+	}
+	return fmt.Sprintf("%s; that is no group: groups of the queue end with their first %q", l.Error(), by.By)
+}
+
+// without settles some jobs of a batch. It reports whether others are left: these did not come one after the other.
+func (r *Runner) without(gone lowkiq.Failed, batch *lowkiq.Batch, t *turn) bool {
+	if len(gone) == 0 {
+		return true
+	}
+	part := *batch
+	part.Jobs = nil
+	left := make([]lowkiq.Job, 0, len(batch.Jobs))
+	for _, job := range batch.Jobs {
+		if gone[job.ID] != nil {
+			part.Jobs = append(part.Jobs, job)
+		} else {
+			left = append(left, job)
+		}
+	}
+	r.settle(&part, &ended{popped: t.popped}, gone)
+	batch.Jobs, t.place = left, noPlace
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t.ids = slices.Grow(t.ids[:0], len(left))
+	for i := range left {
+		t.ids = append(t.ids, left[i].ID)
+	}
+	return len(left) > 0
+}

@@ -1,0 +1,213 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// groupsOfOne answers for groups as Redis does to one instance, and may lose answers.
+type groupsOfOne struct {
+	t    *testing.T
+	lose func() bool
+
+	mu     sync.Mutex
+	asking bool
+	number int64
+	held   map[string]int
+	stops  map[string]time.Time
+}
+
+func (g *groupsOfOne) ask(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+	g.mu.Lock()
+	if g.asking || r.Number <= g.number {
+		g.t.Errorf("request %d comes after %d, another one is asked: %v, want one after the other", r.Number, g.number, g.asking)
+	}
+	g.asking, g.number = true, r.Number
+	g.mu.Unlock()
+	time.Sleep(time.Millisecond)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asking = false
+	grants := make([]queue.GroupGrant, len(r.Groups))
+	for i, w := range r.Groups {
+		free := max(0, r.Limit.Concurrency-w.Busy)
+		if w.Stop > 0 {
+			g.stops[w.Group] = time.Now().Add(w.Stop)
+		}
+		wait := time.Until(g.stops[w.Group])
+		if wait > 0 {
+			free = 0
+		}
+		back := min(w.Back, free)
+		grants[i] = queue.GroupGrant{Back: back, New: min(w.New, free-back), BackIn: max(wait, 2*time.Millisecond), NewIn: max(wait, 3*time.Millisecond)}
+		if g.held[w.Group] = w.Busy + grants[i].Back + grants[i].New; g.held[w.Group] == 0 {
+			delete(g.held, w.Group)
+		}
+	}
+	if g.lose() {
+		return nil, errors.New("no answer")
+	}
+	return grants, nil
+}
+
+// TestGroups: never are more ids of a group in calls than Redis knows of, also if answers are lost, with a rate, and if calls fail;
+// in the end all of them have run and Redis is told that none is in a call.
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		calmly(t, 4, func(t *testing.T, p *process) {
+			p.OpFailed = func(string, lowkiq.Shard, error) bool { return false }
+			rng := rand.New(rand.NewPCG(seed, 3))
+			g := &groupsOfOne{t: t, lose: func() bool { return rng.IntN(8) == 0 }, held: map[string]int{}, stops: map[string]time.Time{}}
+			by := rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}
+			var mu sync.Mutex
+			now, ran := map[string]int{}, map[string]bool{}
+			of := Rules{BatchSize: 3, ShardConcurrency: 4, Groups: by, MaxRetryCount: 100, RetryIn: func(int) time.Duration { return time.Millisecond }}
+			if seed%2 == 1 {
+				of.Limit = rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}
+			}
+			refuse := rand.New(rand.NewPCG(seed, 4))
+			rate := func(context.Context, int) (time.Duration, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return time.Duration(refuse.IntN(2)) * time.Millisecond, nil
+			}
+			s := p.add(Queue{Rules: of, AskGroups: g.ask, Rate: rate}, func(_ context.Context, b *lowkiq.Batch) error {
+				mu.Lock()
+				g.mu.Lock()
+				for _, job := range b.Jobs {
+					group := by.Of(job.ID)
+					if now[group]++; group != "" && now[group] > min(2, g.held[group]) {
+						t.Errorf("%d ids of %q in calls, redis knows of %d", now[group], group, g.held[group])
+					}
+				}
+				g.mu.Unlock()
+				fails := refuse.IntN(6) == 0
+				mu.Unlock()
+				time.Sleep(5 * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				for _, job := range b.Jobs {
+					now[by.Of(job.ID)]--
+					ran[job.ID] = ran[job.ID] || !fails
+				}
+				if fails {
+					return errors.New("boom")
+				}
+				return nil
+			})
+			var ids []string
+			for i := range 12 {
+				ids = append(ids, fmt.Sprint("a:", i), fmt.Sprint("b:", i), fmt.Sprint("free", i))
+			}
+			p.give(s, ids...)
+			for range 40 { // as an instance does once a second
+				time.Sleep(time.Second)
+				p.runners[s.Shard].queue.TendGroups()
+			}
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if len(ran) != len(ids) {
+				t.Errorf("seed %d: %d of %d ran", seed, len(ran), len(ids))
+			}
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			if len(g.held) > 0 {
+				t.Errorf("seed %d: redis was told of calls that have ended: %v", seed, g.held)
+			}
+		})
+	}
+}
+
+// TestGroupsOfAHandler: a handler holds a group back; others of the batch go on at once, and a prefix that is no group holds nothing.
+func TestGroupsOfAHandler(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		by     string
+		answer lowkiq.Limit
+		b, a   time.Duration // when b:1 and a:1 run
+	}{
+		"its group":    {":", lowkiq.Limit{Prefix: "a:", For: time.Minute}, 0, time.Minute},
+		"those of all": {":", lowkiq.Limit{For: time.Minute}, time.Minute, time.Minute},
+		"no group":     {":", lowkiq.Limit{Prefix: "a:1", For: time.Minute}, time.Minute, time.Minute},
+		"no rule":      {"", lowkiq.Limit{Prefix: "a:", For: time.Minute}, time.Minute, time.Minute},
+	} {
+		calmly(t, 1, func(t *testing.T, p *process) {
+			g := &groupsOfOne{t: t, lose: func() bool { return false }, held: map[string]int{}, stops: map[string]time.Time{}}
+			began, calls := time.Now(), atomic.Int32{}
+			var mu sync.Mutex
+			at := map[string]time.Duration{}
+			by := rules.Groups{By: c.by}
+			if c.by != "" {
+				by.Concurrency = 9
+			}
+			s := p.add(Queue{Rules: Rules{BatchSize: 2, Groups: by}, AskGroups: g.ask}, func(_ context.Context, b *lowkiq.Batch) error {
+				if calls.Add(1) == 1 {
+					return c.answer
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, job := range b.Jobs {
+					at[job.ID] = time.Since(began)
+					if job.RetryCount != -1 {
+						t.Errorf("%s: %s has retry count %d, want none spent", name, job.ID, job.RetryCount)
+					}
+				}
+				return nil
+			})
+			p.give(s, "a:1", "b:1")
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			for id, want := range map[string]time.Duration{"a:1": c.a, "b:1": c.b} {
+				if d := at[id]; d < want || d > want+time.Second || at[id] == 0 {
+					t.Errorf("%s: %s ran after %s, want %s", name, id, d, want)
+				}
+			}
+			if _, stopped := g.stops["a:"]; stopped != (name == "its group" || name == "those of all") {
+				t.Errorf("%s: redis was told to stop %v", name, g.stops)
+			}
+		})
+	}
+}
+
+// TestGroupsUntold: what Redis may have granted, and nobody has heard of, is told it also if no lane asks again.
+func TestGroupsUntold(t *testing.T) {
+	t.Parallel()
+	var told []queue.GroupWant
+	answer := errors.New("no answer")
+	q := NewQueue(Queue{Rules: Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}, AskGroups: func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+		told = r.Groups
+		return make([]queue.GroupGrant, len(r.Groups)), answer
+	}})
+	a := &groupAsk{ids: []string{"a:1"}, groups: []string{"a:"}, done: make(chan struct{})}
+	if !q.live.groups.ask(a) {
+		t.Fatal("the first one to ask sends nothing")
+	}
+	q.sendGroups()
+	if <-a.done; a.err == nil {
+		t.Error("got no error")
+	}
+	told, answer = nil, nil
+	q.TendGroups()
+	if len(told) != 1 || told[0] != (queue.GroupWant{Group: "a:"}) {
+		t.Errorf("told %+v, want that none of a: is in a call", told)
+	}
+	told = nil
+	if q.TendGroups(); told != nil {
+		t.Errorf("told %+v again", told)
+	}
+}

@@ -1,0 +1,75 @@
+package runner
+
+import (
+	"context"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// Held ids (package queue/rules): a lane that has popped some puts them back before it takes a batch, and looks again right
+// before the call, as it may have waited long for its turn. No retry is spent. The id's crashes are forgotten, as after an answer
+// of its handler. What is in Redis until it is released is released by the node, which asks ToRelease.
+
+// holds reports whether a job of a batch is held.
+func (r *Runner) holds(batch *lowkiq.Batch) bool {
+	held := r.queue.rules().Held
+	if held == nil {
+		return false
+	}
+	for i := range batch.Jobs {
+		if held.Holds(batch.Jobs[i].ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// holdBack puts what waits and is held back to Redis. It reports whether there was any. mu is held, and let go meanwhile.
+func (r *Runner) holdBack() bool {
+	held := r.queue.rules().Held
+	if held == nil {
+		return false
+	}
+	nacks := r.state.flights.held(held)
+	if len(nacks) == 0 {
+		return false
+	}
+	r.mu.Unlock()
+	sent := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) })
+	if was := r.looked.Load(); was == nil || was.held != held || r.queue.rules().Held != held {
+		r.looked.Store(nil) // these may be free before anybody has looked under the holds by which they were put back
+	}
+	r.mu.Lock()
+	if sent {
+		for _, n := range nacks {
+			r.state.close(n.Flight, 1)
+		}
+		r.state.change(flightEnds) // an id in quarantine may wait for that
+	}
+	return true
+}
+
+// lookedFor are the holds under which the shard's held ids were looked through last.
+type lookedFor struct{ held *rules.Held }
+
+// holdComes is how long an id whose run was cancelled to be held waits for its hold, which is set after that: if it does not come, as
+// who asked for it died, the id is released.
+const holdComes = 10 * time.Second
+
+// ToRelease says whether held ids of the shard are to be released, all but those that are held still: once after the claim if there may be any, once
+// after each change of the holds, and once after holdComes. Whoever asks does it then, or calls NotReleased.
+func (r *Runner) ToRelease() (held *rules.Held, now bool) {
+	held = r.queue.rules().Held
+	again := r.lookAt.Load()
+	due := again != 0 && r.process.Now() >= time.Duration(again) && r.lookAt.CompareAndSwap(again, 0)
+	if was := r.looked.Load(); !due && was != nil && was.held == held {
+		return held, false
+	}
+	r.looked.Store(&lookedFor{held}) // before it is done: what is put back meanwhile under older holds has it done again
+	return held, true
+}
+
+// NotReleased has ToRelease ask for it again.
+func (r *Runner) NotReleased() { r.looked.Store(nil) }

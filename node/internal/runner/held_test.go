@@ -1,0 +1,53 @@
+package runner
+
+import (
+	"context"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// TestHeldBack: a held id goes back without a call, beside others of its pop that run; and its flight's end has a pop that is on
+// its way, and may not have seen it, done again.
+func TestHeldBack(t *testing.T) {
+	t.Parallel()
+	calmly(t, 10, func(t *testing.T, p *process) {
+		s := p.add(Queue{Rules: Rules{BatchSize: 2, Held: rules.NewHeld([]rules.Hold{{ID: "b"}, {Prefix: "d"}})}}, func(_ context.Context, b *lowkiq.Batch) error {
+			for _, job := range b.Jobs {
+				if job.ID == "b" || job.ID == "d1" {
+					t.Errorf("%s runs, and is held", job.ID)
+				}
+			}
+			return nil
+		})
+		p.give(s, "a", "b", "c", "d1", "e")
+		soon()
+		s.has(t, 2, "with two of five held")
+		r := p.runners[s.Shard]
+		if _, now := r.ToRelease(); now {
+			t.Error("what is held is looked through, and nothing has changed since it was put back")
+		}
+		later := New(p.Process, r.queue, s.Shard, 2, &fake{shard: s, fence: 2, hasHeld: true})
+		if _, now := later.ToRelease(); !now {
+			t.Error("what is held is not looked through after a claim that found some")
+		}
+		if _, again := later.ToRelease(); again {
+			t.Error("it is looked through again, and nothing has changed")
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.state.phase = popping
+		r.state.flights.add(queue.Popped{Flight: 99, Jobs: []lowkiq.Job{{ID: "b"}}})
+		if !r.holdBack() || r.state.phase != repopping || len(r.state.flights.waiting) > 0 || r.state.flights.open[99] != 0 {
+			t.Errorf("phase %d, waiting %v, open %v: want that the pop is done again, and nothing of the flight", r.state.phase, r.state.flights.waiting, r.state.flights.open)
+		}
+		r.state.phase = resting
+		s.release(func(string) bool { return false })
+		r.queue.Change(Rules{BatchSize: 2, ShardConcurrency: 1, Prefetch: 100, MaxRetryCount: 1, FormatError: error.Error}, 0)
+		if _, now := r.ToRelease(); !now {
+			t.Error("what is held is not looked through after a change")
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/lowkiq/lowkiq/node/internal/runner"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// A queue's limit of calls holds for the cluster: each instance asks Redis for permits as its lanes want them, and gives back
+// what it does not use, or what others lack. Without such a limit nobody asks.
+
+const (
+	// askSoon and askLate bound how long an instance waits before it asks again while it has fewer permits than it wants: the
+	// more often it asked in vain, the longer.
+	askSoon, askLate = 5 * time.Millisecond, 40 * time.Millisecond
+	// askKept is how often one that has what it wants asks whether others lack some, and gives back what it does not use.
+	askKept = 250 * time.Millisecond
+	// ofLate is for how long it keeps permits that it does not use any more.
+	ofLate = time.Second
+	// idle is when there is no limit, or nothing wants a permit: the next lane that does, or a change of the limit, ends it.
+	idle = time.Hour
+)
+
+// permits shares a queue's limit with other instances.
+type permits struct {
+	queue    *runner.Queue
+	ask      func(context.Context, queue.PermitRequest) (int, error)
+	failed   func(error)
+	instance string
+
+	most func() int // calls that the node could have at once
+
+	number int64
+	vain   time.Duration // how long it has waited before the last request
+	peaks  [2]int        // the most that was wanted since at, and in the second before that
+	at     time.Time
+}
+
+// kept is the most that was wanted of late: lanes that come and go find their permits there.
+func (p *permits) kept(now int) int {
+	if since := time.Since(p.at); since >= ofLate {
+		p.peaks, p.at = [2]int{0, p.peaks[0]}, time.Now()
+	}
+	p.peaks[0] = max(p.peaks[0], now)
+	return max(p.peaks[0], p.peaks[1])
+}
+
+// run asks until ctx ends.
+func (p *permits) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		wanting := p.queue.Wanting()
+		if p.vain > 0 {
+			wanting = nil // it was asked for these, in vain
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-wanting:
+		case <-timer.C:
+		}
+		timer.Reset(p.once(ctx))
+	}
+}
+
+// once asks for what is wanted now, and says when to ask again.
+func (p *permits) once(ctx context.Context) (again time.Duration) {
+	busy, waiting, limit := p.queue.Permits()
+	if limit == 0 {
+		p.vain = 0
+		return idle
+	}
+	p.number++
+	r := queue.PermitRequest{Instance: p.instance, Number: p.number, Limit: limit, Busy: busy, Wanted: min(busy+waiting, p.most())}
+	r.Kept = p.kept(r.Wanted)
+	may, err := p.ask(ctx, r)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.failed(err)
+		}
+		p.vain = askLate
+		return askLate
+	}
+	p.queue.Permitted(may, limit)
+	switch {
+	case may < busy: // others lack what it has: they get it once calls have ended
+		p.vain = askSoon
+	case may >= r.Wanted && r.Kept > 0:
+		p.vain = 0
+		return askKept
+	case r.Kept == 0:
+		p.vain = 0
+		return idle
+	case may > busy: // it gets more
+		p.vain = askSoon
+	default:
+		p.vain = min(max(askSoon, 2*p.vain), askLate)
+	}
+	return p.vain
+}
+
+// sharePermits shares the limits of this instance's queues with others, until ctx ends.
+func (in *instance) sharePermits(ctx context.Context) {
+	var group sync.WaitGroup
+	for name, q := range in.queues {
+		of, on := in.node.client.Permits(name), in.node.queues.handled[name]
+		p := &permits{
+			queue: q, instance: in.name, ask: of.Ask,
+			most:   func() int { return cmp.Or(on.concurrency(on.rulesNow()), in.node.cfg.Concurrency) },
+			failed: func(err error) { in.ops.warn("ask for permits", nil, err) },
+		}
+		group.Go(func() { p.run(ctx) })
+	}
+	group.Wait()
+}
+
+// askGroups asks Redis what the limits of groups allow.
+func (in *instance) askGroups(name string) runner.AskGroups {
+	return func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+		r.Instance = in.name
+		return in.node.client.AskGroups(in.io, name, r)
+	}
+}
+
+// tendGroups has queues tell Redis of their groups what they could not tell before, until ctx ends.
+func (in *instance) tendGroups(ctx context.Context) {
+	every := time.NewTicker(time.Second)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+			for _, q := range in.queues {
+				q.TendGroups()
+			}
+		}
+	}
+}
+
+// rate asks Redis for what the rate of a queue allows.
+func (n *Node) rate(on *handled) runner.Rate {
+	return func(ctx context.Context, ids int) (time.Duration, error) {
+		return n.client.TakeRate(ctx, on.rules.Name, on.rulesNow().Limit, ids)
+	}
+}

@@ -1,0 +1,117 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// together counts calls at once, and when ids were handed out.
+type together struct {
+	mu    sync.Mutex
+	now   int
+	most  int
+	times []time.Time // of each id
+	long  time.Duration
+}
+
+func (c *together) handle(ctx context.Context, b *lowkiq.Batch) error {
+	c.mu.Lock()
+	c.now++
+	c.most = max(c.most, c.now)
+	for range b.Jobs {
+		c.times = append(c.times, time.Now())
+	}
+	c.mu.Unlock()
+	select {
+	case <-time.After(c.long): // the work
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now--
+	return context.Cause(ctx)
+}
+
+func (c *together) handed() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.times)
+}
+
+// cluster3 starts three nodes with the same queue.
+func cluster3(t *testing.T, redis string, rules QueueConfig, handle lowkiq.HandlerFunc) (all []*running) {
+	t.Helper()
+	for i := range 3 {
+		all = append(all, start(t, Config{Redis: redis, Name: fmt.Sprint("n", i+1), Bind: "127.0.0.1:0", TTL: 6 * time.Second, Concurrency: 50}, rules, handle))
+	}
+	for _, run := range all {
+		await(t, "each node has shards", func() bool { return run.instance() != nil && len(run.instance().claims.All()) > 0 })
+	}
+	return all
+}
+
+// TestLimitOfCalls: in the whole cluster there are never more calls at once than the limit, and as many while there is work.
+func TestLimitOfCalls(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 12)
+	calls := &together{long: 2 * time.Millisecond}
+	all := cluster3(t, srv.URL(), QueueConfig{Shards: 12, Limit: rules.Limit{Concurrency: 4}}, calls.handle)
+	p.ids("a", 600)
+	await(t, "half of it is done", func() bool { return calls.handed() > 300 })
+	all[2].stop() // a drain: what it held is free
+	await(t, "all is done", func() bool { return p.counts().Ready+p.counts().InFlight == 0 })
+	if calls.most != 4 {
+		t.Errorf("%d calls at once, want 4 and no more", calls.most)
+	}
+	// At run time: two, and a node alone has both.
+	p.set(rules.Change{}, "limit", `{"concurrency":2}`)
+	for _, run := range all[:2] {
+		run.renew()
+	}
+	calls.mu.Lock()
+	calls.most = 0
+	calls.mu.Unlock()
+	p.ids("b", 100)
+	await(t, "all is done", func() bool { return p.counts().Ready+p.counts().InFlight == 0 })
+	if calls.most != 2 {
+		t.Errorf("%d calls at once, want 2 and no more", calls.most)
+	}
+	p.set(rules.Change{}, "limit", `"none"`)
+	for _, run := range all[:2] {
+		run.renew()
+	}
+	p.ids("c", 100)
+	await(t, "all is done", func() bool { return p.counts().Ready+p.counts().InFlight == 0 })
+}
+
+// TestLimitOfARate: in the whole cluster no more ids are handed out in any time than the rate allows, and the burst; also in
+// batches, and whatever a node waits for.
+func TestLimitOfARate(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 12)
+	calls := &together{long: time.Millisecond}
+	const rate, burst = 200, 10
+	cluster3(t, srv.URL(), QueueConfig{Shards: 12, BatchSize: 3, Limit: rules.Limit{Concurrency: 3, Rate: rules.Rate{N: rate, Per: time.Second}, Burst: burst}}, calls.handle)
+	p.ids("a", 300)
+	await(t, "all is done", func() bool { return p.counts().Ready+p.counts().InFlight == 0 })
+	slices.SortFunc(calls.times, time.Time.Compare)
+	// A handler may begin some time after its ids were taken from the rate: as much as a busy machine takes.
+	const late = 50 * time.Millisecond
+	for i, from := range calls.times {
+		for n, at := range calls.times[i:] {
+			if most := burst + int((at.Sub(from)+late).Seconds()*rate) + 1; n+1 > most {
+				t.Fatalf("%d ids in %s, at most %d are allowed", n+1, at.Sub(from), most)
+			}
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package browse
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// There is no index: pushes and pops would pay for it. A search has Redis look through what it
+// stores, as lua/search.lua does, a script after another with rests between them (redisdb.DB.Slow),
+// and reads what that finds.
+
+// Search asks for jobs by what they say. All that is not "" must hold, of one payload. Text is compared byte by
+// byte with what is stored: JSON is stored without white space.
+//
+// What is searched are the record of an id, what was pushed while it was in flight, and its payloads
+// in the spill, or all that the morgue has of it; not its state, its progress, results or the journal
+// ([RunQuery.Contains]). A record that is damaged is not found: an audit names it.
+type Search struct {
+	Contains string // in the id, or in the data of a payload. ErrQuery where the queue has a codec: its text is not in Redis
+	Tag      string // one of the payload's tags, see lowkiq.Header.Tags
+	Error    string // in the text of the last error
+}
+
+// MaxSearch is the longest text of a search, bytes.
+const MaxSearch = 200
+
+// Bounds of a search.
+const (
+	searchTime  = time.Second // after which a page is given, full or not
+	searchBytes = 512 << 10   // that one script looks through
+	searchMost  = 500         // ids that one script takes from a table
+	searchLeast = 16
+)
+
+func (query *Query) searches() bool { return query.Search != (Search{}) }
+
+// scans reports whether all records are searched, as they are stored, and not those of a list.
+func (query *Query) scans() bool { return query.searches() && query.State == "" && query.By == ByID }
+
+func (s *Search) check() error {
+	for name, text := range map[string]string{"contains": s.Contains, "tag": s.Tag, "error": s.Error} {
+		if len(text) > MaxSearch {
+			return fmt.Errorf("%w: %s has %d bytes: want at most %d", ErrQuery, name, len(text), MaxSearch)
+		}
+	}
+	if strings.TrimSpace(s.Tag) != s.Tag || strings.Contains(s.Tag, ",") {
+		return fmt.Errorf("%w: tag %q: want one tag, without commas and white space around it", ErrQuery, s.Tag)
+	}
+	return nil
+}
+
+// readable says why payloads of the queue cannot be searched.
+func (j *Jobs) readable(query Query) error {
+	if codec := j.q.Codec(); codec != "" && query.Contains != "" {
+		return fmt.Errorf("%w: contains: payloads of queue %q are stored in codec %q, so Redis does not have their text: search for a tag or an error, or list by id", ErrQuery, j.q.Name, codec)
+	}
+	return nil
+}
+
+// gently is how what a search asks of Redis is asked; other queries ask at once.
+func (j *Jobs) gently(ctx context.Context, query Query, ask func() error) error {
+	if !query.searches() {
+		return ask()
+	}
+	return j.db.Slow.Do(ctx, ask)
+}
+
+// look is an id that is to be looked at, in the spill behind a key if there is one.
+type look struct {
+	ID  []byte `json:"i"`
+	Key []byte `json:"k,omitempty"`
+}
+
+// seeker has Redis look for some text. What it finds may have it elsewhere than where it is wanted.
+type seeker struct {
+	jobs  *Jobs
+	from  State
+	text  string // of an id or a payload; "" = any, of all three
+	tag   string // of a payload, as JSON has it
+	fault string // of an error
+}
+
+func (j *Jobs) seeker(query Query) seeker {
+	text, err := json.Marshal(query.Tag)
+	if err != nil {
+		panic(err) // it is a string
+	}
+	return seeker{jobs: j, from: query.State, text: query.Contains, tag: string(text[1 : len(text)-1]), fault: query.Error}
+}
+
+// sought is what one script has looked at.
+type sought struct {
+	next   string // HSCAN's cursor, "" if there was no scan
+	looked int    // ids
+	left   []look // that there was no room for
+	finds  []find
+}
+
+// find is a piece of an id in which there is the text.
+type find struct{ id, form, text string }
+
+// seek has one script look at ids of a shard, then at about count from a cursor of HSCAN; "" = none.
+func (s seeker) seek(ctx context.Context, shard *queue.Shard, todo []look, cursor string, count int) (r sought, err error) {
+	from := "waiting"
+	if s.from == StateMorgue {
+		from = "morgue"
+	}
+	args := []any{from, s.text, s.tag, s.fault, searchBytes, cursor, count}
+	for _, l := range todo {
+		args = append(args, l.ID, l.Key)
+	}
+	err = s.jobs.db.Slow.Do(ctx, func() error {
+		reply, err := shard.Run(ctx, s.jobs.db.Scripts.Search, args...)
+		if err == nil {
+			r, err = decodeSought(reply)
+		}
+		return err
+	})
+	if err != nil {
+		return r, fmt.Errorf("shard %s: %w", shard, err)
+	}
+	return r, nil
+}
+
+func decodeSought(reply any) (r sought, err error) {
+	parts := redisdb.List(reply)
+	if len(parts) < 3 {
+		return r, fmt.Errorf("search answered %.60v", reply)
+	}
+	left := int(redisdb.Int(parts[2]))
+	r.next, r.looked = redisdb.Text(parts[0]), int(redisdb.Int(parts[1]))
+	rest := redisdb.Texts(parts[3:])
+	if left < 0 || len(rest) < 2*left || (len(rest)-2*left)%3 != 0 {
+		return r, fmt.Errorf("search answered %d values, %d ids of them left", len(parts), left)
+	}
+	for one := range slices.Chunk(rest[:2*left], 2) {
+		r.left = append(r.left, look{[]byte(one[0]), []byte(one[1])})
+	}
+	for one := range slices.Chunk(rest[2*left:], 3) {
+		r.finds = append(r.finds, find{one[0], one[1], one[2]})
+	}
+	return r, nil
+}
+
+// payloads are those of a find; none if it cannot be read.
+func (f find) payloads() []lowkiq.Payload {
+	if f.form == "p" {
+		var p lowkiq.Payload
+		if _, err := packed.Open(f.text, &p); err != nil {
+			return nil
+		}
+		return []lowkiq.Payload{p}
+	}
+	job, _, err := packed.Decode(f.id, f.text, nil)
+	if err != nil {
+		return nil
+	}
+	return job.Payloads
+}
+
+// has reports whether a find is what is searched for.
+func (s *Search) has(f find) bool {
+	if f.form == "" {
+		return true
+	}
+	named := strings.Contains(f.id, s.Contains)
+	return slices.ContainsFunc(f.payloads(), func(p lowkiq.Payload) bool {
+		return (named || bytes.Contains(p.Data, []byte(s.Contains))) && (s.Tag == "" || slices.Contains(p.Header.Tags(), s.Tag))
+	})
+}
+
+// sift returns the ids that are what is searched for, and drops them from what is left to look at.
+func (s *Search) sift(r *sought, found map[string]bool) (ids []string) {
+	for _, f := range r.finds {
+		if !found[f.id] && s.has(f) {
+			found[f.id] = true
+			ids = append(ids, f.id)
+		}
+	}
+	r.left = slices.DeleteFunc(r.left, func(l look) bool { return found[string(l.ID)] })
+	return ids
+}
+
+// searchIn marks those of a batch that do not say what is searched for.
+func (j *Jobs) searchIn(ctx context.Context, query Query, batch []candidate) error {
+	todo := map[int][]look{}
+	for i := range batch {
+		batch[i].silent = true
+		todo[batch[i].shard] = append(todo[batch[i].shard], look{ID: []byte(batch[i].id)})
+	}
+	found := map[string]bool{}
+	s := j.seeker(query)
+	for shard, left := range todo {
+		for len(left) > 0 {
+			few := left[:min(len(left), searchMost)]
+			r, err := s.seek(ctx, j.shards[shard], few, "", 0)
+			if err != nil {
+				return err
+			}
+			query.sift(&r, found)
+			left = append(r.left, left[len(few):]...)
+		}
+	}
+	for i := range batch {
+		batch[i].silent = !found[batch[i].id]
+	}
+	return nil
+}
+
+// scan goes through the records of all shards.
+type scan struct {
+	seeker
+	at    *position
+	count int // ids to take from a table: few at first, and where much is left of them
+}
+
+func (s *scan) ended() bool { return s.at.Shard >= len(s.jobs.shards) && len(s.at.Look) == 0 }
+
+// through is the share that was looked through. HSCAN counts with the bits of its cursor reversed,
+// so that these are a share of its table.
+func (s *scan) through() float64 {
+	n, _ := strconv.ParseUint(s.at.Hash, 10, 64)
+	return (float64(s.at.Shard) + float64(bits.Reverse64(n))/(1<<64)) / float64(len(s.jobs.shards))
+}
+
+// step looks at what is left, or at the next ids of a table. The place moves with advance: who has no
+// room for so much calls fewer.
+func (s *scan) step(ctx context.Context) (sought, error) {
+	if shard, todo, _ := s.todo(); len(todo) > 0 {
+		return s.seek(ctx, shard, todo, "", 0)
+	}
+	cursor := s.at.Hash
+	if cursor == "" {
+		cursor = "0"
+	}
+	return s.seek(ctx, s.jobs.shards[s.at.Shard], nil, cursor, s.count)
+}
+
+// todo is what is left to look at, first that of one shard.
+func (s *scan) todo() (shard *queue.Shard, todo, rest []look) {
+	for _, l := range s.at.Look {
+		of := s.jobs.q.Of(string(l.ID))
+		if shard == nil {
+			shard = of
+		}
+		if of == shard && len(todo) < searchMost {
+			todo = append(todo, l)
+		} else {
+			rest = append(rest, l)
+		}
+	}
+	return shard, todo, rest
+}
+
+// advance moves the place beyond a step; back is what to look at once more.
+func (s *scan) advance(r sought, back ...look) {
+	if r.next == "" {
+		_, _, s.at.Look = s.todo()
+	}
+	s.at.Look = append(append(s.at.Look, r.left...), back...)
+	if r.next == "" {
+		return
+	}
+	s.count = min(searchMost, 2*s.count)
+	if s.at.Hash = r.next; r.next == "0" {
+		s.at.Hash = ""
+		s.at.Shard++
+	}
+}
+
+// fewer reports whether the step is to be taken again with fewer ids, because of so many too many:
+// what a step leaves over is in the cursor.
+func (s *scan) fewer(r sought, tooMany int) bool {
+	if r.next == "" || s.count <= searchLeast || max(tooMany, len(r.left)) <= searchLeast {
+		return false
+	}
+	s.count = searchLeast
+	return true
+}
+
+// searchedPage is a page of all jobs that say what is searched for, as they are stored.
+func (j *Jobs) searchedPage(ctx context.Context, query Query, cur cursor) (Page, error) {
+	if cur.Walk == nil {
+		cur.Walk = &position{}
+	}
+	var page Page
+	var found []candidate
+	seen := map[string]bool{} // a scan may give an id twice
+	s := &scan{seeker: j.seeker(query), at: cur.Walk, count: searchLeast}
+	began := time.Now()
+	for steps := 0; !s.ended() && len(found) < query.Limit && (steps == 0 || time.Since(began) < searchTime); steps++ {
+		r, err := s.step(ctx)
+		if err != nil {
+			return Page{}, err
+		}
+		here := map[string]bool{}
+		ids := slices.DeleteFunc(query.sift(&r, here), func(id string) bool { return seen[id] })
+		tooMany := max(0, len(found)+len(ids)-query.Limit)
+		if s.fewer(r, tooMany) {
+			continue
+		}
+		var back []look
+		for i, id := range ids {
+			if i >= len(ids)-tooMany {
+				back = append(back, look{ID: []byte(id)})
+				continue
+			}
+			seen[id] = true
+			found = append(found, candidate{shard: j.q.Of(id).Index, id: id})
+		}
+		page.Examined += r.looked - len(back)
+		s.advance(r, back...)
+	}
+	if !s.ended() {
+		page.Next = cur.String()
+	}
+	page.Through = s.through()
+	if err := j.lookAt(ctx, query, found); err != nil {
+		return Page{}, err
+	}
+	found = slices.DeleteFunc(found, func(c candidate) bool { return !query.wants(c) })
+	return page, j.present(ctx, query, &page, found)
+}

@@ -1,0 +1,272 @@
+package queue_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+var coalesceTests = []testCase{
+	{"Coalesce_Latest", coalesceLatest},
+	{"Coalesce_LatestOfLargeOnes", coalesceLarge},
+	{"Coalesce_Once", coalesceOnce},
+	{"Coalesce_LeavesCallsAlone", coalesceCalls},
+	{"Coalesce_TheLastPushGetsARun", coalesceLast},
+	{"Coalesce_Debounce", debounce},
+	{"Coalesce_DebounceForgets", debounceForgets},
+}
+
+func (r *rig) rule(p PushRules) {
+	r.t.Helper()
+	r.no(r.c.SetRules(r.q.Name, p))
+}
+
+func coalesceLatest(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "0"), job("a", "1"))
+	r.rule(PushRules{Coalesce: rules.CoalesceLatest})
+	r.push(job("a", "2"))
+	r.push(job("a", "3"), job("a", "4"), job("b", "1"))
+	eq(t, "of what waits", show(r.drain()...), "a[4] b[1]")
+	for _, c := range []struct {
+		pushed []lowkiq.Push
+		merged string
+		want   string
+	}{
+		{[]lowkiq.Push{job("a", "new", score(7)), job("a", "old", score(5))}, "[false true]", "a[new]"},
+		{[]lowkiq.Push{job("a", "x", score(5)), job("a", "x", score(7)), job("a", "y", score(6))}, "[false true true]", "a[x]"},
+		{[]lowkiq.Push{job("a", "x", score(5)), job("a", "y", score(5))}, "[false false]", "a[y]"},
+	} {
+		var merged []bool
+		for _, one := range c.pushed {
+			merged = append(merged, r.push(one)[0].Merged)
+		}
+		eq(t, "merged", fmt.Sprint(merged), c.merged)
+		eq(t, "the highest score", show(r.drain()...), c.want)
+	}
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	r.push(job("a", "2"))
+	r.push(job("a", "3"))
+	r.nack(flight, "a", Retry, 0, 0)
+	eq(t, "of what was pushed during a flight that failed", show(r.drain()...), "a[1 3]")
+}
+
+// coalesceLarge: payloads that are kept apart from the record, too.
+func coalesceLarge(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.rule(PushRules{Coalesce: rules.CoalesceLatest, IDPayload: 2 << 20})
+	large := func(c string, n int) string { return strings.Repeat(c, n) }
+	for i, n := range []int{5000, 1 << 20, 20, 300_000, 5000} {
+		r.push(job("a", large(fmt.Sprint(i), n), score(float64(i))))
+	}
+	if r.push(job("a", large("x", 5000), score(2)))[0].Merged != true {
+		t.Error("one with a lower score was stored, want it merged")
+	}
+	got := r.drain()
+	if len(got) != 1 || len(got[0].Payloads) != 1 || string(got[0].Payloads[0].Data) != large("4", 5000) {
+		t.Errorf("got %.100s, want the last one alone", show(got...))
+	}
+	r.rule(PushRules{Coalesce: rules.CoalesceLatest, IDPayload: 6000})
+	r.push(job("a", large("1", 5000)))
+	if _, err := r.q.Push(r.ctx, job("a", large("2", 6001))); err == nil {
+		t.Error("one beyond the limit was stored")
+	}
+	if got = r.drain(); len(got) != 1 || string(got[0].Payloads[0].Data) != large("1", 5000) {
+		t.Errorf("got %.100s, want what was there before one was refused", show(got...))
+	}
+}
+
+func coalesceOnce(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.rule(PushRules{Coalesce: rules.CoalesceOnce})
+	eq(t, "merged", fmt.Sprint(r.push(job("a", "1"), job("a", "2"), job("b", "1"))), "[{false <nil>} {true <nil>} {false <nil>}]")
+	j, flight := r.popOne("a")
+	eq(t, "the first one", show(j), "a[1]")
+	eq(t, "during the flight", fmt.Sprint(r.push(job("a", "3"), job("a", "4"))), "[{false <nil>} {true <nil>}]")
+	r.ack(flight, "a")
+	eq(t, "runs again", show(r.drain()...), "b[1] a[3]")
+}
+
+// coalesceCalls: each caller gets an answer.
+func coalesceCalls(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	for kind, want := range map[string]string{rules.CoalesceLatest: "a[call 4]", rules.CoalesceOnce: "a[1 call]"} {
+		r.rule(PushRules{Coalesce: kind})
+		call := job("a", "call")
+		call.ReplyTo = envelope.Address("token_1", time.Minute, r.c.DB().Keys.Replies("c"))
+		r.push(job("a", "1"))
+		r.push(call)
+		r.push(job("a", "3"))
+		r.push(job("a", "4"))
+		eq(t, kind, show(r.drain()...), want)
+	}
+}
+
+// coalesceLast: whatever happens between pushes, pops, answers and changes of the owner, after the last push of an id a run begins that
+// sees it: its payload, or, with once, one that was not begun before.
+func coalesceLast(t *testing.T, b *backend) {
+	for seed := range uint64(15) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		kind := []string{rules.CoalesceLatest, rules.CoalesceOnce}[seed%2]
+		r := newRig(t, b)
+		d := rules.Debounce{}
+		if seed%3 == 0 {
+			d = rules.Debounce{Quiet: time.Millisecond, Most: 5 * time.Millisecond}
+		}
+		r.rule(PushRules{Coalesce: kind, Debounce: d})
+		last, saw, step := map[string]int{}, map[string]int{}, 0 // by id: the last push; the last one that a run saw, or began after
+		type flight struct {
+			number int64
+			jobs   []lowkiq.Job
+			began  int
+		}
+		var open []flight
+		pop := func() {
+			if p := r.pop(1 + rng.IntN(3)); len(p.Jobs) > 0 {
+				open = append(open, flight{p.Flight, p.Jobs, step})
+			}
+		}
+		done := func(f flight) {
+			for _, j := range f.jobs {
+				for _, p := range j.Payloads {
+					n := 0
+					_, _ = fmt.Sscan(string(p.Data), &n)
+					saw[j.ID] = max(saw[j.ID], n)
+				}
+				if kind == rules.CoalesceOnce {
+					saw[j.ID] = max(saw[j.ID], f.began)
+				}
+				r.ack(f.number, j.ID)
+			}
+		}
+		for step = 1; step < 150; step++ {
+			switch k := rng.IntN(10); {
+			case k < 5:
+				id := string(rune('a' + rng.IntN(3)))
+				r.push(job(id, fmt.Sprint(step)))
+				last[id] = step
+			case k < 7:
+				pop()
+			case k < 9 && len(open) > 0:
+				i := rng.IntN(len(open))
+				f := open[i]
+				open = slices.Delete(open, i, i+1)
+				if rng.IntN(3) > 0 {
+					done(f)
+					break
+				}
+				for _, j := range f.jobs {
+					r.nack(f.number, j.ID, []NackKind{Retry, Postpone, Return}[rng.IntN(3)], 0, time.Duration(rng.IntN(3))*time.Millisecond)
+				}
+			case k == 9:
+				open = nil
+				_, err := r.claim.Release(r.ctx)
+				r.no(err)
+				r.own(Fresh)
+			}
+		}
+		for end := time.Now().Add(10 * time.Second); ; step++ {
+			pop()
+			for _, f := range open {
+				done(f)
+			}
+			open = nil
+			stats, err := r.q.Stats(r.ctx)
+			r.no(err)
+			if stats.Jobs.Total() == 0 {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("seed %d: %+v are left", seed, stats.Jobs)
+			}
+		}
+		for id, n := range last {
+			if saw[id] < n {
+				t.Errorf("seed %d, %s: the last push of %s was %d, the last one that a run saw %d", seed, kind, id, n, saw[id])
+			}
+		}
+	}
+}
+
+// debounce: each push puts off what waits, to its longest time at most; not what has failed, is held, or has a time of its own.
+func debounce(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	const quiet, most = time.Hour, 90 * time.Minute
+	r.rule(PushRules{Debounce: rules.Debounce{Quiet: quiet, Most: most}})
+	due := func(id string) time.Time { return r.find(id, browse.StateScheduled).PerformAt }
+	r.push(job("a", "1"))
+	first := due("a")
+	near(t, "after the first push", first, quiet)
+	r.back(r.s, "a", 20*time.Minute)
+	r.push(job("a", "2"))
+	near(t, "after another one", due("a"), quiet)
+	r.back(r.s, "a", 20*time.Minute)
+	r.push(job("a", "3"))
+	near(t, "at the latest", due("a"), 50*time.Minute)
+	r.push(job("own", "1", in(5*time.Hour)))
+	r.push(job("own", "2"))
+	near(t, "of its own", due("own"), 5*time.Hour)
+	r.push(job("crowd", "0"))
+	r.back(r.s, "crowd", 10*time.Minute)
+	var many []lowkiq.Push
+	for i := range 50 {
+		many = append(many, job("crowd", fmt.Sprint(i)))
+	}
+	r.push(many...)
+	near(t, "of many", due("crowd"), quiet)
+	r.back(r.s, "a", 60*time.Minute)
+	j, flight := r.popOne("a")
+	eq(t, "all of them", show(j), "a[1 2 3]")
+	r.push(job("a", "4"))
+	r.ack(flight, "a")
+	near(t, "pushed during the flight", due("a"), quiet)
+	r.back(r.s, "a", 2*time.Hour)
+	_, flight = r.popOne("a")
+	r.nack(flight, "a", Retry, 0, 3*time.Hour)
+	r.push(job("a", "5"))
+	near(t, "failed", r.find("a", browse.StateRetry).PerformAt, 3*time.Hour)
+}
+
+// back has the time since the pushes of an id go by.
+func (r *rig) back(s *Shard, id string, d time.Duration) {
+	r.t.Helper()
+	db, k := r.c.DB().ForTests(), s.Keys()
+	for _, key := range []string{k.Due, k.Since} {
+		us, err := db.ZScore(r.ctx, key, id).Result()
+		r.no(err)
+		r.no(db.ZAdd(r.ctx, key, redis.Z{Score: us - float64(d.Microseconds()), Member: id}).Err())
+	}
+	record := []byte(db.HGet(r.ctx, k.Jobs, id).Val())
+	fields := strings.SplitN(string(record), " ", 3)
+	at := int64(0)
+	_, err := fmt.Sscan(fields[1], &at)
+	r.no(err)
+	fields[1] = fmt.Sprint(at - d.Microseconds())
+	r.no(db.HSet(r.ctx, k.Jobs, id, strings.Join(fields, " ")).Err())
+}
+
+// debounceForgets: when an id was first pushed is not kept longer than needed.
+func debounceForgets(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.rule(PushRules{Debounce: rules.Debounce{Quiet: time.Second, Most: time.Minute}})
+	db, k := r.c.DB().ForTests(), r.s.Keys()
+	for i := range 100 {
+		r.no(db.ZAdd(r.ctx, k.Since, redis.Z{Score: float64(i + 1), Member: fmt.Sprint("old", i)}).Err())
+	}
+	for range 6 {
+		r.push(job("a", "1"))
+	}
+	eq(t, "ids", fmt.Sprint(db.ZRange(r.ctx, k.Since, 0, -1).Val()), "[a]")
+}

@@ -1,0 +1,107 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// GroupRequest is what an instance says of its ids of some groups, and asks for; see lua/group.lua.
+type GroupRequest struct {
+	Instance string
+	Number   int64 // one more with each request of the instance
+	Limit    rules.Limit
+	Spacing  time.Duration // between two ids that are to ask again, at least
+	Groups   []GroupWant
+}
+
+// GroupWant is a part of it about one group.
+type GroupWant struct {
+	Group string
+	Busy  int           // ids that handlers have; until the answer no other one may begin
+	Back  int           // ids that may begin, it is asked, and were told before to ask again now
+	New   int           // others
+	Stop  time.Duration // so long none may begin, as a handler says; 0: it says nothing
+}
+
+// GroupGrant is the answer to it.
+type GroupGrant struct {
+	Back, New     int           // so many may
+	BackIn, NewIn time.Duration // after that the first of those that may not is to ask again; each other one a Gap later
+}
+
+// GroupsAtOnce bounds the groups of a request.
+const GroupsAtOnce = 200
+
+// Gap is what lies between two ids that are to ask again.
+func (r *GroupRequest) Gap() time.Duration {
+	if r.Limit.Rate.N > 0 {
+		return max(r.Spacing, r.Limit.Rate.Per/time.Duration(r.Limit.Rate.N), time.Millisecond)
+	}
+	return max(r.Spacing, time.Millisecond)
+}
+
+// AskGroups tells which ids of some groups of a queue an instance may hand to handlers from now on, in the order of the
+// request's groups. After an error none may, and the next request is to be about the same groups: what Redis has granted is
+// not known.
+func (c *Client) AskGroups(ctx context.Context, queue string, r *GroupRequest) ([]GroupGrant, error) {
+	db, step := c.DB(), 0.0
+	if r.Limit.Rate.N > 0 {
+		step = float64(r.Limit.Rate.Per.Microseconds()) / float64(r.Limit.Rate.N)
+	}
+	kept := time.Hour + time.Duration(step*float64(r.Limit.Burst))*time.Microsecond
+	args := []any{r.Instance, r.Number, r.Limit.Concurrency, strconv.FormatFloat(step, 'f', 3, 64), max(r.Limit.Burst, 1), r.Gap().Microseconds(), kept.Milliseconds()}
+	for _, g := range r.Groups {
+		args = append(args, g.Group, g.Busy, g.Back, g.New, max(0, g.Stop).Microseconds())
+	}
+	reply, err := db.Run(ctx, db.Scripts.Group, []string{db.Keys.Groups(queue), db.Keys.Groupsx(queue), db.Keys.Leases()}, args...)
+	list := redisdb.List(reply)
+	if err == nil && len(list) != 4*len(r.Groups) {
+		err = fmt.Errorf("got %.200v, want four numbers for each of %d groups", reply, len(r.Groups))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("groups of queue %q: %w", queue, err)
+	}
+	grants := make([]GroupGrant, len(r.Groups))
+	for i := range grants {
+		n := list[4*i : 4*i+4]
+		us := func(k int) time.Duration { return time.Duration(redisdb.Int(n[k])) * time.Microsecond }
+		grants[i] = GroupGrant{int(redisdb.Int(n[0])), int(redisdb.Int(n[1])), us(2), us(3)}
+		if g := grants[i]; g.Back < 0 || g.Back > r.Groups[i].Back || g.New < 0 || g.New > r.Groups[i].New {
+			return nil, fmt.Errorf("groups of queue %q: got %v for %+v", queue, n, r.Groups[i])
+		}
+	}
+	return grants, nil
+}
+
+// Group is what is known of a group of a queue.
+type Group struct {
+	Till    time.Time      // so long no id of it begins, as a handler has said; zero: none has
+	Holders map[string]int // by instance: ids in handler calls, of a group with such a limit; of the dead, too
+}
+
+// Group reads what is known of a group now.
+func (c *Client) Group(ctx context.Context, queue, group string) (Group, error) {
+	replies, err := c.DB().Pipeline(ctx, "read a group", redisdb.Cmd{"HGET", c.DB().Keys.Groups(queue), "g" + group})
+	if err != nil {
+		return Group{}, err
+	}
+	g := Group{Holders: map[string]int{}}
+	head, holders, _ := strings.Cut(redisdb.Text(replies[0]), "\n")
+	var tat, line, near, till int64
+	if n, _ := fmt.Sscan(head, &tat, &line, &near, &till); n == 4 && till > 0 {
+		g.Till = time.UnixMicro(till)
+	}
+	for one := range strings.Lines(holders) {
+		held, name, _ := strings.Cut(strings.TrimSuffix(one, "\n"), " ")
+		if n, err := strconv.Atoi(held); err == nil {
+			g.Holders[strings.Clone(name)] = n
+		}
+	}
+	return g, nil
+}

@@ -1,0 +1,206 @@
+package queue_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+var groupTests = []testCase{
+	{"Groups_NeverMoreThanTheLimit", groupsNeverMore},
+	{"Groups_RateIsKeptAndUsed", groupsRate},
+	{"Groups_AHandlerStopsOne", groupsStop},
+	{"Groups_AreForgotten", groupsForgotten},
+}
+
+// grouper is an instance with ids of groups, as a node has them: it begins none while it asks.
+type grouper struct {
+	*asker
+	busy map[string]int
+	late []*GroupRequest
+}
+
+func (r *rig) grouper(name string) *grouper {
+	return &grouper{asker: r.asker(name), busy: map[string]int{}}
+}
+
+func (g *grouper) request(limit rules.Limit, wants ...GroupWant) *GroupRequest {
+	g.number++
+	for i := range wants {
+		wants[i].Busy = g.busy[wants[i].Group]
+	}
+	return &GroupRequest{Instance: g.name, Number: g.number, Limit: limit, Groups: wants}
+}
+
+// ask is a request whose answer arrives.
+func (g *grouper) ask(limit rules.Limit, wants ...GroupWant) []GroupGrant {
+	g.r.t.Helper()
+	grants, err := g.r.c.AskGroups(g.r.ctx, "q", g.request(limit, wants...))
+	g.r.no(err)
+	for i, grant := range grants {
+		g.busy[wants[i].Group] += grant.Back + grant.New
+	}
+	return grants
+}
+
+// groupsNeverMore: whatever is asked in whatever order, with requests that are lost, come twice, or long after later ones, and with
+// instances that die: no group ever has more ids in calls than the limit, and at the end all of it is used.
+func groupsNeverMore(t *testing.T, b *backend) {
+	for seed := range uint64(10) {
+		r, rng := newRig(t, b), rand.New(rand.NewPCG(seed, 2))
+		limit, named, names := rules.Limit{Concurrency: 1 + rng.IntN(4)}, 0, []string{"a:", "b:", "\n 7:"}
+		fresh := func() *grouper { named++; return r.grouper(fmt.Sprint("n/", named)) }
+		all := []*grouper{fresh(), fresh(), fresh()}
+		for step := range 300 {
+			i := rng.IntN(len(all))
+			g, name := all[i], names[rng.IntN(len(names))]
+			switch k := rng.IntN(12); {
+			case k < 4 && g.busy[name] > 0:
+				g.busy[name]--
+			case k < 10:
+				req := g.request(limit, GroupWant{Group: name, New: rng.IntN(4), Back: rng.IntN(2)}, GroupWant{Group: names[rng.IntN(3)] + "x"})
+				switch rng.IntN(6) {
+				case 0: // it is lost
+				case 1: // its answer is
+					_, err := r.c.AskGroups(r.ctx, "q", req)
+					r.no(err)
+				case 2: // it comes later
+					g.late = append(g.late, req)
+				default:
+					grants, err := r.c.AskGroups(r.ctx, "q", req)
+					r.no(err)
+					g.busy[name] += grants[0].Back + grants[0].New
+					if _, err := r.c.AskGroups(r.ctx, "q", req); err == nil {
+						t.Fatalf("seed %d, step %d: a request that comes twice was answered, want an error", seed, step)
+					}
+				}
+			case k < 11 && len(g.late) > 0:
+				_, _ = r.c.AskGroups(r.ctx, "q", g.late[0]) // an error, unless all later ones were lost
+				g.late = g.late[1:]
+			case k == 11 && rng.IntN(4) == 0: // it dies: its calls end, then its lease
+				r.no(g.lease.Drop(r.ctx))
+				all[i] = fresh()
+			}
+			for _, name := range names {
+				sum := 0
+				for _, g := range all {
+					sum += g.busy[name]
+				}
+				if sum > limit.Concurrency {
+					t.Fatalf("seed %d, step %d: %d ids of %q in calls, at most %d are allowed: %+v", seed, step, sum, name, limit.Concurrency, all)
+				}
+			}
+		}
+		for _, name := range names {
+			for _, g := range all {
+				g.busy[name] = 0
+				g.ask(limit, GroupWant{Group: name})
+			}
+			if got := all[1].ask(limit, GroupWant{Group: name, New: 9}); got[0].New != limit.Concurrency {
+				t.Errorf("seed %d: at the end one that asks alone gets %+v, want %d", seed, got, limit.Concurrency)
+			}
+		}
+	}
+}
+
+// groupsRate: in no time more ids of a group begin than the rate allows and the burst; those that are told to ask again rise,
+// have what others would take, and all of the rate is used.
+func groupsRate(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	g, limit := r.grouper("n/1"), rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: 20}
+	began, err := r.c.Time(r.ctx)
+	r.no(err)
+	first := g.ask(limit, GroupWant{Group: "a:", New: 60}, GroupWant{Group: "b:", New: 1})
+	eq(t, "of a rest", first[0].New, 20)
+	eq(t, "another group", first[1].New, 1)
+	eq(t, "one that comes later", g.ask(limit, GroupWant{Group: "a:", New: 1})[0].New, 0)
+	gap := (&GroupRequest{Limit: limit}).Gap()
+	eq(t, "the gap", gap, 10*time.Millisecond)
+	taken, early, left := 20, 0, 40
+	for next := began.Add(first[0].NewIn); left > 0; {
+		now, err := r.c.Time(r.ctx)
+		r.no(err)
+		if now.Sub(began) > 10*time.Second {
+			t.Fatalf("%d ids have not begun in 10 s", left)
+		}
+		if now.Before(next) {
+			continue
+		}
+		got := g.ask(limit, GroupWant{Group: "a:", Back: 1})[0]
+		if now, err = r.c.Time(r.ctx); err != nil {
+			t.Fatal(err)
+		}
+		if taken += got.Back; got.Back == 0 {
+			early++
+			next = now.Add(got.BackIn)
+			continue
+		}
+		left--
+		next = next.Add(gap)
+		if most := 20 + int(now.Sub(began)/gap) + 1; taken > most {
+			t.Fatalf("%d in %s, at most %d are allowed", taken, now.Sub(began), most)
+		}
+	}
+	if early > 8 {
+		t.Errorf("told to ask again too early %d times of 40", early)
+	}
+}
+
+// groupsStop: a handler holds a group back for some time, for all instances.
+func groupsStop(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	one, two := r.grouper("n/1"), r.grouper("n/2")
+	one.ask(rules.Limit{}, GroupWant{Group: "a:", Stop: 200 * time.Millisecond})
+	got := two.ask(rules.Limit{}, GroupWant{Group: "a:", New: 2}, GroupWant{Group: "b:", New: 2})
+	eq(t, "none of it", got[0].New, 0)
+	eq(t, "all of others", got[1].New, 2)
+	if in := got[0].NewIn; in < 100*time.Millisecond || in > 200*time.Millisecond {
+		t.Errorf("told to ask again in %s, want when it ends", in)
+	}
+	known, err := r.c.Group(r.ctx, "q", "a:")
+	r.no(err)
+	if now, _ := r.c.Time(r.ctx); known.Till.Before(now) || known.Till.After(now.Add(time.Second)) {
+		t.Errorf("held back till %s, want some 200 ms from %s", known.Till, now)
+	}
+	for end := time.Now().Add(10 * time.Second); ; {
+		if got = two.ask(rules.Limit{}, GroupWant{Group: "a:", Back: 2}); got[0].Back == 2 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("none begin after 10 s")
+		}
+	}
+}
+
+// groupsForgotten: what says nothing any more leaves Redis: when it is asked for, or as others are.
+func groupsForgotten(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	one, two, limit := r.grouper("n/1"), r.grouper("n/2"), rules.Limit{Concurrency: 2}
+	one.ask(limit, GroupWant{Group: "a:", New: 1}, GroupWant{Group: "b:", New: 2})
+	two.ask(limit, GroupWant{Group: "a:", New: 1})
+	known, err := r.c.Group(r.ctx, "q", "a:")
+	r.no(err)
+	eq(t, "who has it", fmt.Sprint(known.Holders), "map[n/1:1 n/2:1]")
+	one.busy = map[string]int{}
+	one.ask(limit, GroupWant{Group: "a:"}, GroupWant{Group: "b:"})
+	db := r.c.DB().ForTests()
+	groups, groupsx := r.c.DB().Keys.Groups("q"), r.c.DB().Keys.Groupsx("q")
+	eq(t, "fields", fmt.Sprint(slices.Sorted(slices.Values(db.HKeys(r.ctx, groups).Val()))), "[ga: in/1 in/2]")
+	r.no(two.lease.Drop(r.ctx))
+	for _, field := range []string{"ga:", "in/2"} { // their time has come
+		r.no(db.ZAdd(r.ctx, groupsx, redis.Z{Score: 1, Member: field}).Err())
+	}
+	one.ask(limit, GroupWant{Group: "c:"})
+	eq(t, "fields of the living", fmt.Sprint(db.HKeys(r.ctx, groups).Val()), "[in/1]")
+	eq(t, "when to look", fmt.Sprint(db.ZRange(r.ctx, groupsx, 0, -1).Val()), "[in/1]")
+	if ttl := db.TTL(r.ctx, groups).Val(); ttl <= 0 {
+		t.Errorf("they are kept for %s, want an end", ttl)
+	}
+}

@@ -1,0 +1,80 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// Permits are those for handler calls of a queue, of which the cluster has so many at once; see lua/permit.lua.
+type Permits struct {
+	db    *redisdb.DB
+	queue string
+}
+
+// Permits are those of a queue.
+func (c *Client) Permits(queue string) Permits { return Permits{c.DB(), queue} }
+
+// PermitRequest is what an instance asks for.
+type PermitRequest struct {
+	Instance string
+	Number   int64 // one more with each request of the instance, but for one that is sent again
+	Limit    int   // of the cluster
+	Busy     int   // calls that run; until the answer no other one may begin
+	Wanted   int   // calls that it could have at once
+	Kept     int   // calls that it has had of late: it keeps permits for these if nobody lacks them
+}
+
+// permitTurn is for how long an instance has a permit while there are fewer than instances that want one.
+const permitTurn = 500 * time.Millisecond
+
+// Ask says how many calls the instance may have from now on; if these are fewer than it has, none may begin until fewer run.
+// After an error it is to have no more than Busy.
+func (p Permits) Ask(ctx context.Context, r PermitRequest) (may int, err error) {
+	reply, err := p.db.Run(ctx, p.db.Scripts.Permit, []string{p.db.Keys.Permits(p.queue), p.db.Keys.Leases()},
+		r.Instance, r.Number, r.Limit, r.Busy, r.Wanted, r.Kept, permitTurn.Microseconds())
+	if err != nil {
+		return 0, fmt.Errorf("permits of queue %q: %w", p.queue, err)
+	}
+	n, ok := twoNumbers(reply)
+	if !ok || n[0] < 0 {
+		return 0, fmt.Errorf("permits of queue %q: got %v, want two numbers", p.queue, reply)
+	}
+	return n[0], nil
+}
+
+// Holders are the instances that hold permits, and how many; those that have died since the last request included.
+func (p Permits) Holders(ctx context.Context) (map[string]int, error) {
+	replies, err := p.db.Pipeline(ctx, "read permits", redisdb.Cmd{"HGETALL", p.db.Keys.Permits(p.queue)})
+	if err != nil {
+		return nil, err
+	}
+	holders, flat := map[string]int{}, redisdb.List(replies[0])
+	for i := 0; i+1 < len(flat); i += 2 {
+		var number, held int
+		if _, err := fmt.Sscan(redisdb.Text(flat[i+1]), &number, &held); err == nil && held > 0 {
+			holders[strings.Clone(redisdb.Text(flat[i]))] = held
+		}
+	}
+	return holders, nil
+}
+
+// TakeRate takes n ids from what the rate of a queue allows now. If wait is not 0 it has taken nothing: ask again then. After an
+// error it may have taken them, for nothing.
+func (c *Client) TakeRate(ctx context.Context, queue string, limit rules.Limit, n int) (wait time.Duration, err error) {
+	db := c.DB()
+	step := fmt.Sprintf("%.3f", float64(limit.Rate.Per.Microseconds())/float64(limit.Rate.N))
+	reply, err := db.Run(ctx, db.Scripts.Rate, []string{db.Keys.Rate(queue)}, n, step, max(limit.Burst, n))
+	us, ok := reply.(int64)
+	if err == nil && (!ok || us < 0) {
+		err = fmt.Errorf("got %v, want a time", reply)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("rate of queue %q: %w", queue, err)
+	}
+	return time.Duration(us) * time.Microsecond, nil
+}

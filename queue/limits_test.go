@@ -1,0 +1,225 @@
+package queue_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+var limitTests = []testCase{
+	{"Permits_NeverMoreThanTheLimit", permitsNeverMore},
+	{"Permits_AreSharedFairly", permitsFair},
+	{"Permits_TakeTurns", permitsTurns},
+	{"Permits_LateRequestsChangeNothing", permitsLate},
+	{"Permits_OfTheDeadAreFree", permitsOfTheDead},
+	{"Rate_IsThatOfAModel", rateModel},
+}
+
+// asker is an instance that wants permits, as a node does: it begins no call while it asks.
+type asker struct {
+	r      *rig
+	name   string
+	lease  *lease.Lease
+	number int64
+	busy   int // calls that run
+	may    int // calls that there may be
+	late   []PermitRequest
+}
+
+func (r *rig) asker(name string) *asker {
+	r.t.Helper()
+	taken, err := r.c.Leases().Take(r.ctx, name, json.RawMessage("{}"), []byte("{}"), time.Minute)
+	r.no(err)
+	return &asker{r: r, name: name, lease: taken}
+}
+
+func (a *asker) request(limit, wanted int) PermitRequest {
+	a.number++
+	return PermitRequest{Instance: a.name, Number: a.number, Limit: limit, Busy: a.busy, Wanted: max(a.busy, wanted)}
+}
+
+func (a *asker) ask(limit, wanted int) int {
+	a.r.t.Helper()
+	var err error
+	a.may, err = a.r.c.Permits("q").Ask(a.r.ctx, a.request(limit, wanted))
+	a.r.no(err)
+	return a.may
+}
+
+// permitsNeverMore: whatever is asked in whatever order, with requests that are lost, come twice, or long after later ones, and with
+// instances that die: there are never more calls at once than the limit, and at the end all of it is used.
+func permitsNeverMore(t *testing.T, b *backend) {
+	for seed := range uint64(12) {
+		r, rng := newRig(t, b), rand.New(rand.NewPCG(seed, 1))
+		limit, named := 1+rng.IntN(6), 0
+		permits := r.c.Permits("q")
+		fresh := func() *asker { named++; return r.asker(fmt.Sprint("n/", named)) }
+		all := []*asker{fresh(), fresh(), fresh()}
+		send := func(a *asker, req PermitRequest) int {
+			may, err := permits.Ask(r.ctx, req)
+			r.no(err)
+			return may
+		}
+		for step := range 300 {
+			i := rng.IntN(len(all))
+			a := all[i]
+			switch k := rng.IntN(14); {
+			case k < 5 && a.busy < a.may:
+				a.busy++
+			case k < 7 && a.busy > 0:
+				a.busy--
+			case k < 11:
+				req := a.request(limit, rng.IntN(limit+2))
+				a.may = a.busy // until there is an answer
+				switch rng.IntN(6) {
+				case 0: // it is lost
+				case 1: // its answer is
+					send(a, req)
+				case 2, 4: // it comes later
+					a.late = append(a.late, req)
+				case 3: // it comes twice
+					send(a, req)
+					a.may = send(a, req)
+					if a.may > limit {
+						t.Fatalf("seed %d, step %d: %s may have %d of %d", seed, step, a.name, a.may, limit)
+					}
+				default:
+					a.may = send(a, req)
+				}
+			case k < 13 && len(a.late) > 0:
+				send(a, a.late[0])
+				a.late = a.late[1:]
+			case k == 13 && rng.IntN(4) == 0: // it dies: its calls end, then its lease
+				r.no(a.lease.Drop(r.ctx))
+				all[i] = fresh()
+			}
+			sum := 0
+			for _, a := range all {
+				sum += a.busy
+			}
+			if sum > limit {
+				t.Fatalf("seed %d, step %d: %d calls at once, at most %d are allowed: %+v", seed, step, sum, limit, all)
+			}
+		}
+		for _, a := range all {
+			a.busy = 0
+			a.ask(limit, 0)
+		}
+		if got := all[1].ask(limit, limit); got != limit {
+			t.Errorf("seed %d: at the end one that asks alone gets %d of %d", seed, got, limit)
+		}
+	}
+}
+
+// permitsFair: each gets its share if it wants that, and what others do not want.
+func permitsFair(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	one, two, three := r.asker("n/1"), r.asker("n/2"), r.asker("n/3")
+	eq(t, "alone", one.ask(10, 50), 10)
+	one.busy = 10
+	eq(t, "nothing is left", two.ask(10, 50), 0)
+	eq(t, "to share", one.ask(10, 50), 5)
+	eq(t, "before calls end", two.ask(10, 50), 0)
+	one.busy = 5
+	eq(t, "shared", one.ask(10, 50), 5)
+	eq(t, "the other half", two.ask(10, 50), 5)
+	eq(t, "who wants little", three.ask(10, 1), 0)
+	eq(t, "takes from one", one.ask(10, 50), 3)
+	one.busy = 3
+	eq(t, "and again", one.ask(10, 50), 3)
+	eq(t, "gets it", three.ask(10, 1), 1)
+	eq(t, "and what it leaves", two.ask(10, 50), 6)
+	holders, err := r.c.Permits("q").Holders(r.ctx)
+	r.no(err)
+	eq(t, "holders", fmt.Sprint(holders), "map[n/1:3 n/2:6 n/3:1]")
+	eq(t, "a lower limit", two.ask(2, 50), 0)
+}
+
+// permitsTurns: where there are fewer permits than instances that want one, each gets its turn.
+func permitsTurns(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	all := []*asker{r.asker("n/1"), r.asker("n/2"), r.asker("n/3"), r.asker("n/4")}
+	had := map[string]int{}
+	for end := time.Now().Add(time.Minute); len(had) < len(all); {
+		if time.Now().After(end) {
+			t.Fatalf("got turns %v in a minute, want one of each", had)
+		}
+		for _, a := range all {
+			a.busy = 0
+			if a.ask(1, 3) > 0 {
+				had[a.name]++
+			}
+		}
+	}
+}
+
+// permitsLate: a request that Redis gets after a later one gives back nothing that the instance has got since.
+func permitsLate(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	one, two := r.asker("n/1"), r.asker("n/2")
+	late := one.request(3, 0)
+	eq(t, "all", one.ask(3, 3), 3)
+	for range 2 {
+		may, err := r.c.Permits("q").Ask(r.ctx, late)
+		r.no(err)
+		eq(t, "what it holds", may, 3)
+	}
+	eq(t, "nothing is left", two.ask(3, 3), 0)
+}
+
+// permitsOfTheDead: what an instance held whose lease is gone is free, and it gets none itself.
+func permitsOfTheDead(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	dead, other := r.asker("n/1"), r.asker("n/2")
+	eq(t, "all", dead.ask(3, 3), 3)
+	eq(t, "none is left", other.ask(3, 3), 0)
+	r.no(dead.lease.Drop(r.ctx))
+	eq(t, "those of the dead", other.ask(3, 3), 3)
+	if _, err := r.c.Permits("q").Ask(r.ctx, dead.request(3, 3)); err == nil {
+		t.Error("one without a lease was answered, want an error")
+	}
+	holders, err := r.c.Permits("q").Holders(r.ctx)
+	r.no(err)
+	eq(t, "holders", fmt.Sprint(holders), "map[n/2:3]")
+}
+
+// rateModel: in no time is more handed out than the rate allows, and the burst; and no less, if it is asked for when that is told.
+func rateModel(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	limit := rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 20}
+	began, err := r.c.Time(r.ctx)
+	r.no(err)
+	taken := 0
+	for taken < 400 {
+		n := 1 + taken%7
+		wait, err := r.c.TakeRate(r.ctx, "q", limit, n)
+		r.no(err)
+		now, err := r.c.Time(r.ctx)
+		r.no(err)
+		if wait == 0 {
+			taken += n
+		} else if wait > 7*time.Millisecond {
+			t.Fatalf("told to wait for %s, want at most what %d ids take", wait, n)
+		}
+		if most := 20 + int(now.Sub(began)/time.Millisecond) + 1; taken > most {
+			t.Fatalf("%d in %s, at most %d are allowed", taken, now.Sub(began), most)
+		}
+	}
+	slow := rules.Limit{Rate: rules.Rate{N: 1, Per: time.Hour}, Burst: 1}
+	for _, want := range []bool{true, false} {
+		wait, err := r.c.TakeRate(r.ctx, "slow", slow, 1)
+		r.no(err)
+		if (wait == 0) != want || wait > time.Hour {
+			t.Errorf("once an hour: told to wait for %s", wait)
+		}
+	}
+	if wait, err := r.c.TakeRate(r.ctx, "batch", slow, 5); err != nil || wait != 0 {
+		t.Errorf("a batch larger than the burst: %s, %v, want that it may", wait, err)
+	}
+}

@@ -1,0 +1,117 @@
+package rules
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue/changes"
+)
+
+// TestHolds: one of the same ids takes the place of the one before; those that are over go; the bound holds; undone, none is left.
+func TestHolds(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	in := map[string]Setting{}
+	add := func(h Hold) error {
+		value, _, err := WithHold(in, h, now)
+		if err == nil {
+			if value, err = Check("holds", value); err == nil {
+				in["holds"] = Setting{Value: value}
+			}
+		}
+		return err
+	}
+	all := func() (text string) {
+		v, err := Set{Settings: in}.Values(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range v.Holds {
+			text += v.Holds[i].String() + v.Holds[i].Why + " "
+		}
+		return text
+	}
+	for _, h := range []Hold{{ID: "a"}, {Prefix: "a"}, {ID: "b", Until: now.Add(time.Minute), Why: "1"}, {ID: "a", Why: "2", By: changes.Who{Name: "ann"}}} {
+		if err := add(h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := all(); got != "a* b1 a2 " {
+		t.Errorf("got %q, want a once, and both others", got)
+	}
+	now = now.Add(time.Minute)
+	if got := all(); got != "a* a2 " {
+		t.Errorf("a minute later: got %q, want that b is over", got)
+	}
+	if _, _, err := WithoutHold(in, Hold{ID: "b"}, now); !errors.Is(err, ErrSame) {
+		t.Errorf("to undo one that is over: got %v, want ErrSame", err)
+	}
+	for _, bad := range []Hold{{}, {ID: "a", Prefix: "b"}, {ID: "\xff"}, {Prefix: strings.Repeat("x", 513)}} {
+		if err := add(bad); !errors.Is(err, ErrValue) {
+			t.Errorf("%+v: got %v, want ErrValue", bad, err)
+		}
+	}
+	value, was, err := WithoutHold(in, Hold{Prefix: "a"}, now)
+	in["holds"] = Setting{Value: value}
+	if got := all(); err != nil || got != "a2 " || was == nil || was.Prefix != "a" {
+		t.Errorf("undone: got %q, %v, want a2", got, err)
+	}
+	if value, _, err := WithoutHold(in, Hold{ID: "a"}, now); value != nil || err != nil {
+		t.Errorf("the last one undone: got %s, %v, want nothing", value, err)
+	}
+	delete(in, "holds")
+	for i := range MaxHolds {
+		if err := add(Hold{ID: fmt.Sprint(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := add(Hold{ID: "one more"}); !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), "1000") {
+		t.Errorf("one more than the limit: got %v", err)
+	}
+	if err := add(Hold{ID: "7", Why: "again"}); err != nil {
+		t.Errorf("one that is there, at the limit: got %v", err)
+	}
+	c := Change{Set: map[string]json.RawMessage{"holds": json.RawMessage(`[{"id":"a"}]`)}}
+	if err := c.Check(); !errors.Is(err, ErrValue) {
+		t.Errorf("set as a whole: got %v, want ErrValue", err)
+	}
+}
+
+// TestHeldIDs: an id's own hold comes before those of prefixes, of which the longest counts.
+func TestHeldIDs(t *testing.T) {
+	t.Parallel()
+	h := NewHeld([]Hold{{Prefix: "ac"}, {ID: "acme:1"}, {Prefix: "acme:"}, {Prefix: "x"}})
+	for id, want := range map[string]string{"acme:1": "acme:1", "acme:2": "acme:*", "ac": "ac*", "acm": "ac*", "a": "", "x": "x*", "": "", "bx": ""} {
+		got := ""
+		if of := h.Of(id); of != nil {
+			got = of.String()
+		}
+		if got != want || h.Holds(id) != (want != "") {
+			t.Errorf("%q: held by %q, want %q", id, got, want)
+		}
+	}
+	var none *Held
+	if none.Holds("a") || NewHeld(nil) != nil {
+		t.Error("without holds an id is held")
+	}
+}
+
+// TestHoldsInSets: holds of a set are those that are not over, as JSON has them.
+func TestHoldsInSets(t *testing.T) {
+	t.Parallel()
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	holds := []Hold{{ID: "a", At: now, Why: "x", By: changes.Who{Role: "admin"}}, {Prefix: "b", At: now, Until: now.Add(-1)}}
+	value, err := json.Marshal(holds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := Set{Settings: map[string]Setting{"holds": {Value: value}}}
+	if v, err := set.Values(now); err != nil || !reflect.DeepEqual(v.Holds, holds[:1]) || !set.Ends() {
+		t.Errorf("got %+v, %v, want the first alone", v.Holds, err)
+	}
+}
