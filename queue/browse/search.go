@@ -223,10 +223,16 @@ func (j *Jobs) searchIn(ctx context.Context, query Query, batch []candidate) err
 type scan struct {
 	seeker
 	at    *position
-	count int // ids to take from a table: few at first, and where much is left of them
+	count int  // ids to take from a table: few at first, and where much is left of them
+	ends  bool // only ids of which a part was looked at are looked at still
 }
 
 func (s *scan) ended() bool { return s.at.Shard >= len(s.jobs.shards) && len(s.at.Look) == 0 }
+
+// halfway reports whether a part of some id was looked at.
+func (s *scan) halfway() bool {
+	return slices.ContainsFunc(s.at.Look, func(l look) bool { return len(l.Key) > 0 })
+}
 
 // through is the share that was looked through. HSCAN counts with the bits of its cursor reversed,
 // so that these are a share of its table.
@@ -252,10 +258,10 @@ func (s *scan) step(ctx context.Context) (sought, error) {
 func (s *scan) todo() (shard *queue.Shard, todo, rest []look) {
 	for _, l := range s.at.Look {
 		of := s.jobs.q.Of(string(l.ID))
-		if shard == nil {
+		if shard == nil && (len(l.Key) > 0 || !s.ends) {
 			shard = of
 		}
-		if of == shard && len(todo) < searchMost {
+		if of == shard && len(todo) < searchMost && (len(l.Key) > 0 || !s.ends) {
 			todo = append(todo, l)
 		} else {
 			rest = append(rest, l)

@@ -29,7 +29,7 @@ const mostTags = 1000
 
 // Tags counts the tags of a queue's jobs, page by page, as a search goes through them; in StateMorgue those of buried ones.
 // The counts of all pages together are those of the queue, but for what moves meanwhile: a job counts twice where Redis changes
-// the size of its table, or where it has so many payloads that two pages share them.
+// the size of its table.
 func (j *Jobs) Tags(ctx context.Context, in State, at string) (TagPage, error) {
 	if in != "" && in != StateMorgue {
 		return TagPage{}, fmt.Errorf("%w: tags of state %q: want morgue, or none for all others", ErrQuery, in)
@@ -45,7 +45,10 @@ func (j *Jobs) Tags(ctx context.Context, in State, at string) (TagPage, error) {
 	c := tagCounter{counts: map[string]*TagCount{}, begun: map[string]map[string]bool{}}
 	var page TagPage
 	began := time.Now()
-	for steps := 0; !s.ended() && len(c.counts) < mostTags && (steps == 0 || time.Since(began) < searchTime); steps++ {
+	for steps := 0; !s.ended(); steps++ {
+		if s.ends = len(c.counts) >= mostTags || steps > 0 && time.Since(began) >= searchTime; s.ends && !s.halfway() {
+			break // an id is counted on one page
+		}
 		r, err := s.step(ctx)
 		if err != nil {
 			return TagPage{}, err
