@@ -10,21 +10,21 @@ import (
 
 // Metrics are what a node counts while it works.
 type Metrics struct {
-	retried                   *prometheus.CounterVec // for the figures of days; not exported
-	processed, failed         *prometheus.CounterVec
-	redelivered, buried       *prometheus.CounterVec
-	trimmed, expired, limited *prometheus.CounterVec
-	handler, wait             *histograms
-	processWait               *histograms
-	owned, shards             *prometheus.GaugeVec
-	fenced                    *prometheus.CounterVec
-	overdue                   *prometheus.CounterVec
-	missed                    *prometheus.CounterVec
-	ownerless                 *prometheus.GaugeVec
-	rules                     *prometheus.GaugeVec
-	unhandled                 *prometheus.GaugeVec
-	ready                     *prometheus.GaugeVec
-	remaining                 atomic.Pointer[func() time.Duration]
+	retried                               *prometheus.CounterVec // for the figures of days; not exported
+	processed, failed                     *prometheus.CounterVec
+	redelivered, buried                   *prometheus.CounterVec
+	trimmed, expired, limited, hookErrors *prometheus.CounterVec
+	handler, wait                         *histograms
+	processWait                           *histograms
+	owned, shards                         *prometheus.GaugeVec
+	fenced                                *prometheus.CounterVec
+	overdue                               *prometheus.CounterVec
+	missed                                *prometheus.CounterVec
+	ownerless                             *prometheus.GaugeVec
+	rules                                 *prometheus.GaugeVec
+	unhandled                             *prometheus.GaugeVec
+	ready                                 *prometheus.GaugeVec
+	remaining                             atomic.Pointer[func() time.Duration]
 
 	// Unreplicated counts claims that no replica had confirmed after 100 ms.
 	Unreplicated prometheus.Counter
@@ -60,6 +60,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		failed:      counter("lowkiq_jobs_failed_total", "Failures of job ids.", "queue"),
 		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, or with the process killed too often.", "queue"),
 		expired:     counter("lowkiq_expired_total", "Payloads whose time was over before a handler had them.", "queue"),
+		hookErrors:  counter("lowkiq_hook_errors_total", "Calls of hooks that failed, timed out or panicked.", "queue"),
 		limited:     counter("lowkiq_limited_total", "Job ids put back before their handler had them, as their group was at its limit.", "queue"),
 		trimmed:     counter("lowkiq_morgue_trimmed_total", "Payloads that the queue's rule for its morgue let this node forget.", "queue"),
 		redelivered: counter("lowkiq_jobs_redelivered_total", "Job ids that were in flight when their shard was claimed, and are handled again.", "queue"),
@@ -128,6 +129,7 @@ type Queue struct {
 	Trimmed     prometheus.Counter // payloads forgotten by the morgue's rule
 	Expired     prometheus.Counter // payloads whose time was over before a handler had them
 	Limited     prometheus.Counter // ids put back as their group was at its limit
+	HookErrors  prometheus.Counter // calls of hooks that failed
 	Redelivered prometheus.Counter
 	Overdue     prometheus.Counter
 	Handler     *Histogram
@@ -152,7 +154,7 @@ func (m *Metrics) Queue(name string) *Queue {
 	return &Queue{
 		Processed: m.processed.WithLabelValues(name), Failed: m.failed.WithLabelValues(name), Retried: m.retried.WithLabelValues(name),
 		Buried: m.buried.WithLabelValues(name), Redelivered: m.redelivered.WithLabelValues(name), Overdue: m.overdue.WithLabelValues(name),
-		Trimmed: m.trimmed.WithLabelValues(name), Expired: m.expired.WithLabelValues(name), Limited: m.limited.WithLabelValues(name),
+		Trimmed: m.trimmed.WithLabelValues(name), Expired: m.expired.WithLabelValues(name), Limited: m.limited.WithLabelValues(name), HookErrors: m.hookErrors.WithLabelValues(name),
 		Handler: m.handler.queue(name), Wait: m.wait.queue(name),
 		Owned: m.owned.WithLabelValues(name), Shards: m.shards.WithLabelValues(name), Rules: m.rules.WithLabelValues(name),
 		ready:       func() prometheus.Gauge { return m.ready.WithLabelValues(name) },

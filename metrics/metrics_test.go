@@ -37,6 +37,7 @@ lowkiq_handler_overdue_total COUNTER queue
 lowkiq_handler_ready GAUGE queue
 lowkiq_handler_seconds HISTOGRAM queue
 lowkiq_handover_seconds HISTOGRAM
+lowkiq_hook_errors_total COUNTER queue
 lowkiq_jobs_buried_total COUNTER queue
 lowkiq_jobs_failed_total COUNTER queue
 lowkiq_jobs_processed_total COUNTER queue

@@ -148,8 +148,9 @@ type QueueConfig struct {
 	// Push holds for the queue's payloads, whoever pushes them: what the node takes by its
 	// API and by Client obeys it, and the handler gets what its codec decodes.
 	Push queue.PushRules
-	// RetriesExhausted is called after payloads ran out of retries.
-	RetriesExhausted func(job lowkiq.Job, err error)
+	// OnExhausted is told of jobs that are out of retries, OnBuried of what went to the morgue, OnRecovered of what was in
+	// flight when a shard's last owner died. What people do by the API or the command line is no concern of theirs.
+	OnExhausted, OnBuried, OnRecovered lowkiq.Hook
 
 	held    *rules.Held // at run time: ids that no handler gets
 	tracked []string    // at run time: ids whose runs the journal keeps, whatever Journal says

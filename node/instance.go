@@ -117,8 +117,9 @@ func (in *instance) claimant(news *queue.Wakes) claims.Process[*runner.Runner] {
 		},
 		OpFailed: in.ops.warn,
 		Told: claims.Told{
-			Claimed: own.claimed, Gone: func(s lowkiq.Shard) { in.ops.released(s); own.released(s) },
-			Fenced: n.metrics.Fenced, AllOwned: n.settled.Store,
+			Claimed: func(claim *queue.Claim, unowned time.Duration) { own.claimed(claim, unowned); in.recovered(claim) },
+			Gone:    func(s lowkiq.Shard) { in.ops.released(s); own.released(s) },
+			Fenced:  n.metrics.Fenced, AllOwned: n.settled.Store,
 			Left: func(took time.Duration) { n.metrics.Handover.Observe(took.Seconds()) },
 		},
 	}
@@ -129,7 +130,7 @@ func (in *instance) worker() *runner.Process {
 	return &runner.Process{
 		Work: in.work, IO: in.io, Log: in.log, Lanes: &in.lanes, Slots: in.slots, Quarantine: &runner.QuarantineSlot{},
 		Now: sinceBoot, RedisTime: in.clock.at, SawRedisTime: in.clock.saw, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
-		OpFailed: in.ops.failed, OpDone: in.ops.done,
+		OpFailed: in.ops.failed, OpDone: in.ops.done, Listened: in.node.events.Wanted, Ran: in.ran,
 		Fenced: func(op string, calls func() int64) {
 			in.node.metrics.Fenced(op)
 			in.calls.EndWithClaim(calls)
@@ -296,6 +297,9 @@ func (in *instance) renewed(ctx context.Context) {
 	}
 	if err := n.queues.readRules(ctx); err != nil {
 		in.ops.warn("read the rules", nil, err)
+	}
+	if err := n.listened(ctx); err != nil {
+		in.ops.warn("look who listens", nil, err)
 	}
 	for name, on := range n.queues.handled {
 		entry, there := registry.all[name]

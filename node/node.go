@@ -20,6 +20,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/events"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/status"
@@ -37,6 +38,8 @@ type Node struct {
 	leases  *queue.Client // for the lease keeper alone
 	certs   *certs.Store  // nil: no TLS
 	metrics *metrics.Metrics
+	events  *events.Publisher
+	looks   int // for listeners, so far; of the goroutine that renews the lease
 	queues  queues
 	naming  naming
 	server  server // attached, if any
@@ -83,6 +86,7 @@ func New(cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, unnamed: unnamed, boot: identity.NewBoot(), process: identity.This(),
 		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
+		events: events.NewPublisher(events.Into(client.DB())),
 		queues: queues{
 			handled: map[string]*handled{}, client: client, leases: leases,
 			inForce: inForce{book: rules.In(leases.DB()), values: map[string]rules.Values{}, said: map[[2]string]error{}},
@@ -252,6 +256,7 @@ func (n *Node) runGroup(ctx context.Context) error {
 		n.addActor(&group, "", n.server.serve)
 	}
 	n.addActor(&group, "", n.recur)
+	n.addActor(&group, "", n.events.Run)
 	n.addActor(&group, "", n.countDays)
 	n.addActor(&group, "", func(ctx context.Context) error { n.joinDays(ctx, joinEvery); return nil })
 	if n.cfg.Bind != "" {

@@ -291,6 +291,7 @@ func (cfg *QueueConfig) forRunner(format func(error) string) runner.Rules {
 		BatchSize: batch, Limit: cfg.Limit, Groups: cfg.Groups, ShardConcurrency: cfg.ShardConcurrency, Prefetch: cfg.Prefetch, HandlerTimeout: cfg.HandlerTimeout,
 		MaxRetryCount: cfg.MaxRetryCount, MaxCrashes: cfg.MaxCrashes, Exhausted: cfg.Exhausted, RetryIn: cfg.RetryIn,
 		States: cfg.State != 0, StateFor: max(0, cfg.State), Encode: cfg.Push.Codec.Encode, Journal: journal,
-		Expire: cfg.Expire, StuckAfter: cfg.StuckAfter, Held: cfg.held, InTurn: cfg.Scheduler == Seq, HeadStart: time.Duration(cfg.Priority) * rules.HeadStart, RetriesExhausted: cfg.RetriesExhausted, FormatError: format,
+		Expire: cfg.Expire, StuckAfter: cfg.StuckAfter, Held: cfg.held, InTurn: cfg.Scheduler == Seq, HeadStart: time.Duration(cfg.Priority) * rules.HeadStart,
+		OnExhausted: decodedHook(cfg.Push.Codec.Decode, cfg.OnExhausted), OnBuried: decodedHook(cfg.Push.Codec.Decode, cfg.OnBuried), OnRecovered: cfg.OnRecovered, FormatError: format,
 	}
 }

@@ -13,8 +13,11 @@ func (c *Claim) Journal() *journal.Rule {
 // SetJournal changes it. It may be called beside all other methods.
 func (c *Claim) SetJournal(rule journal.Rule) { c.journal.Store(&rule) }
 
-// run is that of a job which goes back.
-func (n *Nack) run(text string) *journal.Run {
+// Run is that of a job which goes back; nil: it was none.
+func (n *Nack) Run() *journal.Run {
+	if !n.Cancelled && n.Kind != Retry && (n.Kind != Postpone || n.Limited) {
+		return nil
+	}
 	end := journal.Failed
 	switch {
 	case n.Cancelled:
@@ -22,11 +25,11 @@ func (n *Nack) run(text string) *journal.Run {
 	case n.Kind == Postpone:
 		end = journal.Postponed
 	}
-	return &journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Ran: n.Ran, Error: Summary(text)}
+	return &journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Ran: n.Ran, Error: Summary(cutError(n.Error))}
 }
 
-// run is that of a job which is out of retries or time.
-func (b *Burial) run(text string) *journal.Run {
+// Run is that of a job which is out of retries or time.
+func (b *Burial) Run() *journal.Run {
 	end := journal.Exhausted
 	switch {
 	case b.Cancelled:
@@ -34,5 +37,5 @@ func (b *Burial) run(text string) *journal.Run {
 	case b.Expired > 0:
 		end = journal.Expired
 	}
-	return &journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Ran: b.Ran, Error: Summary(text)}
+	return &journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Ran: b.Ran, Error: Summary(cutError(b.Error))}
 }

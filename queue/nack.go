@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
@@ -61,6 +62,22 @@ type Burial struct {
 	Places  []int
 }
 
+// ToMorgue are those of a job's payloads that go to the morgue.
+func (b *Burial) ToMorgue(payloads []lowkiq.Payload) (gone []lowkiq.Payload) {
+	switch {
+	case b.Policy == Drop || b.Policy == Block || len(payloads) == 0:
+		return nil
+	case b.Policy == Skip:
+		return payloads[:1]
+	case b.Places == nil:
+		return payloads
+	}
+	for _, place := range b.Places {
+		gone = append(gone, payloads[place])
+	}
+	return gone
+}
+
 // verdict is what lua/bury.lua reads: the policy, and what expired.
 func (b *Burial) verdict() string {
 	if b.Expired == 0 {
@@ -108,8 +125,8 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, n := range nacks[from:to] {
 			text, line := cutError(n.Error), ""
-			if n.Cancelled || n.Kind == Retry || n.Kind == Postpone && !n.Limited { // else it was no run
-				line = rule.Line(n.run(text))
+			if run := n.Run(); run != nil {
+				line = rule.Line(run)
 			}
 			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, max(0, n.Delay.Microseconds()), text, line)
 		}
@@ -125,7 +142,7 @@ func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
 		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, b := range burials[from:to] {
 			text := cutError(b.Error)
-			args = append(args, b.Flight, b.ID, b.verdict(), b.RetryCount, text, rule.Line(b.run(text)))
+			args = append(args, b.Flight, b.ID, b.verdict(), b.RetryCount, text, rule.Line(b.Run()))
 		}
 		return args
 	})

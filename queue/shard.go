@@ -65,8 +65,9 @@ type Claim struct {
 	*Shard
 	Instance  string
 	Fence     int64
-	Recovered int // jobs that were in flight and will be handled again
-	Buried    int // payloads that went to the morgue as crashes
+	From      string // the instance that had it before; "" if none did
+	Recovered int    // jobs that were in flight and will be handled again
+	Buried    int    // payloads that went to the morgue as crashes
 	// Unreplicated: there are replicas, and none had confirmed the claim after 100 ms.
 	Unreplicated bool
 
@@ -112,7 +113,7 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 	recovered, _ := r[2].(int64)
 	buried, _ := r[3].(int64)
 	claim := s.held(instance, fence, int(recovered), int(buried))
-	claim.Unreplicated = !confirmed
+	claim.From, claim.Unreplicated = seen.Instance, !confirmed
 	claim.held = r[5] != int64(0)
 	if left, _ := r[4].(int64); left > 0 {
 		// If it fails here, the claim stands: a pop goes on with it.

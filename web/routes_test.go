@@ -73,6 +73,13 @@ var cases = map[string][]routeCase{
 	"GET /api/v1/stats": {{"lowkiq", "/api/v1/stats", "", 200, []string{
 		`{"total":{"length":8,"morgue_length":2,"lag":`, `"by_worker":{"mail":{"length":0,`, `"orders":{"length":8,`,
 		`"failed":4,"busy":1,"enqueued":8,"fresh":5,"retries":3,"dead":2}`}}},
+	"GET /api/v1/events": {
+		{"all", "/api/v1/events?for=20ms", "", 200, []string{": listening"}},
+		{"some", "/api/v1/events?for=1ms&queue=orders&id=a&verdict=done,failed", "", 200, []string{": listening"}},
+		{"unknown queue", "/api/v1/events?queue=nowhere", "", 404, []string{`unknown queue \"nowhere\" (known: mail, orders)`}},
+		{"verdict", "/api/v1/events?verdict=fine", "", 400, []string{`"field":"verdict"`}},
+		{"for", "/api/v1/events?for=0s", "", 400, []string{`"field":"for"`, "as in 10s"}},
+	},
 	"GET /api/v1/stats/days": {
 		{"none", "/api/v1/stats/days", "", 200, []string{`{"days":[]}`}},
 		{"of a queue", "/api/v1/stats/days?queue=orders&days=92", "", 200, []string{`{"days":[]}`}},

@@ -15,7 +15,7 @@ import (
 type schemas struct{ root map[string]any }
 
 // annotations say nothing of what is valid.
-var annotations = []string{"description", "default", "example"}
+var annotations = []string{"description", "default", "example", "contentMediaType", "contentSchema"}
 
 // at follows a reference like #/components/schemas/Job.
 func (s schemas) at(ref string) (any, error) {

@@ -48,6 +48,9 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 		case strings.Contains(path, "/replies/"): // who pushes has the reply's token
 			may["push"], may["read"] = true, false
 		}
+		if path == "/api/v1/events" {
+			path += "?for=1ms" // it has no end
+		}
 		for name, token := range tokens {
 			header := "Bearer " + token
 			if token == "" {

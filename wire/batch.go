@@ -15,10 +15,7 @@ import (
 
 // AppendBatch appends b as one line of JSON, without the newline.
 func AppendBatch(dst []byte, b *lowkiq.Batch) []byte {
-	dst = append(dst, `{"queue":`...)
-	dst = appendString(dst, b.Shard.Queue)
-	dst = append(dst, `,"shard":`...)
-	dst = strconv.AppendInt(dst, int64(b.Shard.Index), 10)
+	dst = appendShard(append(dst, '{'), b.Shard)
 	dst = append(dst, `,"fence":`...)
 	dst = strconv.AppendInt(dst, b.Fence, 10)
 	dst = append(dst, `,"flight":`...)
@@ -42,6 +39,13 @@ func AppendBatch(dst []byte, b *lowkiq.Batch) []byte {
 		dst = append(dst, '}')
 	}
 	return append(dst, `]}`...)
+}
+
+func appendShard(dst []byte, s lowkiq.Shard) []byte {
+	dst = append(dst, `"queue":`...)
+	dst = appendString(dst, s.Queue)
+	dst = append(dst, `,"shard":`...)
+	return strconv.AppendInt(dst, int64(s.Index), 10)
 }
 
 // AppendJob appends a job as the API lists it:
@@ -209,18 +213,22 @@ type batchText struct {
 	Shard  int
 	Fence  int64
 	Flight int64
-	Jobs   []struct {
-		ID         string
-		IDBase64   []byte `json:"id_base64"`
-		RetryCount int    `json:"retry_count"`
-		Payloads   []struct {
-			Score   float64
-			Payload json.RawMessage
-			Header  map[string]string
-		}
-		Callers int
-		State   json.RawMessage
+	Jobs   []jobText
+}
+
+// jobText is a job of it.
+type jobText struct {
+	ID         string
+	IDBase64   []byte `json:"id_base64"`
+	RetryCount int    `json:"retry_count"`
+	Payloads   []struct {
+		Score   float64
+		Payload json.RawMessage
+		Header  map[string]string
 	}
+	Callers int
+	State   json.RawMessage
+	Error   string // of an event
 }
 
 // ParseBatch reads a batch: it is for HTTP endpoints and child processes that are written
@@ -234,37 +242,46 @@ func ParseBatch(text []byte) (*lowkiq.Batch, error) {
 		return nil, errors.New("batch: want queue and jobs, as a node sends them")
 	}
 	batch := &lowkiq.Batch{Shard: lowkiq.Shard{Queue: b.Queue, Index: b.Shard}, Fence: b.Fence, Flight: b.Flight}
-	for _, j := range b.Jobs {
-		job := lowkiq.Job{ID: j.ID, RetryCount: j.RetryCount, Callers: j.Callers}
-		if j.IDBase64 != nil {
-			job.ID = string(j.IDBase64)
-		}
-		if j.Callers < 0 {
-			return nil, fmt.Errorf("batch: job %q: callers: %d, want 0 or more", job.ID, j.Callers)
-		}
-		if len(j.State) > 0 && string(j.State) != "null" {
-			d := decoder{lexer: lexer{src: j.State}}
-			state, fault := d.payload()
-			if fault != nil {
-				return nil, fmt.Errorf("batch: job %q: state: %s", job.ID, fault.reason)
-			}
-			job.State = some(state)
-		}
-		for _, p := range j.Payloads {
-			d := decoder{lexer: lexer{src: p.Payload}}
-			data, fault := d.payload()
-			if fault != nil {
-				return nil, fmt.Errorf("batch: job %q: payload: %s", job.ID, fault.reason)
-			}
-			header, err := lowkiq.NewHeader(p.Header)
-			if err != nil {
-				return nil, fmt.Errorf("batch: job %q: %w", job.ID, err)
-			}
-			job.Payloads = append(job.Payloads, lowkiq.Payload{Score: p.Score, Data: data, Header: header})
+	for i := range b.Jobs {
+		job, err := b.Jobs[i].job()
+		if err != nil {
+			return nil, fmt.Errorf("batch: job %q: %w", job.ID, err)
 		}
 		batch.Jobs = append(batch.Jobs, job)
 	}
 	return batch, nil
+}
+
+// job is what the text says; with an error at least its id.
+func (j *jobText) job() (lowkiq.Job, error) {
+	job := lowkiq.Job{ID: j.ID, RetryCount: j.RetryCount, Callers: j.Callers}
+	if j.IDBase64 != nil {
+		job.ID = string(j.IDBase64)
+	}
+	if j.Callers < 0 {
+		return job, fmt.Errorf("callers: %d, want 0 or more", j.Callers)
+	}
+	if len(j.State) > 0 && string(j.State) != "null" {
+		d := decoder{lexer: lexer{src: j.State}}
+		state, fault := d.payload()
+		if fault != nil {
+			return job, fmt.Errorf("state: %s", fault.reason)
+		}
+		job.State = some(state)
+	}
+	for _, p := range j.Payloads {
+		d := decoder{lexer: lexer{src: p.Payload}}
+		data, fault := d.payload()
+		if fault != nil {
+			return job, fmt.Errorf("payload: %s", fault.reason)
+		}
+		header, err := lowkiq.NewHeader(p.Header)
+		if err != nil {
+			return job, err
+		}
+		job.Payloads = append(job.Payloads, lowkiq.Payload{Score: p.Score, Data: data, Header: header})
+	}
+	return job, nil
 }
 
 // payload reads any value as the bytes to store.

@@ -35,6 +35,9 @@
 // without "state" it stays. They count for jobs that are done. A job whose result or state is longer than
 // lowkiq.MaxResultBytes or lowkiq.MaxStateBytes fails.
 //
+// An event, for handlers that want some, is an object with the one key event: see [AppendEvent]. It is answered as a batch
+// is, but for answers about single jobs.
+//
 // A payload is bytes, and so are a result and a state. JSON is stored compacted, with
 // its numbers and the order of its keys untouched, and comes out as it went in. No
 // payload and the empty string "" are both zero bytes, which come out as "". Bytes that are no JSON text travel

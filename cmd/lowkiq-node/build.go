@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -188,6 +189,26 @@ func queueHandler(q *config.Queue, concurrency int, log *slog.Logger) (lowkiq.Ha
 	return nil, errors.New(`no handler: want handler: {http: "http://…"} or {exec: [command, argument]}`)
 }
 
+// setHooks has a handler told of events.
+func setHooks(rules *node.QueueConfig, events []string, work lowkiq.Handler) {
+	told, ok := work.(interface {
+		Event(context.Context, *lowkiq.Event) error
+	})
+	if !ok {
+		return
+	}
+	for _, name := range events {
+		switch lowkiq.EventKind(name) {
+		case lowkiq.Recovered:
+			rules.OnRecovered = told.Event
+		case lowkiq.Buried:
+			rules.OnBuried = told.Event
+		case lowkiq.Exhausted:
+			rules.OnExhausted = told.Event
+		}
+	}
+}
+
 // buildNode makes a node that handles all queues of the file.
 func buildNode(cfg *config.Config, nodeCfg node.Config) (*node.Node, error) {
 	if len(cfg.Queues) == 0 {
@@ -205,6 +226,7 @@ func buildNode(cfg *config.Config, nodeCfg node.Config) (*node.Node, error) {
 		}
 		rules := queueConfig(name, q)
 		rules.Sources = cfg.Sources(name)
+		setHooks(&rules, q.Handler.Events, work)
 		if err := n.Handle(rules, work); err != nil {
 			return nil, errors.Join(cfg.Fault("queues."+name, err), n.Close())
 		}

@@ -36,6 +36,7 @@ type cli struct {
 
 	History  historyCommand  `cmd:"" help:"Show how the runs of an id ended."`
 	Journal  journalCommand  `cmd:"" help:"Show how runs ended, of one queue or all, and follow what comes."`
+	Watch    watchCommand    `cmd:"" help:"Follow what happens: how runs end, what is recovered and changed."`
 	Track    trackCommand    `cmd:"" help:"Keep every run of an id in the journal."`
 	Hold     holdCommand     `cmd:"" help:"Keep an id, or ids with a prefix, from handlers."`
 	Cancel   cancelCommand   `cmd:"" help:"End the run of an id: its handler is told to stop."`

@@ -215,14 +215,18 @@ func (c *journalCommand) lines(with *conversation, runs []queueRun) error {
 		return printRuns(with, runs)
 	}
 	for i := range runs {
-		r := &runs[i]
-		line := fmt.Sprintf("%s  %-9s  %s  %s  attempt %d  waited %s  took %s  on %s", moment(r.Ended), r.Verdict, r.Queue, short(r.ID(), 40), r.Attempt, seconds(waited(&r.Run)), took(&r.Run), r.Node)
-		if text := said(&r.Run, 200); text != "-" {
-			line += "  " + text
-		}
-		if err := with.say("%s\n", line); err != nil {
+		if err := runLine(with, &runs[i]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// runLine prints a run in a line.
+func runLine(with *conversation, r *queueRun) error {
+	line := fmt.Sprintf("%s  %-9s  %s  %s  attempt %d  waited %s  took %s  on %s", moment(r.Ended), r.Verdict, r.Queue, short(r.ID(), 40), r.Attempt, seconds(waited(&r.Run)), took(&r.Run), r.Node)
+	if text := said(&r.Run, 200); text != "-" {
+		line += "  " + text
+	}
+	return with.say("%s\n", line)
 }

@@ -63,6 +63,11 @@ func (k Keys) Rules() string { return k.of("rules") }
 // Changes is the stream of what people have changed.
 func (k Keys) Changes() string { return k.of("changes") }
 
+// Listen is there while somebody listens to what happens in a queue, "" for all of them; Events is the channel on which
+// nodes tell of it.
+func (k Keys) Listen(queue string) string { return k.of("listen:" + queue) }
+func (k Keys) Events(queue string) string { return k.of("events:" + queue) }
+
 // Permits are how many calls of a queue each instance may have: a hash by instance.
 func (k Keys) Permits(queue string) string { return k.of("permits:" + queue) }
 
@@ -121,7 +126,7 @@ func (k Keys) Days(queue string, now time.Time) (all []string) {
 
 // names are those of the keys above; those that end in a colon are followed by a node, an
 // instance or a queue.
-var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "rules", "changes", "lease:", "name:", "timings:", "permits:", "rate:", "groups:", "groupsx:", "day:"}
+var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "rules", "changes", "lease:", "name:", "timings:", "permits:", "rate:", "groups:", "groupsx:", "day:", "listen:"}
 
 // probe is the n-th of the keys that permissions are tried on. All but the first lie in
 // other slots of a Redis Cluster than the cluster's own keys.

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -62,6 +63,52 @@ func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
 	return c.do(ctx, http.MethodGet, path, "", nil)
 }
 
+// Stream asks for a path that answers server-sent events, and passes on the data of each until the answer ends, ctx does,
+// or each returns an error, which it returns. It takes as long as it lasts.
+func (c *Client) Stream(ctx context.Context, path string, each func(event string, data []byte) error) error {
+	patient := *c
+	client := *c.http
+	client.Timeout = 0
+	patient.http = &client
+	resp, err := patient.send(ctx, http.MethodGet, path, "", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		answer, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		return problem(resp.StatusCode, answer)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEvent)
+	var event string
+	var data []byte
+	for lines.Scan() {
+		field, value, _ := strings.Cut(lines.Text(), ":")
+		value = strings.TrimPrefix(value, " ")
+		switch {
+		case field == "event":
+			event = value
+		case field == "data" && data == nil:
+			data = []byte(value)
+		case field == "data":
+			data = append(append(data, '\n'), value...)
+		case lines.Text() == "" && data != nil:
+			if err := each(event, data); err != nil {
+				return err
+			}
+			event, data = "", nil
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%w: read the events of %s: %w", ErrUnreachable, c.base, err)
+	}
+	return nil
+}
+
+// maxEvent is the longest line of an event, bytes: a change may have many ids.
+const maxEvent = 4 << 20
+
 // Post sends body as JSON, nil for none.
 func (c *Client) Post(ctx context.Context, path string, body any) ([]byte, error) {
 	if body == nil {
@@ -94,6 +141,23 @@ func (c *Client) PostRaw(ctx context.Context, path, contentType string, body []b
 }
 
 func (c *Client) do(ctx context.Context, method, path, contentType string, body []byte, headers ...string) ([]byte, error) {
+	resp, err := c.send(ctx, method, path, contentType, body, headers...)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("%w: read the answer of %s: %w", ErrUnreachable, c.base, err)
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, problem(resp.StatusCode, answer)
+	}
+	return answer, nil
+}
+
+// send sends a request and returns the answer, whose body is to be closed.
+func (c *Client) send(ctx context.Context, method, path, contentType string, body []byte, headers ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", c.base, err)
@@ -114,15 +178,7 @@ func (c *Client) do(ctx context.Context, method, path, contentType string, body 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("%w: read the answer of %s: %w", ErrUnreachable, c.base, err)
-	}
-	if resp.StatusCode/100 != 2 {
-		return nil, problem(resp.StatusCode, answer)
-	}
-	return answer, nil
+	return resp, nil
 }
 
 // problem reads a refusal; what answers something else is no node.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -53,6 +54,33 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("got %v, want %q with status %d", err, c.want, c.code)
 			}
 		})
+	}
+}
+
+func TestStream(t *testing.T) {
+	t.Parallel()
+	status := 200
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(status)
+		io.WriteString(w, ": listening\n\nevent: run\ndata: 1\ndata: 2\n\nevent: change\ndata: 3\n\ndata: not whole")
+	}))
+	defer srv.Close()
+	client, err := New(srv.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	each := func(event string, data []byte) error { got = append(got, event+" "+string(data)); return nil }
+	if err := client.Stream(t.Context(), "/x", each); err != nil || !slices.Equal(got, []string{"run 1\n2", "change 3"}) {
+		t.Errorf("got %q, %v; want two events", got, err)
+	}
+	if err := client.Stream(t.Context(), "/x", func(string, []byte) error { return io.EOF }); err != io.EOF {
+		t.Errorf("got %v, want what the function says", err)
+	}
+	status = 503
+	var refused *web.Problem
+	if err := client.Stream(t.Context(), "/x", each); !errors.As(err, &refused) || refused.Status != 503 {
+		t.Errorf("got %v, want a refusal", err)
 	}
 }
 

@@ -59,11 +59,11 @@ type child struct {
 	tail   tail          // the end of its stderr
 }
 
-// exchange gives the batch to the child and returns its verdict. When it returns,
+// exchange gives the batch to the child, as the line that write appends, and returns its verdict. When it returns,
 // either the child waits for the next batch or nothing of it is left.
-func (c *child) exchange(ctx context.Context, b *lowkiq.Batch) error {
+func (c *child) exchange(ctx context.Context, b *lowkiq.Batch, write func([]byte) []byte) error {
 	unhook := context.AfterFunc(ctx, c.kill)
-	broken, verdict := c.roundTrip(ctx, b)
+	broken, verdict := c.roundTrip(ctx, b, write)
 	cancelled := !unhook()
 	if broken != nil && !cancelled {
 		broken = c.explain(broken)
@@ -93,11 +93,11 @@ func (c *child) exchange(ctx context.Context, b *lowkiq.Batch) error {
 }
 
 // roundTrip returns what broke the exchange, or else the child's verdict.
-func (c *child) roundTrip(ctx context.Context, b *lowkiq.Batch) (broken, verdict error) {
+func (c *child) roundTrip(ctx context.Context, b *lowkiq.Batch, write func([]byte) []byte) (broken, verdict error) {
 	if err := c.quiet("while it had no batch"); err != nil {
 		return err, nil
 	}
-	c.line = append(wire.AppendBatch(c.line[:0], b), '\n')
+	c.line = append(write(c.line[:0]), '\n')
 	broken, writeErr := c.deliver(c.line)
 	if broken != nil {
 		return broken, nil

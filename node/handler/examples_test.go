@@ -114,6 +114,26 @@ func TestShellExample(t *testing.T) {
 	}
 }
 
+func TestPythonEvents(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e := running(t, ExecConfig{Argv: []string{python(t), example(t, "python/events.py")}, Dir: dir})
+	buried := &lowkiq.Event{Kind: lowkiq.Buried, Shard: lowkiq.Shard{Queue: "orders"}, Jobs: []lowkiq.Ended{{Job: lowkiq.Job{ID: "a"}, Err: errors.New("no stock")}}}
+	for _, one := range []*lowkiq.Event{event(), buried} {
+		if err := e.Event(t.Context(), one); err != nil {
+			t.Error(err)
+		}
+	}
+	var failed lowkiq.Failed
+	if err := e.Handle(t.Context(), two()); !errors.As(err, &failed) || len(failed) != 1 {
+		t.Errorf("got %v, want one id to fail", err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "events"))
+	if want := "recovered orders/3 12 jobs of n2/1\nburied orders/0 a: no stock\n"; err != nil || string(text) != want {
+		t.Errorf("got %q, %v, want %q", text, err, want)
+	}
+}
+
 func TestHTTPExample(t *testing.T) {
 	t.Parallel()
 	server := exec.Command(python(t), example(t, "http/server.py"), "0")

@@ -27,6 +27,9 @@ func (*Exec) Run(context.Context) error { return errNoUnix }
 // Handle returns an error.
 func (*Exec) Handle(context.Context, *lowkiq.Batch) error { return errNoUnix }
 
+// Event returns an error.
+func (*Exec) Event(context.Context, *lowkiq.Event) error { return errNoUnix }
+
 // Ready returns an error.
 func (*Exec) Ready() error { return errNoUnix }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/wire"
 )
 
 // Exec is a handler that gives each batch to one of its child processes. [Exec.Run]
@@ -219,12 +220,23 @@ func (e *Exec) take(ctx context.Context) (*child, error) {
 // If ctx is cancelled while the child works, the child is killed with all it started, and the
 // error wraps the cause of ctx.
 func (e *Exec) Handle(ctx context.Context, b *lowkiq.Batch) error {
+	return e.give(ctx, b, func(line []byte) []byte { return wire.AppendBatch(line, b) })
+}
+
+// Event gives an event to the first child that is free, and returns what that answers: it is a [lowkiq.Hook]. The line
+// that the child reads has the one key event.
+func (e *Exec) Event(ctx context.Context, event *lowkiq.Event) error {
+	none := &lowkiq.Batch{Shard: event.Shard} // there are no jobs to say anything of
+	return e.give(ctx, none, func(line []byte) []byte { return wire.AppendEvent(line, event) })
+}
+
+func (e *Exec) give(ctx context.Context, b *lowkiq.Batch, write func([]byte) []byte) error {
 	for attempt := 1; ; attempt++ {
 		c, err := e.take(ctx)
 		if err != nil {
 			return err
 		}
-		err = c.exchange(ctx, b)
+		err = c.exchange(ctx, b, write)
 		if !errors.Is(err, errGone) {
 			e.down.over()
 			return err

@@ -179,20 +179,10 @@ func (h *HTTP) exchange(ctx context.Context, b *lowkiq.Batch) (res *http.Respons
 }
 
 func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error) {
-	body := bytes.NewReader(wire.AppendBatch(nil, b))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.cfg.URL, body)
+	req, err := h.request(ctx, b.Shard, wire.AppendBatch(nil, b))
 	if err != nil {
 		return nil, err
 	}
-	for name, values := range h.cfg.Header {
-		req.Header[http.CanonicalHeaderKey(name)] = values
-	}
-	if h.cfg.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+h.cfg.Token)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Lowkiq-Queue", b.Shard.Queue)
-	req.Header.Set("Lowkiq-Shard", strconv.Itoa(b.Shard.Index))
 	req.Header.Set("Lowkiq-Fence", strconv.FormatInt(b.Fence, 10))
 	req.Header.Set("Lowkiq-Flight", strconv.FormatInt(b.Flight, 10))
 	parent, state := traceOf(b)
@@ -203,6 +193,45 @@ func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error
 		req.Header.Set("Tracestate", state)
 	}
 	return h.cfg.Client.Do(req)
+}
+
+// Event posts an event, with the header Lowkiq-Event, which has its kind: it is a [lowkiq.Hook]. Any 2xx response without
+// an error in its body is good.
+func (h *HTTP) Event(ctx context.Context, e *lowkiq.Event) error {
+	req, err := h.request(ctx, e.Shard, wire.AppendEvent(nil, e))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Lowkiq-Event", string(e.Kind))
+	res, err := h.cfg.Client.Do(req)
+	if err != nil {
+		return h.failure(ctx, err)
+	}
+	defer res.Body.Close()
+	none := &lowkiq.Batch{Shard: e.Shard} // there are no jobs to say anything of
+	body, err := io.ReadAll(io.LimitReader(res.Body, int64(answerLimit(none))+1))
+	if err != nil {
+		return h.failure(ctx, fmt.Errorf("read response: %w", err))
+	}
+	return h.verdict(res, body, none)
+}
+
+// request is one to the endpoint about a shard.
+func (h *HTTP) request(ctx context.Context, s lowkiq.Shard, body []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.cfg.URL, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range h.cfg.Header {
+		req.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	if h.cfg.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+h.cfg.Token)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Lowkiq-Queue", s.Queue)
+	req.Header.Set("Lowkiq-Shard", strconv.Itoa(s.Index))
+	return req, nil
 }
 
 // traceOf returns the trace of a batch that has one payload, as headers of HTTP can carry it.

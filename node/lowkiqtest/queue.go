@@ -370,9 +370,16 @@ func (q *Queue) end(run *Run) {
 		q.shard.Bury(b)
 	}
 	q.mu.Unlock()
-	if q.rules.RetriesExhausted != nil {
-		for _, gone := range all.Exhausted {
-			q.rules.RetriesExhausted(gone.Job, gone.Err)
+	for _, told := range []struct {
+		hook lowkiq.Hook
+		kind lowkiq.EventKind
+		jobs []lowkiq.Ended
+	}{{q.rules.OnExhausted, lowkiq.Exhausted, all.Exhausted}, {q.rules.OnBuried, lowkiq.Buried, all.Buried}} {
+		if told.hook == nil || len(told.jobs) == 0 {
+			continue
+		}
+		if err := told.hook(context.Background(), &lowkiq.Event{Kind: told.kind, Shard: run.Batch.Shard, Jobs: told.jobs}); err != nil {
+			q.t.Errorf("hook: %v", err)
 		}
 	}
 }

@@ -74,8 +74,13 @@ func TestExhausted(t *testing.T) {
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			var told []string
-			q := lowkiqtest.New(t, node.QueueConfig{MaxRetryCount: 1, Exhausted: policy, RetriesExhausted: func(job lowkiq.Job, err error) {
-				told = append(told, job.ID+" "+err.Error())
+			buried := 0
+			q := lowkiqtest.New(t, node.QueueConfig{MaxRetryCount: 1, Exhausted: policy, OnExhausted: func(_ context.Context, e *lowkiq.Event) error {
+				told = append(told, e.Jobs[0].ID+" "+e.Jobs[0].Err.Error())
+				return nil
+			}, OnBuried: func(_ context.Context, e *lowkiq.Event) error {
+				buried += len(e.Jobs[0].Payloads)
+				return nil
 			}})
 			push(t, q, "a", "1", "2")
 			for range 2 {
@@ -93,7 +98,7 @@ func TestExhausted(t *testing.T) {
 			if job, ok := q.Waiting("a"); ok {
 				waiting = len(job.Payloads)
 			}
-			want(t, "payloads", [2]int{dead, waiting}, [2]int{c.morgue, c.waiting})
+			want(t, "payloads", [3]int{dead, waiting, buried}, [3]int{c.morgue, c.waiting, c.morgue})
 		})
 	}
 }

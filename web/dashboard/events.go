@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,10 +14,6 @@ import (
 
 // maxStreams bounds the streams of events of a node.
 const maxStreams = 100
-
-// streamBeat is how often a stream says something even if nothing changes, so that both
-// ends learn when the other has gone.
-const streamBeat = 15 * time.Second
 
 // livePage makes a page from a snapshot alone: no stream asks Redis for anything.
 type livePage struct {
@@ -83,15 +78,13 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		d.fail(w, r, web.NewProblem(http.StatusServiceUnavailable, "%d pages are live already: reload this one by hand.", maxStreams))
 		return
 	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no")
-	d.stream(r, page, access{u, auth.MayChange(r)}, &eventWriter{w: w, control: http.NewResponseController(w), sent: map[string]string{}})
+	d.stream(r, page, access{u, auth.MayChange(r)}, &eventWriter{web.NewEventStream(w), map[string]string{}})
 }
 
 // stream writes until the client goes, its session or the node ends, or the client no longer
 // takes what it is sent.
 func (d *Dashboard) stream(r *http.Request, page livePage, v access, out *eventWriter) {
-	beat := time.NewTicker(streamBeat)
+	beat := time.NewTicker(web.StreamBeat)
 	defer beat.Stop()
 	for !over(r) {
 		now, change := d.sampler.look(page.focus)
@@ -101,7 +94,7 @@ func (d *Dashboard) stream(r *http.Request, page livePage, v access, out *eventW
 		select {
 		case <-change:
 		case <-beat.C:
-			if out.comment("still here") != nil {
+			if out.Comment("still here") != nil {
 				return
 			}
 		case <-r.Context().Done():
@@ -143,35 +136,14 @@ func (d *Dashboard) sendParts(page livePage, now *snapshot, by access, out *even
 
 // eventWriter writes server-sent events, and each part only when it has changed.
 type eventWriter struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	sent    map[string]string
+	*web.EventStream
+	sent map[string]string
 }
-
-// writePatience is how long a client may take to accept what it is sent.
-const writePatience = 10 * time.Second
 
 func (e *eventWriter) event(name, data string) error {
 	if last, ok := e.sent[name]; ok && last == data {
 		return nil
 	}
 	e.sent[name] = data
-	var text strings.Builder
-	fmt.Fprintf(&text, "event: %s\n", name)
-	for line := range strings.SplitSeq(data, "\n") {
-		fmt.Fprintf(&text, "data: %s\n", strings.TrimSuffix(line, "\r"))
-	}
-	text.WriteByte('\n')
-	return e.write(text.String())
-}
-
-func (e *eventWriter) comment(text string) error { return e.write(": " + text + "\n\n") }
-
-func (e *eventWriter) write(text string) error {
-	// Not every ResponseWriter has deadlines; those of a real server have.
-	_ = e.control.SetWriteDeadline(time.Now().Add(writePatience))
-	if _, err := e.w.Write([]byte(text)); err != nil {
-		return err
-	}
-	return e.control.Flush()
+	return e.Event(name, data)
 }

@@ -127,7 +127,7 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 		if body := ask(session).Body.String(); strings.Count(body, "event: totals\n") < 25 {
 			t.Errorf("got %d figures in the session's last minute, want one every two seconds", strings.Count(body, "event: totals\n"))
 		}
-		if took := time.Since(began); took < life || took > life+streamBeat {
+		if took := time.Since(began); took < life || took > life+web.StreamBeat {
 			t.Errorf("got the end of the stream after %s, want it after the session's %s", took, life)
 		}
 		if n := len(w.pages.streams); n != 0 {
@@ -142,10 +142,10 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 func TestEventFormat(t *testing.T) {
 	t.Parallel()
 	answer := httptest.NewRecorder()
-	out := &eventWriter{w: answer, control: http.NewResponseController(answer), sent: map[string]string{}}
+	out := &eventWriter{web.NewEventStream(answer), map[string]string{}}
 	must(t, out.event("totals", "<p>a</p>\r\n\n<p>b</p>"))
 	must(t, out.event("totals", "<p>a</p>\r\n\n<p>b</p>")) // no news
-	must(t, out.comment("still here"))
+	must(t, out.Comment("still here"))
 	if got, want := answer.Body.String(), "event: totals\ndata: <p>a</p>\ndata: \ndata: <p>b</p>\n\n: still here\n\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -469,7 +469,7 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// TestExhausted: retries end in the morgue, and RetriesExhausted is called then only. What it does
+// TestExhausted: retries end in the morgue, and the hooks are told then only. What they do
 // is no harm.
 func TestExhausted(t *testing.T) {
 	t.Parallel()
@@ -479,15 +479,23 @@ func TestExhausted(t *testing.T) {
 		s := p.add(Queue{Rules: Rules{
 			MaxRetryCount: 2, Exhausted: queue.Bury, RetryIn: func(int) time.Duration { return 0 },
 			FormatError: func(err error) string { return "<" + err.Error() + ">" },
-			RetriesExhausted: func(job lowkiq.Job, err error) {
-				told = append(told, fmt.Sprint(job.ID, job.RetryCount, " ", err))
+			OnExhausted: func(_ context.Context, e *lowkiq.Event) error {
+				for _, job := range e.Jobs {
+					told = append(told, fmt.Sprint(e.Kind, " ", job.ID, job.RetryCount, " ", job.Err))
+				}
 				panic("a hook's")
+			},
+			OnBuried: func(_ context.Context, e *lowkiq.Event) error {
+				for _, job := range e.Jobs {
+					told = append(told, fmt.Sprint(e.Kind, " ", job.ID, len(job.Payloads)))
+				}
+				return errBoom
 			},
 		}}, func(context.Context, *lowkiq.Batch) error { calls++; return errBoom })
 		p.give(s, "a")
 		soon()
-		if calls != 3 || !slices.Equal(told, []string{"a1 boom"}) || p.text(s, "a") != "<boom>" {
-			t.Errorf("%d attempts, told %q, text %q; want 3, one, <boom>", calls, told, p.text(s, "a"))
+		if calls != 3 || !slices.Equal(told, []string{"exhausted a1 boom", "buried a1"}) || p.text(s, "a") != "<boom>" {
+			t.Errorf("%d attempts, told %q, text %q; want 3, two, <boom>", calls, told, p.text(s, "a"))
 		}
 		s.has(t, 0, "in the end")
 	})

@@ -77,6 +77,11 @@ func (e *ended) ran(job *lowkiq.Job) journal.Ran {
 	return journal.Ran{Due: job.PerformAt, Popped: e.popped, Began: e.began, Took: e.took, Log: e.logs[job.ID]}
 }
 
+// done is the run of a job that is done.
+func (e *ended) done(job *lowkiq.Job) *journal.Run {
+	return &journal.Run{ID: job.ID, Verdict: journal.Done, RetryCount: job.RetryCount, Ran: e.ran(job), Result: e.Answers[job.ID].Result}
+}
+
 // runs are the lines of jobs that are done; nil if they get none.
 func (e *ended) runs(rule *journal.Rule, jobs []lowkiq.Job) (lines journal.Block) {
 	if !rule.KeepsSome(journal.Done) {
@@ -87,7 +92,7 @@ func (e *ended) runs(rule *journal.Rule, jobs []lowkiq.Job) (lines journal.Block
 			lines.Add(nil)
 			continue
 		}
-		lines.Add(&journal.Run{ID: jobs[i].ID, Verdict: journal.Done, RetryCount: jobs[i].RetryCount, Ran: e.ran(&jobs[i]), Result: e.Answers[jobs[i].ID].Result})
+		lines.Add(e.done(&jobs[i]))
 	}
 	if lines.Empty() {
 		return journal.Block{}
@@ -149,6 +154,7 @@ func (r *Runner) done(number int64, jobs []lowkiq.Job, end *ended) {
 		return
 	}
 	rules := r.queue.rules()
+	r.tellDone(jobs, end)
 	answers, runs, flights := rules.Answers(jobs, end.Spoken), end.runs(&rules.Journal, jobs), &r.state.flights
 	if len(answers) > 0 || !runs.Empty() {
 		flights.said[number] = true
@@ -222,9 +228,8 @@ func (r *Runner) settle(batch *lowkiq.Batch, end *ended, answer error) {
 	r.queue.Metrics.Retried.Add(float64(len(all.retries())))
 	r.queue.Metrics.Buried.Add(float64(all.buried()))
 	r.queue.Metrics.Expired.Add(float64(all.expired()))
-	for _, v := range all.Exhausted {
-		r.tell(v)
-	}
+	r.tellNotDone(nacks, burials)
+	r.callHooks(all)
 	r.mu.Lock()
 	r.state.close(batch.Flight, len(nacks)+len(burials))
 	r.state.due = r.state.due || len(burials) > 0 // what a burial leaves is due at once
@@ -245,20 +250,6 @@ func (q *Queue) verdicts(batch *lowkiq.Batch, answer error) (all Outcome) {
 		}
 	}()
 	return Decide(q.rules(), batch, answer)
-}
-
-// tell calls RetriesExhausted.
-func (r *Runner) tell(v Exhausted) {
-	told := r.queue.rules().RetriesExhausted
-	if told == nil {
-		return
-	}
-	defer func() {
-		if value := recover(); value != nil {
-			r.process.Log.Error("retries_exhausted panicked", "shard", r.Shard, "panic", value, "stack", string(debug.Stack()))
-		}
-	}()
-	told(v.Job, v.Err)
 }
 
 // The kinds of lines that the log has of handlers that fail.

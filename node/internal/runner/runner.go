@@ -133,6 +133,9 @@ type Process struct {
 	// person mends something.
 	OpFailed func(op string, s lowkiq.Shard, err error) (stuck bool)
 	OpDone   func(op string, s lowkiq.Shard) // Redis has done an operation
+	// Listened reports whether somebody listens to a queue, Ran tells them how runs have ended. nil: nobody ever does.
+	Listened func(queueName string) bool
+	Ran      func(s lowkiq.Shard, runs []journal.Run)
 	// Fenced tells that Redis refused an operation because the claim is gone. If calls is not 0
 	// soon, the process must end: another node may have the shard.
 	Fenced func(op string, calls func() int64)
@@ -158,13 +161,15 @@ type Rules struct {
 	StuckAfter       time.Duration // after its last note a call is ended; 0: never
 	Journal          journal.Rule  // of which runs lines are kept
 	// Encode gives results and states the form in which they are stored; nil: as they are.
-	Encode           func([]byte) ([]byte, error)
-	RetryIn          func(count int) time.Duration
-	HeadStart        time.Duration // so much earlier its jobs count as due, among those of other queues that wait for a slot
-	InTurn           bool          // of shards that wait for a slot, the longest waiting is next, not the one with the oldest job
-	Held             *rules.Held   // ids that people hold: no handler gets them
-	RetriesExhausted func(lowkiq.Job, error)
-	FormatError      func(error) string
+	Encode      func([]byte) ([]byte, error)
+	RetryIn     func(count int) time.Duration
+	HeadStart   time.Duration // so much earlier its jobs count as due, among those of other queues that wait for a slot
+	InTurn      bool          // of shards that wait for a slot, the longest waiting is next, not the one with the oldest job
+	Held        *rules.Held   // ids that people hold: no handler gets them
+	OnExhausted lowkiq.Hook   // these three may be nil
+	OnBuried    lowkiq.Hook
+	OnRecovered lowkiq.Hook
+	FormatError func(error) string
 }
 
 // Queue is what the runners of a queue share.

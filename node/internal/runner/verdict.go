@@ -149,7 +149,8 @@ type Outcome struct {
 	Done      []lowkiq.Job
 	Nacks     []queue.Nack
 	Burials   []queue.Burial
-	Exhausted []Exhausted // why there are burials, but for those that people ask for
+	Exhausted []lowkiq.Ended // jobs that are not tried again
+	Buried    []lowkiq.Ended // jobs with the payloads that go to the morgue, whatever the reason
 }
 
 // expired is how many payloads the burials are about whose time was over.
@@ -180,12 +181,6 @@ func (o *Outcome) buried() (n int) {
 	return n
 }
 
-// Exhausted is a job that is not tried again, with the error that was the last.
-type Exhausted struct {
-	Job lowkiq.Job
-	Err error
-}
-
 // Decide is what a handler's answer means for each job of its batch.
 func Decide(rules *Rules, batch *lowkiq.Batch, answer error) (all Outcome) {
 	for i, v := range decide(rules, batch, answer) {
@@ -195,7 +190,12 @@ func Decide(rules *Rules, batch *lowkiq.Batch, answer error) (all Outcome) {
 		case v.burial.Policy != "":
 			all.Burials = append(all.Burials, v.burial)
 			if v.exhausts {
-				all.Exhausted = append(all.Exhausted, Exhausted{batch.Jobs[i], v.err})
+				all.Exhausted = append(all.Exhausted, lowkiq.Ended{Job: batch.Jobs[i], Err: v.err})
+			}
+			if payloads := v.burial.ToMorgue(batch.Jobs[i].Payloads); len(payloads) > 0 {
+				gone := lowkiq.Ended{Job: batch.Jobs[i], Err: v.err}
+				gone.Payloads = payloads
+				all.Buried = append(all.Buried, gone)
 			}
 		default:
 			all.Nacks = append(all.Nacks, v.nack)

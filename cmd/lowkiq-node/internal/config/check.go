@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -246,6 +247,13 @@ func (cfg *Config) checkHandler(key string, h Handler, add func(key string, err 
 		u, err := url.Parse(h.HTTP)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			add(key+".http", fmt.Errorf("%q: want http://host/path or https://host/path", mask(h.HTTP)))
+		}
+	}
+	for _, name := range h.Events {
+		switch lowkiq.EventKind(name) {
+		case lowkiq.Recovered, lowkiq.Buried, lowkiq.Exhausted:
+		default:
+			add(key+".events", fmt.Errorf("%q: want some of %s, %s and %s", name, lowkiq.Recovered, lowkiq.Buried, lowkiq.Exhausted))
 		}
 	}
 }

@@ -379,3 +379,16 @@ func TestSources(t *testing.T) {
 		}
 	}
 }
+
+func TestHandlerEvents(t *testing.T) {
+	t.Parallel()
+	file := "queues: {orders: {handler: {http: \"http://h/x\", events: [%s]}}}\n"
+	cfg := load(t, Input{Name: "node.yaml", File: fmt.Appendf(nil, file, "recovered, buried, exhausted")})
+	if got := strings.Join(cfg.Queues["orders"].Handler.Events, " "); got != "recovered buried exhausted" {
+		t.Errorf("got %q", got)
+	}
+	_, err := Load(Input{Name: "node.yaml", File: fmt.Appendf(nil, file, "done")})
+	if err == nil || !strings.Contains(err.Error(), `events: "done": want some of recovered, buried and exhausted`) {
+		t.Errorf("got %v, want the event that there is not", err)
+	}
+}

@@ -118,6 +118,7 @@ type Handler struct {
 	Timeout   *time.Duration `yaml:"timeout" min:"1ms" max:"8760h"`
 	Exec      []string       `yaml:"exec"`
 	Processes *int           `yaml:"processes" min:"1" max:"10000"`
+	Events    []string       `yaml:"events"` // of which it is told: of Events
 }
 
 // RetryIn is the delay before the next attempt: either a formula, or a list of delays

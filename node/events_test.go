@@ -1,0 +1,168 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/events"
+)
+
+// notebook is what a listener has heard.
+type notebook struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (n *notebook) add(line string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lines = append(n.lines, line)
+}
+
+func (n *notebook) has(line string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Contains(n.lines, line)
+}
+
+// listen writes down what a listener hears until the test ends.
+func (p *producer) listen(f events.Filter) *notebook {
+	var n notebook
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for e := range p.client.Events(ctx, f) {
+			switch {
+			case e.Run != nil:
+				n.add(fmt.Sprint(e.Queue, " ", e.Run.ID, " ", e.Run.Verdict, " ", e.Run.Error, string(e.Run.Result)))
+			case e.Recovered != nil:
+				n.add(fmt.Sprint("recovered ", e.Recovered.Jobs))
+			case e.Change != nil:
+				n.add("change " + e.Change.Action)
+			default:
+				n.add(fmt.Sprint("missed ", e.Missed))
+			}
+		}
+	}()
+	p.t.Cleanup(func() { stop(); <-ended })
+	return &n
+}
+
+// TestEvents: a listener hears how handler calls end, of the queue and the runs that it wants, and what is changed. While
+// nobody listens nothing is published.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 2)
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{MaxRetryCount: -1}, func(_ context.Context, b *lowkiq.Batch) error {
+		switch id := b.Jobs[0].ID; {
+		case strings.HasPrefix(id, "bad"):
+			return fmt.Errorf("no stock for %s\nin detail", id)
+		case strings.HasPrefix(id, "done"):
+			b.Answer(id).Result([]byte("7"))
+		}
+		return nil
+	}).serving()
+	published := func() (n string) {
+		for line := range strings.Lines(raw(t, srv.Addr(), "INFO", "commandstats")) {
+			if calls, ok := strings.CutPrefix(line, "cmdstat_publish:"); ok {
+				return calls
+			}
+		}
+		return ""
+	}
+	before := published()
+	p.ids("quiet", 100)
+	p.drained()
+	if wakes := published(); run.events.Wanted("orders") || strings.Contains(raw(t, srv.Addr(), "PUBSUB", "CHANNELS", "*:events:*"), "events") {
+		t.Errorf("somebody listens: %s, %s before", wakes, before)
+	}
+	all, failed, other := p.listen(events.Filter{}), p.listen(events.Filter{Queue: "orders", Verdicts: []browse.Verdict{browse.RunExhausted}}), p.listen(events.Filter{Queue: "mails"})
+	await(t, "the node knows of its listeners", func() bool { run.renew(); return run.events.Wanted("orders") })
+	await(t, "they are heard", func() bool { // a subscription may come after the key
+		p.ids("done", 1)
+		return all.has("orders done0 done 7")
+	})
+	await(t, "the other one, too", func() bool {
+		p.ids("bad", 1)
+		return failed.has("orders bad0 exhausted no stock for bad0") && all.has("orders bad0 exhausted no stock for bad0")
+	})
+	await(t, "changes are heard", func() bool {
+		if err := changes.In(p.client.DB()).Add(t.Context(), changes.Line{Action: "pause", Queue: "orders"}); err != nil {
+			t.Fatal(err)
+		}
+		return all.has("change pause")
+	})
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	if len(other.lines) > 0 || failed.has("orders done0 done 7") || failed.has("change pause") {
+		t.Errorf("heard %q, and %q; want what was asked for", other.lines, failed.lines)
+	}
+}
+
+// TestHooks: they are told of jobs that are out of retries, of what is buried, and of what the last owner of a shard left.
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	p.push(lowkiq.Push{ID: "left", Payload: []byte("1")}, lowkiq.Push{ID: "bad", Payload: []byte("1")}, lowkiq.Push{ID: "bad", Payload: []byte("2")})
+	// An instance that dies with a job in flight.
+	claim, err := p.Queue.Shard(0).Claim(t.Context(), "gone/1", queue.Fresh, queue.Owner{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := claim.Pop(t.Context(), queue.PopRequest{IDs: 1, Bytes: 1000}); err != nil || len(got.Jobs) != 1 {
+		t.Fatalf("got %+v, %v; want a job", got, err)
+	}
+	var told notebook
+	hook := func(_ context.Context, e *lowkiq.Event) error {
+		line := fmt.Sprint(e.Kind, " ", e.Shard, " ", e.Recovered, " ", e.Crashes, " ", e.From)
+		for _, job := range e.Jobs {
+			line += fmt.Sprint(" ", job.ID, len(job.Payloads), string(job.Payloads[0].Data), " ", job.Err)
+		}
+		told.add(line)
+		return nil
+	}
+	start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{MaxRetryCount: -1, OnExhausted: hook, OnBuried: hook, OnRecovered: hook}, func(_ context.Context, b *lowkiq.Batch) error {
+		if b.Jobs[0].ID == "bad" {
+			return lowkiq.Bury{Reason: "no such account"}
+		}
+		return nil
+	}).serving()
+	for _, want := range []string{"recovered orders/0 1 0 gone/1", "exhausted orders/0 0 0  bad21 no such account", "buried orders/0 0 0  bad21 no such account"} {
+		await(t, want, func() bool { return told.has(want) })
+	}
+}
+
+// A hook sees payloads as handlers do; one that cannot be decoded is as it is stored, and the batch stays what it was.
+func TestDecodedHook(t *testing.T) {
+	t.Parallel()
+	decode := func(data []byte) ([]byte, error) {
+		if data[0] != '+' {
+			return nil, errBoom
+		}
+		return data[1:], nil
+	}
+	stored := []lowkiq.Payload{{Data: []byte("+1")}, {Data: []byte("2")}}
+	var got string
+	hook := decodedHook(decode, func(_ context.Context, e *lowkiq.Event) error {
+		got = fmt.Sprintf("%s %s", e.Jobs[0].Payloads[0].Data, e.Jobs[0].Payloads[1].Data)
+		return nil
+	})
+	if err := hook(t.Context(), &lowkiq.Event{Jobs: []lowkiq.Ended{{Job: lowkiq.Job{Payloads: stored}}}}); err != nil || got != "1 2" || string(stored[0].Data) != "+1" {
+		t.Errorf("got %q, %v, and %q is stored; want 1 2 of +1", got, err, stored[0].Data)
+	}
+	if decodedHook(decode, nil) != nil {
+		t.Error("no hook became one")
+	}
+}

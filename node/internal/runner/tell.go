@@ -1,0 +1,88 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Two are told how handler calls end: those who listen to the cluster, whoever and wherever they are, and the hooks of the
+// queue, which are part of this process. To either it is told once at most.
+
+// tellDone tells listeners of jobs that are done, by what their handler has answered: their acks are on the way.
+func (r *Runner) tellDone(jobs []lowkiq.Job, end *ended) {
+	if r.process.Listened == nil || !r.process.Listened(r.Shard.Queue) {
+		return
+	}
+	runs := make([]journal.Run, len(jobs))
+	for i := range jobs {
+		runs[i] = *end.done(&jobs[i])
+	}
+	r.process.Ran(r.Shard, runs)
+}
+
+// tellNotDone tells listeners of jobs that were not, once Redis has taken that.
+func (r *Runner) tellNotDone(nacks []queue.Nack, burials []queue.Burial) {
+	if r.process.Listened == nil || !r.process.Listened(r.Shard.Queue) {
+		return
+	}
+	runs := make([]journal.Run, 0, len(nacks)+len(burials))
+	for i := range nacks {
+		if run := nacks[i].Run(); run != nil {
+			runs = append(runs, *run)
+		}
+	}
+	for i := range burials {
+		runs = append(runs, *burials[i].Run())
+	}
+	r.process.Ran(r.Shard, runs)
+}
+
+// hookPatience is how long a hook may take.
+const hookPatience = 10 * time.Second
+
+// callHooks tells the queue's hooks what Redis has taken of a batch: which jobs are out of retries, and what went to the
+// morgue. The lane waits for them: a queue whose jobs fail faster than its hooks take is slowed down, and forgets nothing.
+func (r *Runner) callHooks(all Outcome) {
+	rules := r.queue.rules()
+	if len(all.Exhausted) > 0 && rules.OnExhausted != nil {
+		r.process.callHook(r.work, r.queue, rules.OnExhausted, &lowkiq.Event{Kind: lowkiq.Exhausted, Shard: r.Shard, Jobs: all.Exhausted})
+	}
+	if len(all.Buried) > 0 && rules.OnBuried != nil {
+		r.process.callHook(r.work, r.queue, rules.OnBuried, &lowkiq.Event{Kind: lowkiq.Buried, Shard: r.Shard, Jobs: all.Buried})
+	}
+}
+
+// Recovered tells the queue's hook that a shard was taken over with jobs of its last owner. It waits for the hook.
+func (r *Runner) Recovered(e *lowkiq.Event) {
+	if hook := r.queue.rules().OnRecovered; hook != nil {
+		r.process.callHook(r.work, r.queue, hook, e)
+	}
+}
+
+// callHook calls one. What goes wrong is logged, and nothing else: the hook is not called again.
+func (p *Process) callHook(ctx context.Context, q *Queue, hook lowkiq.Hook, e *lowkiq.Event) {
+	ctx, cancel := context.WithTimeoutCause(ctx, hookPatience, fmt.Errorf("a hook may take %s", hookPatience))
+	defer cancel()
+	if err := guardedHook(ctx, hook, e); err != nil {
+		q.Metrics.HookErrors.Inc()
+		if left, ok := p.MayLog(e.Shard.Queue, "hook failed"); ok {
+			p.Log.Error("hook failed", "event", string(e.Kind), "shard", e.Shard, "jobs", len(e.Jobs), "left_out", left, "err", err)
+		}
+	}
+}
+
+// guardedHook is the call itself, whose panic is an error.
+func guardedHook(ctx context.Context, hook lowkiq.Hook, e *lowkiq.Event) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &PanicError{value, debug.Stack()}
+		}
+	}()
+	return hook(ctx, e)
+}

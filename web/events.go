@@ -1,0 +1,204 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/web/auth"
+)
+
+// Event is one thing that has happened in the cluster; of the fields that are pointers, that of its kind is there.
+type Event struct {
+	Event     events.Kind `json:"event"`
+	Queue     string      `json:"queue,omitempty"`
+	Run       *Run        `json:"run,omitempty"`
+	Recovered *Recovered  `json:"recovered,omitempty"`
+	Change    *Change     `json:"change,omitempty"`
+	Missed    *int        `json:"missed,omitempty"` // how many events did not reach the listener; 0: nobody knows
+}
+
+// Recovered is a shard whose last owner left jobs in flight.
+type Recovered struct {
+	Shard    int     `json:"shard"`
+	At       float64 `json:"at"`      // unix seconds
+	Jobs     int     `json:"jobs"`    // that will be handled again
+	Crashes  int     `json:"crashes"` // payloads that went to the morgue, as their workers died of them again and again
+	From     string  `json:"from"`    // the instance that had them
+	Node     string  `json:"node"`    // that has them now
+	Instance string  `json:"instance"`
+}
+
+// EventOf is an event as the API shows it.
+func EventOf(e *events.Event) Event {
+	out := Event{Event: e.Kind, Queue: e.Queue}
+	switch {
+	case e.Run != nil:
+		out.Run = new(RunOf(e.Run))
+	case e.Recovered != nil:
+		out.Recovered = &Recovered{Shard: e.Shard, At: unix(e.Recovered.At), Jobs: e.Recovered.Jobs, Crashes: e.Recovered.Crashes,
+			From: e.Recovered.From, Node: identity.NodeOf(e.Instance), Instance: e.Instance}
+	case e.Change != nil:
+		out.Change = &ChangesOf([]changes.Line{*e.Change})[0]
+	default:
+		out.Missed = &e.Missed
+	}
+	return out
+}
+
+// maxEventStreams bounds the streams of events of a node.
+const maxEventStreams = 100
+
+// bytesOfStream is what the events that wait for a slow client take at most, about.
+const bytesOfStream = 1 << 20
+
+var eventsQuery = []string{"queue", "id", "verdict", "for"}
+
+// events streams what happens from now on, until the client goes, its session or the node ends, or the client takes nothing.
+func (a *api) events(w http.ResponseWriter, r *http.Request) (any, error) {
+	filter, length, err := a.eventFilter(r)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.client.Time(r.Context()); err != nil {
+		return nil, err // a stream that hears nothing would look like one of a cluster at rest
+	}
+	if err := accountOf(r).take(bytesOfStream); err != nil {
+		return nil, err
+	}
+	backlog, leave, ok := a.feeds.join(filter.Queue)
+	if !ok {
+		w.Header().Set("Retry-After", "30")
+		return nil, NewProblem(http.StatusServiceUnavailable, "%d streams of events are open already", maxEventStreams)
+	}
+	defer leave()
+	ctx := r.Context()
+	if arrived, ok := ctx.Value(arrivalKey{}).(arrival); ok && arrived.ending != nil {
+		with, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(arrived.ending, cancel)()
+		ctx = with
+	}
+	if length > 0 {
+		with, cancel := context.WithTimeout(ctx, length)
+		defer cancel()
+		ctx = with
+	}
+	stream, beat := NewEventStream(w), time.NewTicker(StreamBeat)
+	defer beat.Stop()
+	if stream.Comment("listening") != nil {
+		return nil, nil
+	}
+	for !over(r) {
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-beat.C:
+			err = stream.Comment("still here")
+		case e := <-backlog.C():
+			if filter.Takes(&e) {
+				err = send(stream, &e)
+			}
+		}
+		if err != nil {
+			return nil, nil
+		}
+	}
+	return nil, nil
+}
+
+func send(stream *EventStream, e *events.Event) error {
+	text, err := json.Marshal(EventOf(e))
+	if err != nil {
+		return err
+	}
+	return stream.Event(string(e.Kind), string(text))
+}
+
+// over reports whether the session that allowed a request has ended.
+func over(r *http.Request) bool {
+	end := auth.SessionEnd(r)
+	return !end.IsZero() && !time.Now().Before(end)
+}
+
+// eventFilter reads which events are wanted, and for how long; 0: until the client goes.
+func (a *api) eventFilter(r *http.Request) (f events.Filter, length time.Duration, err error) {
+	values := r.URL.Query()
+	query, err := a.runQuery(r, values)
+	if err != nil {
+		return f, 0, err
+	}
+	f = events.Filter{Queue: values.Get("queue"), ID: values.Get("id"), Verdicts: query.Verdicts}
+	if f.Queue != "" {
+		if _, err := a.queueNamed(r.Context(), f.Queue); err != nil {
+			return f, 0, err
+		}
+	}
+	if values.Has("for") {
+		if length, err = time.ParseDuration(values.Get("for")); err != nil || length <= 0 {
+			return f, 0, badField("for", "got %.40q, want a duration, as in 10s", values.Get("for"))
+		}
+	}
+	return f, length, nil
+}
+
+// feeds share what a node hears among those who listen by it: one subscription for each queue, and one for all.
+type feeds struct {
+	client *queue.Client
+
+	mu      sync.Mutex // guards what follows
+	feeds   map[string]*feed
+	streams int
+}
+
+// feed is one subscription.
+type feed struct {
+	stop    context.CancelFunc
+	readers map[*events.Backlog]bool // guarded by the feeds' mu
+}
+
+// join listens to a queue, "" for all. leave ends that. ok is false if too many do.
+func (f *feeds) join(queue string) (backlog *events.Backlog, leave func(), ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.streams == maxEventStreams {
+		return nil, nil, false
+	}
+	f.streams++
+	one := f.feeds[queue]
+	if one == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		one = &feed{stop: stop, readers: map[*events.Backlog]bool{}}
+		f.feeds[queue] = one
+		go f.hear(ctx, queue, one)
+	}
+	backlog = events.NewBacklog()
+	one.readers[backlog] = true
+	return backlog, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.streams--
+		delete(one.readers, backlog)
+		if len(one.readers) == 0 {
+			one.stop()
+			delete(f.feeds, queue)
+		}
+	}, true
+}
+
+// hear passes on what is heard, until ctx ends.
+func (f *feeds) hear(ctx context.Context, queue string, to *feed) {
+	for e := range f.client.Events(ctx, events.Filter{Queue: queue}) {
+		f.mu.Lock()
+		for backlog := range to.readers {
+			backlog.Add(e)
+		}
+		f.mu.Unlock()
+	}
+}

@@ -1,0 +1,96 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/events"
+)
+
+// TestEventStream: what is published, and what is changed, comes as it is described; of another queue nothing does.
+func TestEventStream(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	server := httptest.NewServer(w.handler)
+	t.Cleanup(server.Close)
+	client := server.Client()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/v1/events?queue=orders", nil)
+	must(t, err)
+	r.Host = "example.com"
+	answer, err := client.Do(r)
+	must(t, err)
+	defer answer.Body.Close()
+	if got := answer.Header.Get("Content-Type"); answer.StatusCode != 200 || got != "text/event-stream" {
+		t.Fatalf("got %s, %q; want a stream", answer.Status, got)
+	}
+	p := events.NewPublisher(events.Into(w.client.DB()))
+	p.Want("orders", "mail")
+	go p.Run(ctx) //nolint:errcheck // nil
+	go func() {   // until the stream has begun
+		for at := time.UnixMicro(1_700_000_000_000_000); ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+			p.Runs("n1/1.1", "mail", 0, []journal.Run{{ID: "m", Verdict: journal.Done, Ran: journal.Ran{Due: at, Popped: at}}})
+			p.Runs("n1/1.1", "orders", 3, []journal.Run{{ID: "a", Verdict: journal.Failed, Error: "no stock", Ran: journal.Ran{Due: at, Popped: at}}})
+			p.Recovered("n1/1.1", "orders", 3, events.Recovery{At: at, Jobs: 7, From: "n2/1.1"})
+			_ = changes.In(w.client.DB()).Add(ctx, changes.Line{Action: "pause", Queue: "orders"})
+		}
+	}()
+	seen := map[string]bool{}
+	lines := bufio.NewScanner(answer.Body)
+	for len(seen) < 3 && lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var value any
+		must(t, json.Unmarshal([]byte(data), &value))
+		must(t, described(t).check(map[string]any{"$ref": "#/components/schemas/Event"}, value, "event"))
+		var e Event
+		must(t, json.Unmarshal([]byte(data), &e))
+		switch {
+		case e.Queue != "orders" && e.Event != events.Missed:
+			t.Errorf("got %s", data)
+		case e.Run != nil && (e.Run.Verdict != journal.Failed || e.Run.Error != "no stock" || e.Run.Node != "n1" || e.Run.Shard != 3):
+			t.Errorf("got %s", data)
+		case e.Recovered != nil && (e.Recovered.Jobs != 7 || e.Recovered.Node != "n1" || e.Recovered.From != "n2/1.1"):
+			t.Errorf("got %s", data)
+		case e.Event != events.Missed:
+			seen[string(e.Event)] = true
+		}
+	}
+	if len(seen) < 3 {
+		t.Errorf("got %v, %v; want runs, recoveries and changes", seen, lines.Err())
+	}
+}
+
+// Streams of one queue share a subscription; it ends with the last one, and there are only so many.
+func TestFeeds(t *testing.T) {
+	w := newWorld(t, shared(t))
+	f := &feeds{client: w.client, feeds: map[string]*feed{}}
+	var leave []func()
+	for i := range maxEventStreams {
+		_, end, ok := f.join(fmt.Sprint("q", i%2))
+		if !ok {
+			t.Fatalf("stream %d is refused", i)
+		}
+		leave = append(leave, end)
+	}
+	if _, _, ok := f.join("q0"); ok || len(f.feeds) != 2 {
+		t.Errorf("%d subscriptions, one stream more: %v; want 2, and no more", len(f.feeds), ok)
+	}
+	for _, end := range leave {
+		end()
+	}
+	if f.streams != 0 || len(f.feeds) != 0 {
+		t.Errorf("%d streams, %d subscriptions are left", f.streams, len(f.feeds))
+	}
+}
