@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -60,8 +58,8 @@ const bytesOfStream = 1 << 20
 
 var eventsQuery = []string{"queue", "id", "verdict", "for"}
 
-// events streams what happens from now on, until the client goes, its session or the node ends, or the client takes nothing.
-func (a *api) events(w http.ResponseWriter, r *http.Request) (any, error) {
+// happens streams what happens from now on, until the client goes, its session or the node ends, or the client takes nothing.
+func (a *api) happens(w http.ResponseWriter, r *http.Request) (any, error) {
 	filter, length, err := a.eventFilter(r)
 	if err != nil {
 		return nil, err
@@ -72,7 +70,7 @@ func (a *api) events(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := accountOf(r).take(bytesOfStream); err != nil {
 		return nil, err
 	}
-	backlog, leave, ok := a.feeds.join(filter.Queue)
+	backlog, leave, ok := a.events.Join(filter.Queue)
 	if !ok {
 		w.Header().Set("Retry-After", "30")
 		return nil, NewProblem(http.StatusServiceUnavailable, "%d streams of events are open already", maxEventStreams)
@@ -146,59 +144,4 @@ func (a *api) eventFilter(r *http.Request) (f events.Filter, length time.Duratio
 		}
 	}
 	return f, length, nil
-}
-
-// feeds share what a node hears among those who listen by it: one subscription for each queue, and one for all.
-type feeds struct {
-	client *queue.Client
-
-	mu      sync.Mutex // guards what follows
-	feeds   map[string]*feed
-	streams int
-}
-
-// feed is one subscription.
-type feed struct {
-	stop    context.CancelFunc
-	readers map[*events.Backlog]bool // guarded by the feeds' mu
-}
-
-// join listens to a queue, "" for all. leave ends that. ok is false if too many do.
-func (f *feeds) join(queue string) (backlog *events.Backlog, leave func(), ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.streams == maxEventStreams {
-		return nil, nil, false
-	}
-	f.streams++
-	one := f.feeds[queue]
-	if one == nil {
-		ctx, stop := context.WithCancel(context.Background())
-		one = &feed{stop: stop, readers: map[*events.Backlog]bool{}}
-		f.feeds[queue] = one
-		go f.hear(ctx, queue, one)
-	}
-	backlog = events.NewBacklog()
-	one.readers[backlog] = true
-	return backlog, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.streams--
-		delete(one.readers, backlog)
-		if len(one.readers) == 0 {
-			one.stop()
-			delete(f.feeds, queue)
-		}
-	}, true
-}
-
-// hear passes on what is heard, until ctx ends.
-func (f *feeds) hear(ctx context.Context, queue string, to *feed) {
-	for e := range f.client.Events(ctx, events.Filter{Queue: queue}) {
-		f.mu.Lock()
-		for backlog := range to.readers {
-			backlog.Add(e)
-		}
-		f.mu.Unlock()
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -69,28 +68,5 @@ func TestEventStream(t *testing.T) {
 	}
 	if len(seen) < 3 {
 		t.Errorf("got %v, %v; want runs, recoveries and changes", seen, lines.Err())
-	}
-}
-
-// Streams of one queue share a subscription; it ends with the last one, and there are only so many.
-func TestFeeds(t *testing.T) {
-	w := newWorld(t, shared(t))
-	f := &feeds{client: w.client, feeds: map[string]*feed{}}
-	var leave []func()
-	for i := range maxEventStreams {
-		_, end, ok := f.join(fmt.Sprint("q", i%2))
-		if !ok {
-			t.Fatalf("stream %d is refused", i)
-		}
-		leave = append(leave, end)
-	}
-	if _, _, ok := f.join("q0"); ok || len(f.feeds) != 2 {
-		t.Errorf("%d subscriptions, one stream more: %v; want 2, and no more", len(f.feeds), ok)
-	}
-	for _, end := range leave {
-		end()
-	}
-	if f.streams != 0 || len(f.feeds) != 0 {
-		t.Errorf("%d streams, %d subscriptions are left", f.streams, len(f.feeds))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/events"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -19,7 +20,7 @@ type api struct {
 	mux    *http.ServeMux
 	needs  map[string]auth.Role // by pattern of mux
 	memory *memory              // of all admitted requests
-	feeds  *feeds
+	events *events.Hub
 }
 
 // New builds the HTTP face of a node, for a server of the program's own; see [Serve]. The files of
@@ -51,7 +52,7 @@ func build(n Node, cfg Config) (http.Handler, Pages, error) {
 		people = pages
 	}
 	a := &api{node: n, client: n.Client(), cfg: cfg, page: page, mux: http.NewServeMux(), needs: map[string]auth.Role{}, memory: &memory{most: cfg.RequestMemory},
-		feeds: &feeds{client: n.Client(), feeds: map[string]*feed{}}}
+		events: events.NewHub(maxEventStreams, n.Client().Events)}
 	for _, rt := range a.routes() {
 		a.mux.Handle(rt.pattern, a.handler(rt))
 		a.needs[rt.pattern] = rt.needs()

@@ -76,7 +76,7 @@ func (a *api) routes() []route {
 		{pattern: "GET /api/v1/changes", about: "who has changed what, the last one first; with after= those behind a cursor", query: changesQuery,
 			path: "/api/v1/changes?queue=orders&since=24h", serve: a.changes},
 		{pattern: "GET /api/v1/events", about: "what happens from now on, as server-sent events: how runs end, what is recovered and changed", query: eventsQuery,
-			path: "/api/v1/events?queue=orders&verdict=failed,exhausted&for=1m", serve: a.events},
+			path: "/api/v1/events?queue=orders&verdict=failed,exhausted&for=1m", serve: a.happens},
 	}
 	return slices.Concat(all, a.clusterRoutes(), a.recurringRoutes(), a.jobRoutes())
 }

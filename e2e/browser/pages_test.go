@@ -52,6 +52,7 @@ func pages() []page {
 		{name: "runs-done", path: "/queues/orders/runs?verdict=done", want: "ok-"},
 		{name: "rules", path: "/queues/orders/rules", want: "a sale of"},
 		{name: "rules-orphan", path: "/queues/orphan/rules", want: "does not handle"},
+		{name: "events", path: "/watch", want: "What happens"},
 		{name: "changes", path: "/changes", want: "a sale of"},
 		{name: "recurring", path: "/recurring", want: "nightly"},
 		{name: "recurring-one", path: "/recurring/nightly", want: "Europe/Berlin"},

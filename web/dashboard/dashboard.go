@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/events"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -20,6 +21,7 @@ type Dashboard struct {
 	sampler *sampler
 	pages   templates
 	streams chan struct{} // a slot per stream of events
+	hub     *events.Hub   // of what happens in the cluster
 	assets  string        // version of the files below /static/
 	mux     *http.ServeMux
 }
@@ -34,6 +36,7 @@ func newDashboard(n web.Node, cfg web.Config) (*Dashboard, error) {
 	}
 	d := &Dashboard{
 		node: n, client: n.Client(), cfg: cfg, source: redisSource{n, n.Client()}, pages: pages, streams: make(chan struct{}, maxStreams),
+		hub:    events.NewHub(maxStreams, n.Client().Events),
 		assets: assetsVersion(), mux: http.NewServeMux(),
 	}
 	d.sampler = newSampler(d.source)

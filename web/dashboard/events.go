@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/events"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
@@ -20,6 +21,7 @@ type livePage struct {
 	pattern string               // of its path
 	regions []string             // templates of the page that are kept live
 	focus   string               // the queue it is about
+	ticker  bool                 // it shows what happens
 	enough  func(*snapshot) bool // what the page waits for a moment to have
 	view    func(*snapshot, access) (view, error)
 }
@@ -29,6 +31,7 @@ func (d *Dashboard) livePages() []livePage {
 	return []livePage{
 		{pattern: "/{$}", regions: []string{"totals", "queues"}, enough: figured, view: d.overviewView},
 		{pattern: "/shards", regions: []string{"map"}, enough: figured, view: d.shardsView},
+		{pattern: "/watch", enough: recent, view: d.watchView, ticker: true},
 		{pattern: "/nodes", regions: []string{"nodes"}, enough: recent, view: d.nodesView},
 	}
 }
@@ -55,7 +58,7 @@ func (d *Dashboard) liveOf(u *url.URL) (livePage, bool) {
 	if !ok || queue.CheckName("queue", name) != nil {
 		return livePage{}, false
 	}
-	return livePage{regions: []string{"figures", "shards"}, focus: name, view: d.queueView}, true
+	return livePage{regions: []string{"figures", "shards"}, focus: name, view: d.queueView, ticker: true}, true
 }
 
 // events streams the live parts of a page: an event for every part that has changed, with
@@ -86,20 +89,19 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 func (d *Dashboard) stream(r *http.Request, page livePage, v access, out *eventWriter) {
 	beat := time.NewTicker(web.StreamBeat)
 	defer beat.Stop()
-	for !over(r) {
+	var news <-chan events.Event
+	if page.ticker {
+		if backlog, leave, ok := d.hub.Join(page.focus); ok {
+			defer leave()
+			news = backlog.C()
+		}
+	}
+	for happens := (&ticker{All: page.focus == ""}); !over(r); {
 		now, change := d.sampler.look(page.focus)
 		if !now.At.IsZero() && d.sendParts(page, now, v, out) != nil {
 			return
 		}
-		select {
-		case <-change:
-		case <-beat.C:
-			if out.Comment("still here") != nil {
-				return
-			}
-		case <-r.Context().Done():
-			return
-		case <-d.sampler.closed:
+		if !d.await(r, change, beat.C, news, happens, out) {
 			return
 		}
 	}

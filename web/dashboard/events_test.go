@@ -76,7 +76,7 @@ func TestEventsOfEveryLivePage(t *testing.T) {
 	w := newWorld(t).fill()
 	server := httptest.NewServer(w.pages)
 	t.Cleanup(server.Close)
-	for of, want := range map[string]string{"/": "totals", "/%3Fq%3Dmail": "totals", "/shards": "map", "/nodes": "nodes", "/queues/orders": "figures"} {
+	for of, want := range map[string]string{"/": "totals", "/%3Fq%3Dmail": "totals", "/shards": "map", "/nodes": "nodes", "/watch": "trouble", "/queues/orders": "figures"} {
 		lines := bufio.NewScanner(listen(t, t.Context(), server.URL, of).Body)
 		lines.Buffer(nil, 1<<20)
 		if name, _ := nextEvent(t, lines); name != want {

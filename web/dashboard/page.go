@@ -79,7 +79,7 @@ type navEntry struct{ Path, Name string }
 func (d *Dashboard) shell(r *http.Request) shell {
 	s := shell{
 		Cluster: d.client.Cluster(), Version: d.cfg.Version, Session: !auth.SessionEnd(r).IsZero(), MayChange: auth.MayChange(r), Assets: d.assets,
-		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {recurringPath, "Recurring"}, {"/changes", "Changes"}, {"/redis", "Redis"}},
+		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {recurringPath, "Recurring"}, {"/watch", "Events"}, {"/changes", "Changes"}, {"/redis", "Redis"}},
 	}
 	if now := d.sampler.peek(); now.Err != nil {
 		s.Trouble = d.explain(now.Err)

@@ -23,6 +23,7 @@ type queueBody struct {
 	Pager   pager
 	Actions []action
 	Now     time.Time
+	Ticker  ticker
 }
 
 // tabs are the pages of a queue; On is the one that is shown.

@@ -25,6 +25,7 @@ type rulesBody struct {
 	Revision  int64
 	Handled   bool
 	Rules     []ruleLine
+	Permits   []permitLine
 	Holds     []rules.Hold
 	Keys      []string // that may be changed
 	Asked     ruleForm // what the form said that was refused
@@ -32,6 +33,15 @@ type rulesBody struct {
 	MayChange bool
 	Now       time.Time
 }
+
+// permitLine is an instance that has permits for calls of a queue with a limit.
+type permitLine struct {
+	Instance string
+	Permits  int
+}
+
+// Node is the instance's.
+func (p permitLine) Node() string { return nodeOf(p.Instance) }
 
 // ruleForm is what a person fills in.
 type ruleForm struct{ Key, Value, For, Why string }
@@ -79,6 +89,13 @@ func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, t
 	}
 	if b.Holds, err = web.HoldsOf(r.Context(), d.client, q.Name); err != nil {
 		return view{}, err
+	}
+	holders, err := d.client.Permits(q.Name).Holders(r.Context())
+	if err != nil {
+		return view{}, err
+	}
+	for _, instance := range sortedKeys(holders) {
+		b.Permits = append(b.Permits, permitLine{instance, holders[instance]})
 	}
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
