@@ -36,6 +36,8 @@ func pages() []page {
 		{name: "queue-idle", path: "/queues/idle", want: "idle"},
 		{name: "jobs", path: "/queues/orders/jobs", want: "later"},
 		{name: "jobs-scheduled", path: "/queues/orders/jobs?state=scheduled", want: "later"},
+		{name: "jobs-search", path: query("/queues/orders/jobs", "q", `error:"connection refused"`), want: "bad-"},
+		{name: "jobs-search-none", path: query("/queues/orders/jobs", "q", "tag:nobody nowhere"), want: "No job says so"},
 		{name: "jobs-retry", path: "/queues/orders/jobs?state=retry", want: "bad-"},
 		{name: "jobs-orphan", path: query("/queues/orphan/jobs", "by", "id"), want: "a-big-one"},
 		{name: "jobs-none", path: "/queues/idle/jobs", want: "idle"},

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"net/http"
 	"net/url"
@@ -69,6 +70,10 @@ type listBody struct {
 	First, Next string
 	Unordered   bool
 	Examined    int
+	Search      string  // what is in the box
+	Searches    bool    // there is something
+	Through     float64 // of a search: the share that was looked through
+	Trouble     string  // why there is no answer
 	Some, All   []action
 	RowAction   *action // the first of Some
 	Back        string
@@ -120,6 +125,9 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 		}
 		b.Reverse = asked.Reverse
 		page, err := browse.Of(q).Page(r.Context(), asked)
+		if b.Searches && errors.Is(err, browse.ErrQuery) {
+			b.Trouble, err = web.ProblemOf(err).Detail, nil
+		}
 		if err != nil {
 			return view{}, err
 		}
@@ -151,7 +159,7 @@ func bodyOf(kind listKind, name string, by access) *listBody {
 	b := &listBody{
 		listKind: kind, Queue: name, Tabs: tabs{name, kind.path}, Back: by.RequestURI(),
 		State: cmp.Or(v.Get("state"), kind.States[0].Value), By: cmp.Or(v.Get("by"), kind.Orders[0].Value),
-		From: v.Get("from"), To: v.Get("to"), Kind: v.Get("kind"),
+		From: v.Get("from"), To: v.Get("to"), Kind: v.Get("kind"), Search: v.Get("q"), Searches: searchOf(v.Get("q")) != (browse.Search{}),
 		Limits: []int{25, 50, 100, 200}, Limit: 50,
 	}
 	if by.mayChange {
@@ -167,6 +175,14 @@ func bodyOf(kind listKind, name string, by access) *listBody {
 // failures here, and a limit is one of those offered.
 func (b *listBody) query(values url.Values) (browse.Query, error) {
 	values.Del("limit")
+	if search := searchOf(b.Search); b.Searches {
+		for name, text := range map[string]string{"contains": search.Contains, "tag": search.Tag, "error": search.Error} {
+			values.Set(name, text)
+		}
+		if b.State == "" && b.By == b.Orders[0].Value && b.From == "" && b.To == "" {
+			values.Del("by") // all jobs as they are stored, wherever they are: that is what Redis can look through
+		}
+	}
 	if b.By == string(browse.ByRetries) {
 		for _, field := range []string{"from", "to"} {
 			if number := values.Get(field); number != "" {
@@ -192,7 +208,7 @@ func (b *listBody) fill(page browse.Page, now time.Time, u *url.URL) {
 	for _, job := range page.Jobs {
 		b.Rows = append(b.Rows, listRow{Listed: job, Now: now, Preview: previewOf(job), Summary: summaryLine(job.Error)})
 	}
-	b.Unordered, b.Examined = !page.Ordered, page.Examined
+	b.Unordered, b.Examined, b.Through = !page.Ordered, page.Examined, page.Through
 	if u.Query().Has("cursor") {
 		values := u.Query()
 		values.Del("cursor")
