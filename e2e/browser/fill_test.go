@@ -12,7 +12,9 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/days"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -52,6 +54,7 @@ func (w *world) fill() {
 	w.await("ledger", "bad jobs are blocked", func(c queue.Counts, _ int) bool { return c.Ready+c.InFlight == 0 && c.Blocked >= 12 })
 	// What is left is behind the slow ones, and fits on a page with some of the scheduled ones.
 	w.await("orders", "bad jobs wait for a retry", func(c queue.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
+	w.workedForWeeks()
 	// Much recurs, some of it by hand: paused, refused, with payloads that are no markup.
 	book := recurring.Of(w.client)
 	for name, spec := range map[string]recurring.Spec{
@@ -87,6 +90,28 @@ func (w *world) fill() {
 	w.push("orphan", append(named("ok", 150), hostile...)...)
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	w.pushAll("orphan", lowkiq.Push{ID: "a-big-one", Payload: big}, lowkiq.Push{ID: "a-big-one", Payload: []byte("small")})
+}
+
+// workedForWeeks gives queue orders figures of sixty days, some with more than others.
+func (w *world) workedForWeeks() {
+	w.t.Helper()
+	now, err := w.client.Time(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for ago := range 60 {
+		done := uint64(1_000_000 + 400_000*(ago*ago%7))
+		text, err := json.Marshal(days.Figures{Processed: done, Failed: done / uint64(5+ago%9), Retried: done / 20, Buried: uint64(ago % 3),
+			Run:  days.Durations{Histogram: browse.Histogram{Counts: map[int]uint64{-60: done / 2, -40: done / 3, 10: 17}, Sum: float64(done) / 90}, Squares: float64(done) / 900},
+			Wait: days.Durations{Histogram: browse.Histogram{Counts: map[int]uint64{-30: done, 40: 9}, Sum: float64(done) / 10}, Squares: float64(done) / 50}})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		key := w.client.DB().Keys.Day("orders", now.UTC().AddDate(0, 0, -ago).Format("2006-01-02"))
+		if _, err := w.client.DB().Do(context.Background(), "days", "HSET", key, "then", string(text)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 }
 
 func named(prefix string, n int) (ids []string) {

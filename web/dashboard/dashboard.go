@@ -67,6 +67,7 @@ func (d *Dashboard) routes() {
 	get("/queues/{q}/errors", d.errorsPage)
 	get("/queues/{q}/job", d.jobPage)
 	get("/queues/{q}/runs", d.runsPage)
+	get("/queues/{q}/days", d.daysPage)
 	get("/queues/{q}/rules", d.rulesPage)
 	get("/changes", d.changesPage)
 	get(recurringPath, d.recurringPage)

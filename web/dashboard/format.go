@@ -13,7 +13,7 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"count": count, "lag": lag, "ago": ago, "perSecond": perSecond, "plural": plural, "seconds": secondsText,
 		"clock": clock, "stamp": stamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "took": took, "asked": asked,
-		"failures": failures, "percent": percent,
+		"failures": failures, "count64": func(n uint64) string { return count(int(n)) }, "percent": percent,
 	}
 }
 

@@ -69,6 +69,7 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"runs of a bad verdict", "/queues/orders/runs?verdict=%3Cb%3E", 400, []string{"&lt;b&gt;"}},
 		{"rules", "/queues/orders/rules", 200, []string{`<th scope="row">batch_size</th><td class="break"><code>3</code></td>`, "node.yaml:5:17", "fixed: the count says", `name="revision" value="0"`, "Change a rule"}},
 		{"rules elsewhere", "/queues/mail/rules", 200, []string{"This node does not handle the queue"}},
+		{"days", "/queues/orders/days", 200, []string{"Nothing was counted"}},
 		{"events", "/watch", 200, []string{"What happens while this page is open"}},
 		{"changes", "/changes", 200, []string{"None."}},
 		{"changes of a queue", "/changes?queue=orders&user=ann", 200, []string{"None of these.", `value="ann"`}},

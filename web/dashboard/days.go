@@ -1,0 +1,96 @@
+package dashboard
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue/days"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+// daysBody is the page of what a queue did day by day, or hour by hour.
+type daysBody struct {
+	Queue string
+	Tabs  tabs
+	Spans []daySpan
+	Now   daySpan
+	Bars  []dayBar // one for each period, the oldest first
+	Top   uint64   // that the longest one stands for
+	Rows  []days.Day
+	Some  bool // there are parts that cannot be read
+}
+
+// daySpan is a choice of how much is shown.
+type daySpan struct {
+	Name, Query string
+	Span        days.Span
+	N           int
+}
+
+func daySpans() []daySpan {
+	return []daySpan{{"14 days", "", days.Days, 14}, {"92 days", "days=92", days.Days, days.Kept}, {"48 hours", "hours=48", days.Hours, days.HoursKept}}
+}
+
+// dayBar is a period of the chart: parts of its height, in percent. What was not counted has none.
+type dayBar struct {
+	Period       string
+	X, Width     string // percent
+	Done, Failed uint64
+	DoneY        string
+	DoneHeight   string
+	FailedY      string
+	FailedHeight string
+}
+
+func (d *Dashboard) daysPage(r *http.Request) (view, error) {
+	q, err := d.queue(r)
+	if err != nil {
+		return view{}, err
+	}
+	b := daysBody{Queue: q.Name, Tabs: tabs{q.Name, "days"}, Spans: daySpans()}
+	at := slices.IndexFunc(b.Spans, func(s daySpan) bool { return s.Query == r.URL.RawQuery })
+	if at < 0 {
+		return view{}, web.NewProblem(http.StatusBadRequest, "%.60q: want days=92, hours=48 or nothing.", r.URL.RawQuery)
+	}
+	b.Now = b.Spans[at]
+	found, err := days.Read(r.Context(), d.client, b.Now.Span, b.Now.N, q.Name)
+	if err != nil {
+		return view{}, err
+	}
+	now, err := d.client.Time(r.Context())
+	if err != nil {
+		return view{}, err
+	}
+	b.chart(found, now)
+	return view{Page: "days", Title: "Days of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
+}
+
+// chart draws what was found of the periods up to now.
+func (b *daysBody) chart(found []days.Day, now time.Time) {
+	b.Rows = slices.Clone(found)
+	slices.Reverse(b.Rows) // the newest first
+	by := map[string]days.Day{}
+	for _, day := range found {
+		by[day.Period] = day
+		b.Top = max(b.Top, day.Figures.Processed+day.Figures.Failed)
+		b.Some = b.Some || day.Unreadable > 0
+	}
+	percent := func(n float64) string { return strconv.FormatFloat(n, 'f', 2, 64) }
+	share := func(n uint64) float64 { return 100 * float64(n) / float64(max(1, b.Top)) }
+	step := 100 / float64(b.Now.N)
+	for i := range b.Now.N {
+		ago := b.Now.N - 1 - i
+		at := now.UTC().AddDate(0, 0, -ago)
+		if b.Now.Span == days.Hours {
+			at = now.UTC().Add(-time.Duration(ago) * time.Hour)
+		}
+		f := by[at.Format(string(b.Now.Span))].Figures
+		done, failed := share(f.Processed), share(f.Failed)
+		b.Bars = append(b.Bars, dayBar{
+			Period: at.Format(string(b.Now.Span)), Done: f.Processed, Failed: f.Failed, X: percent(float64(i)*step + step/10), Width: percent(step * .8),
+			DoneY: percent(100 - done), DoneHeight: percent(done), FailedY: percent(100 - done - failed), FailedHeight: percent(failed),
+		})
+	}
+}

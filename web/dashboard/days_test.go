@@ -1,0 +1,56 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/days"
+)
+
+// What a queue did is drawn and listed, for each choice of how much; what cannot be read is said to be left out.
+func TestDaysPage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	page := func(query string) *httptest.ResponseRecorder { return w.get("/queues/orders/days" + query) }
+	expect(t, page(""), 200, "Nothing was counted of this queue in 14 days", `aria-current="page">Days`)
+	now, err := w.client.Time(t.Context())
+	must(t, err)
+	took := days.Durations{Histogram: browse.Histogram{Counts: map[int]uint64{0: 4}, Sum: 2}, Squares: 1}
+	part, err := json.Marshal(days.Figures{Run: took, Wait: took, Processed: 12345, Failed: 100, Retried: 7, Buried: 3})
+	must(t, err)
+	today, hour := now.UTC().Format("2006-01-02"), now.UTC().Format("2006-01-02T15")
+	for _, period := range []string{today, hour} {
+		_, err = w.client.DB().Do(t.Context(), "write", "HSET", w.client.DB().Keys.Day("orders", period), "n1", string(part))
+		must(t, err)
+	}
+	expect(t, page(""), 200, "<title>"+today+": 12,345 done, 100 failed</title>", ">"+today+"</th><td>12,345</td>", "500 ms")
+	expect(t, page("?days=92"), 200, "<title>"+today+": 12,345 done", now.UTC().AddDate(0, 0, -91).Format("2006-01-02"))
+	expect(t, page("?hours=48"), 200, "<title>"+hour+": 12,345 done", `">Hour</th>`)
+	_, err = w.client.DB().Do(t.Context(), "write", "HSET", w.client.DB().Keys.Day("orders", today), "n2", "no figures")
+	must(t, err)
+	expect(t, page(""), 200, "Some parts of these figures cannot be read")
+	expect(t, page("?days=3"), 400, "want days=92, hours=48 or nothing")
+	expect(t, w.get("/queues/nowhere/days"), 404)
+}
+
+// The longest bar has all of the height, the others their share; a period of which nothing was counted has none.
+func TestBarsOfDays(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 0, 30, 0, 0, time.UTC)
+	b := daysBody{Now: daySpans()[0]}
+	b.chart([]days.Day{{Period: "2026-02-28", Figures: days.Figures{Processed: 50, Failed: 50}}, {Period: "2026-03-01", Figures: days.Figures{Processed: 25}}}, now)
+	if len(b.Bars) != 14 || b.Bars[0].Period != "2026-02-16" || b.Bars[0].DoneHeight != "0.00" || b.Top != 100 {
+		t.Errorf("got %+v", b)
+	}
+	full, last := b.Bars[12], b.Bars[13]
+	if full.Period != "2026-02-28" || full.DoneY != "50.00" || full.DoneHeight != "50.00" || full.FailedY != "0.00" || full.FailedHeight != "50.00" {
+		t.Errorf("got %+v", full)
+	}
+	if last.DoneY != "75.00" || last.DoneHeight != "25.00" || last.FailedHeight != "0.00" || b.Rows[0].Period != "2026-03-01" || !strings.HasPrefix(last.X, "93.") {
+		t.Errorf("got %+v", last)
+	}
+}
