@@ -34,5 +34,5 @@ type Ended struct {
 
 // Hook is told of an event. It is called at most once: an error is logged, and a process that dies before the call makes
 // none. What must not be missed is a job, or read from the journal. The shard's lane waits for a hook, ten seconds at
-// most; its context ends with the node's right to the shard. Hooks of different shards run at once.
+// most; its context ends with the node's right to the shard, and a hook must heed it as handlers must. Hooks of different shards run at once.
 type Hook func(ctx context.Context, e *Event) error

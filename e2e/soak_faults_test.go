@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // up starts a node on its host, or behind its proxies.
@@ -173,6 +177,51 @@ func (s *soak) forgetsScripts() string {
 		s.f.t.Fatal(err)
 	}
 	return "SCRIPT FLUSH"
+}
+
+// holds keeps ids from handlers for a while.
+func (s *soak) holds() string {
+	hold := rules.Hold{Prefix: []string{"node/", "queue/", "lib/", "spec/", "README"}[s.dice.IntN(5)]}
+	took := s.forAWhile(2*s.ttl, func() {
+		s.changeRules(func(in map[string]rules.Setting, now time.Time) (map[string]json.RawMessage, []string, error) {
+			value, _, err := rules.WithHold(in, hold, now)
+			return map[string]json.RawMessage{"holds": value}, nil, err
+		})
+	}, func() {
+		s.changeRules(func(map[string]rules.Setting, time.Time) (map[string]json.RawMessage, []string, error) {
+			return nil, []string{"holds"}, nil
+		})
+	})
+	return fmt.Sprintf("%s* held for %s", hold.Prefix, took.Round(time.Millisecond))
+}
+
+// limits puts another limit in force.
+func (s *soak) limits() string {
+	text := fmt.Sprintf(`{"concurrency":%d,"rate":"%d/s"}`, 1+s.dice.IntN(30), 500*(1+s.dice.IntN(40)))
+	s.changeRules(func(map[string]rules.Setting, time.Time) (map[string]json.RawMessage, []string, error) {
+		return map[string]json.RawMessage{"limit": json.RawMessage(text)}, nil, nil
+	})
+	return "limit " + text
+}
+
+// watches listens for a while to what happens.
+func (s *soak) watches() string {
+	heard := 0
+	ctx, stop := context.WithTimeout(s.f.t.Context(), s.between(0, 2*s.ttl))
+	defer stop()
+	for range s.f.client.Events(ctx, events.Filter{}) {
+		heard++
+	}
+	return fmt.Sprintf("%d events heard", heard)
+}
+
+// changeRules changes rules of the queue at run time, however often Redis does not answer.
+func (s *soak) changeRules(edit func(in map[string]rules.Setting, now time.Time) (map[string]json.RawMessage, []string, error)) {
+	s.f.t.Helper()
+	s.f.await("rules are changed", patience, func() bool {
+		_, err := rules.In(s.f.client.DB()).Change(s.f.t.Context(), queueName, rules.Change{If: -1, Edit: edit})
+		return err == nil
+	})
 }
 
 // grows lets one more node come and go.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 const (
@@ -111,7 +112,7 @@ func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
 	} else {
 		s.links = map[string]*redistest.Proxy{}
 	}
-	s.f = fleetOf(r, settings{MaxCrashes: -1, TTL: lease})
+	s.f = fleetOf(r, settings{MaxCrashes: -1, TTL: lease, Held: true, Limit: rules.Limit{Concurrency: 20, Rate: rules.Rate{N: 20_000, Per: time.Second}, Burst: 2000}})
 	s.upAll(names(soakNodes)...)
 	s.f.balanced(patience)
 	return s
@@ -163,7 +164,7 @@ func (s *soak) kinds() []kind {
 		{"kill -9", s.kills}, {"power lost", s.losesPower}, {"freeze", s.freezes}, {"crash loop", s.crashLoop},
 		{"SIGTERM", s.leaves}, {"rolling restart", s.rolls}, {"join and leave", s.grows},
 		{"Redis restarted", s.redisRestarts}, {"Redis frozen", s.redisFreezes}, {"clock jump", s.clockJumps},
-		{"scripts flushed", s.forgetsScripts},
+		{"scripts flushed", s.forgetsScripts}, {"ids held", s.holds}, {"limit changed", s.limits}, {"somebody watches", s.watches},
 		{"cut from Redis", s.cutFromRedis}, {"link to Redis flaps", s.flaps},
 	}
 	if s.hosts != nil {

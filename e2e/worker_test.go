@@ -52,6 +52,7 @@ type settings struct {
 	Processes   int           // exec
 	URL         string        // http
 	Limit       rules.Limit   // of the cluster
+	Held        bool          // groups, expiry and a journal of all runs, too: what makes a queue wait, and remember
 	Journal     bool          // a line of each run is kept
 	Broken      string        // a queue whose handler is Argv as an exec handler, whatever the others' is
 
@@ -130,7 +131,11 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 			cfg.State, cfg.BatchSize, cfg.RetryIn = time.Hour, 10, func(int) time.Duration { return time.Millisecond }
 		}
 		cfg.Limit = s.Limit
-		if s.Journal {
+		if s.Held {
+			cfg.Groups = rules.Groups{By: "/", Limit: rules.Limit{Concurrency: 6}} // ids are paths
+			cfg.Expire = rules.Expire{After: 10_000 * time.Hour, To: rules.ExpireDrop}
+		}
+		if s.Journal || s.Held {
 			cfg.Journal = node.Journal{Runs: node.JournalAll, Keep: 1_000_000}
 		}
 		if name == s.Broken {

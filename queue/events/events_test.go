@@ -46,6 +46,7 @@ func TestPublished(t *testing.T) {
 			p.Runs("n1/1", "mails", 0, []journal.Run{run("m", journal.Expired)})
 			p.Recovered("n1/1", "orders", 4, Recovery{At: t0, Jobs: 7, Crashes: 1, From: "n2/9"})
 			time.Sleep(time.Second)
+			synctest.Wait()
 		}
 		tell()
 		if len(s.messages) != 0 || p.Wanted("orders") {

@@ -51,28 +51,31 @@ const hookPatience = 10 * time.Second
 func (r *Runner) callHooks(all Outcome) {
 	rules := r.queue.rules()
 	if len(all.Exhausted) > 0 && rules.OnExhausted != nil {
-		r.process.callHook(r.work, r.queue, rules.OnExhausted, &lowkiq.Event{Kind: lowkiq.Exhausted, Shard: r.Shard, Jobs: all.Exhausted})
+		r.callHook(rules.OnExhausted, &lowkiq.Event{Kind: lowkiq.Exhausted, Shard: r.Shard, Jobs: all.Exhausted})
 	}
 	if len(all.Buried) > 0 && rules.OnBuried != nil {
-		r.process.callHook(r.work, r.queue, rules.OnBuried, &lowkiq.Event{Kind: lowkiq.Buried, Shard: r.Shard, Jobs: all.Buried})
+		r.callHook(rules.OnBuried, &lowkiq.Event{Kind: lowkiq.Buried, Shard: r.Shard, Jobs: all.Buried})
 	}
 }
 
 // Recovered tells the queue's hook that a shard was taken over with jobs of its last owner. It waits for the hook.
 func (r *Runner) Recovered(e *lowkiq.Event) {
 	if hook := r.queue.rules().OnRecovered; hook != nil {
-		r.process.callHook(r.work, r.queue, hook, e)
+		r.callHook(hook, e)
 	}
 }
 
-// callHook calls one. What goes wrong is logged, and nothing else: the hook is not called again.
-func (p *Process) callHook(ctx context.Context, q *Queue, hook lowkiq.Hook, e *lowkiq.Event) {
-	ctx, cancel := context.WithTimeoutCause(ctx, hookPatience, fmt.Errorf("a hook may take %s", hookPatience))
+// callHook calls one. What goes wrong is logged, and nothing else: the hook is not called again. It counts as a handler call, so
+// that one which ignores its context does not keep the process from ending.
+func (r *Runner) callHook(hook lowkiq.Hook, e *lowkiq.Event) {
+	ctx, cancel := context.WithTimeoutCause(r.work, hookPatience, fmt.Errorf("a hook may take %s", hookPatience))
 	defer cancel()
+	r.caller.running.Add(1)
+	defer r.caller.running.Add(-1)
 	if err := guardedHook(ctx, hook, e); err != nil {
-		q.Metrics.HookErrors.Inc()
-		if left, ok := p.MayLog(e.Shard.Queue, "hook failed"); ok {
-			p.Log.Error("hook failed", "event", string(e.Kind), "shard", e.Shard, "jobs", len(e.Jobs), "left_out", left, "err", err)
+		r.queue.Metrics.HookErrors.Inc()
+		if left, ok := r.process.MayLog(e.Shard.Queue, "hook failed"); ok {
+			r.process.Log.Error("hook failed", "event", string(e.Kind), "shard", e.Shard, "jobs", len(e.Jobs), "left_out", left, "err", err)
 		}
 	}
 }
