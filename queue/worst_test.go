@@ -63,6 +63,7 @@ func TestWorstScript(t *testing.T) {
 		worst.journals(t, b)
 		if seed == 1 {
 			worst.clusterKeys(t, b)
+			worst.holding(t, b)
 		}
 		r.no(r.c.DB().ForTests().FlushDB(r.ctx).Err())
 	}

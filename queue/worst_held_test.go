@@ -1,0 +1,91 @@
+package queue_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/lowkiq/lowkiq/queue"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
+)
+
+// holding has limits of groups asked for, pushes that take the place of others, and searches, each as large as they come.
+func (w *worstOf) holding(t *testing.T, b *backend) {
+	for _, c := range []struct{ payloads, size int }{{1, 10}, {32, 100}, {2, 1_000_000}, {200, 4000}} {
+		w.coalescing(t, b, c.payloads, c.size)
+	}
+	w.grouping(t, b)
+	for _, c := range []struct{ ids, payloads, size int }{{30_000, 1, 8}, {2000, 1, 16 << 10}, {20, 2000, 300}, {15, 1, 1_000_000}} {
+		w.searching(t, b, c.ids, c.payloads, c.size)
+	}
+}
+
+// coalescing pushes to ids for which as many payloads wait as a rule finds that comes later.
+func (w *worstOf) coalescing(t *testing.T, b *backend, payloads, size int) {
+	r := newRig(t, b)
+	ids := max(1, min(2000, 30<<20/(payloads*size)))
+	w.what = fmt.Sprintf("%d ids, with %d payloads of %d bytes, coalesce: latest and debounce", ids, payloads, size)
+	push := func(n int, text string) {
+		var jobs []lowkiq.Push
+		for i := range ids {
+			for k := range n {
+				jobs = append(jobs, job(fmt.Sprint("id", i), fmt.Sprint(strings.Repeat(text, size), k)))
+			}
+		}
+		r.push(jobs...)
+	}
+	push(payloads, "a")
+	r.rule(PushRules{Coalesce: rules.CoalesceLatest, Debounce: rules.Debounce{Quiet: time.Second, Most: time.Minute}})
+	r.c.DB().ForTests().AddHook(w)
+	push(1, "b")
+	push(1, "c")
+}
+
+// grouping asks about as many groups as a request may have, of which as many instances hold ids as there may be nodes.
+func (w *worstOf) grouping(t *testing.T, b *backend) {
+	const nodes = 100
+	r := newRig(t, b)
+	w.what = fmt.Sprintf("%d groups with long names, of which %d instances hold ids", GroupsAtOnce, nodes)
+	ask := func(node int, number int64) {
+		req := GroupRequest{Instance: fmt.Sprintf("%s%d/1", strings.Repeat("n", 60), node), Number: number, Limit: rules.Limit{Concurrency: math.MaxInt32, Rate: rules.Rate{N: 1, Per: time.Hour}, Burst: 1000}}
+		for i := range GroupsAtOnce {
+			req.Groups = append(req.Groups, GroupWant{Group: fmt.Sprint(strings.Repeat("g", 500), i), New: 5, Back: 5})
+		}
+		_, err := r.c.AskGroups(r.ctx, r.q.Name, &req)
+		r.no(err)
+	}
+	for node := range nodes {
+		_, err := r.c.Leases().Take(r.ctx, fmt.Sprintf("%s%d/1", strings.Repeat("n", 60), node), []byte("{}"), []byte("{}"), time.Hour)
+		r.no(err)
+		ask(node, 1)
+	}
+	r.c.DB().ForTests().AddHook(w)
+	for node := range 3 {
+		ask(node, 2)
+	}
+}
+
+// searching looks for what nothing says.
+func (w *worstOf) searching(t *testing.T, b *backend, ids, payloads, size int) {
+	r := newRig(t, b)
+	w.what = fmt.Sprintf("%d ids, with %d payloads of %d bytes, searched", ids, payloads, size)
+	var jobs []lowkiq.Push
+	for i := range ids {
+		for k := range payloads {
+			jobs = append(jobs, job(fmt.Sprint("id", i), fmt.Sprint(strings.Repeat("a", size), k)))
+		}
+	}
+	r.push(jobs...)
+	r.c.DB().ForTests().AddHook(w)
+	for _, s := range []browse.Search{{Contains: "ab"}, {Tag: "vip"}, {Error: "boom"}, {Contains: "a"}} {
+		_, err := browse.Of(r.q).Page(r.ctx, browse.Query{Range: browse.Range{Limit: 1000}, Search: s})
+		r.no(err)
+	}
+	_, err := browse.Of(r.q).Tags(r.ctx, "", "")
+	r.no(err)
+}
