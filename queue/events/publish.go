@@ -23,9 +23,8 @@ type Publisher struct {
 	wanted atomic.Pointer[map[string]bool] // by queue, "" for all; nil: nobody listens
 	wake   chan struct{}                   // somebody listens
 
-	mu     sync.Mutex // guards what follows
-	out    map[string]*message
-	failed error
+	mu  sync.Mutex // guards out
+	out map[string]*message
 }
 
 // message is what was not sent yet.
