@@ -5,6 +5,7 @@ package browser
 import (
 	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 )
 
@@ -38,6 +39,9 @@ func pages() []page {
 		{name: "jobs-scheduled", path: "/queues/orders/jobs?state=scheduled", want: "later"},
 		{name: "jobs-search", path: query("/queues/orders/jobs", "q", `error:"connection refused"`), want: "bad-"},
 		{name: "jobs-search-none", path: query("/queues/orders/jobs", "q", "tag:nobody nowhere"), want: "No job says so"},
+		{name: "jobs-search-refused", path: query("/queues/orders/jobs", "q", strings.Repeat("much-too-long", 20)), want: "want at most 200"},
+		{name: "jobs-search-part", path: query("/queues/orphan/jobs", "q", "ok-", "limit", "25"), want: "Go on"},
+		{name: "morgue-search", path: query("/queues/mail/morgue", "q", `bad error:"connection refused"`), want: "looked through"},
 		{name: "jobs-retry", path: "/queues/orders/jobs?state=retry", want: "bad-"},
 		{name: "jobs-orphan", path: query("/queues/orphan/jobs", "by", "id"), want: "a-big-one"},
 		{name: "jobs-none", path: "/queues/idle/jobs", want: "idle"},

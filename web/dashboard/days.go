@@ -49,7 +49,7 @@ func (d *Dashboard) daysPage(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	b := daysBody{Queue: q.Name, Tabs: tabs{q.Name, "days"}, Spans: daySpans()}
+	b := daysBody{Queue: q.Name, Tabs: tabs{Queue: q.Name, On: "days"}, Spans: daySpans()}
 	at := slices.IndexFunc(b.Spans, func(s daySpan) bool { return s.Query == r.URL.RawQuery })
 	if at < 0 {
 		return view{}, web.NewProblem(http.StatusBadRequest, "%.60q: want days=92, hours=48 or nothing.", r.URL.RawQuery)

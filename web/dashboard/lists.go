@@ -157,7 +157,7 @@ func (d *Dashboard) queue(r *http.Request) (*queue.Queue, error) {
 func bodyOf(kind listKind, name string, by access) *listBody {
 	v := by.Query()
 	b := &listBody{
-		listKind: kind, Queue: name, Tabs: tabs{name, kind.path}, Back: by.RequestURI(),
+		listKind: kind, Queue: name, Tabs: tabs{Queue: name, On: kind.path, Search: v.Get("q")}, Back: by.RequestURI(),
 		State: cmp.Or(v.Get("state"), kind.States[0].Value), By: cmp.Or(v.Get("by"), kind.Orders[0].Value),
 		From: v.Get("from"), To: v.Get("to"), Kind: v.Get("kind"), Search: v.Get("q"), Searches: searchOf(v.Get("q")) != (browse.Search{}),
 		Limits: []int{25, 50, 100, 200}, Limit: 50,
@@ -282,7 +282,7 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	b := errorsBody{Queue: q.Name, Tabs: tabs{q.Name, "errors"}, Back: r.URL.RequestURI()}
+	b := errorsBody{Queue: q.Name, Tabs: tabs{Queue: q.Name, On: "errors"}, Back: r.URL.RequestURI()}
 	for _, place := range []struct {
 		state                       browse.State
 		title, path, of, time, none string

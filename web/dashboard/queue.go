@@ -27,7 +27,10 @@ type queueBody struct {
 }
 
 // tabs are the pages of a queue; On is the one that is shown.
-type tabs struct{ Queue, On string }
+type tabs struct {
+	Queue, On string
+	Search    string // what is in the box of a list: the other lists are searched for it, too
+}
 
 // shardRow is one shard.
 type shardRow struct {
@@ -70,7 +73,7 @@ func (d *Dashboard) queueView(s *snapshot, v access) (view, error) {
 	if f == nil {
 		return view{}, web.NewProblem(http.StatusNotFound, "There is no queue %q.", name)
 	}
-	b := queueBody{figures: f, Read: !f.At.IsZero(), Tabs: tabs{name, ""}, Owners: ownersOf(f.Shards), Now: f.Sum.Now}
+	b := queueBody{figures: f, Read: !f.At.IsZero(), Tabs: tabs{Queue: name}, Owners: ownersOf(f.Shards), Now: f.Sum.Now}
 	b.Pager = pagerOf(v.URL, v.Query().Get("page"), len(f.Shards), shardsPerPage)
 	for i := b.Pager.From; i < b.Pager.To; i++ {
 		b.Rows = append(b.Rows, shardRow{i, f.Shards[i], nodeOf(f.Shards[i].Owner.Instance)})

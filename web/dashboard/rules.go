@@ -83,7 +83,7 @@ func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, t
 	if err != nil {
 		return view{}, err
 	}
-	b := rulesBody{Queue: q.Name, Tabs: tabs{q.Name, "rules"}, Revision: now.Revision, Handled: now.Handled, Keys: rules.Keys(), Asked: asked, Trouble: trouble, MayChange: auth.MayChange(r)}
+	b := rulesBody{Queue: q.Name, Tabs: tabs{Queue: q.Name, On: "rules"}, Revision: now.Revision, Handled: now.Handled, Keys: rules.Keys(), Asked: asked, Trouble: trouble, MayChange: auth.MayChange(r)}
 	for i := range now.Rules {
 		b.Rules = append(b.Rules, ruleLineOf(&now.Rules[i]))
 	}
@@ -234,7 +234,7 @@ func (d *Dashboard) runsPage(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	b := runsBody{Queue: q.Name, Tabs: tabs{q.Name, "runs"}, Verdict: browse.Verdict(r.URL.Query().Get("verdict")), Contains: r.URL.Query().Get("contains"), Verdicts: browse.Verdicts()}
+	b := runsBody{Queue: q.Name, Tabs: tabs{Queue: q.Name, On: "runs"}, Verdict: browse.Verdict(r.URL.Query().Get("verdict")), Contains: r.URL.Query().Get("contains"), Verdicts: browse.Verdicts()}
 	query := browse.RunQuery{Contains: b.Contains}
 	if b.Verdict != "" {
 		if !slices.Contains(b.Verdicts, b.Verdict) {

@@ -8,22 +8,41 @@ import (
 )
 
 // searchOf reads what is written into the box of a list: words that a job's id or payload contains, tag:vip, and error:timeout.
-// What is in quotes is one word, spaces and all. Words without a name belong together, as they are written.
+// What is in quotes is one word, spaces and all. Words without a name belong together, and so do errors. One tag can be searched for:
+// several are told apart by commas, which the search refuses.
 func searchOf(text string) (s browse.Search) {
-	var plain []string
+	var plain, tags, faults []string
 	for _, word := range boxWords(text) {
 		name, value, named := strings.Cut(word.text, ":")
 		switch {
 		case named && name == "tag" && !word.quoted:
-			s.Tag = value
+			tags = append(tags, value)
 		case named && name == "error" && !word.quoted:
-			s.Error = value
+			faults = append(faults, value)
 		default:
 			plain = append(plain, word.text)
 		}
 	}
-	s.Contains = strings.Join(plain, " ")
+	s.Contains, s.Tag, s.Error = strings.Join(plain, " "), strings.Join(tags, ","), strings.Join(faults, " ")
 	return s
+}
+
+// Looked says how much a search has looked through: the share up to this page, where all of the queue is searched, and how many jobs
+// this page took. While there is more, it is not all.
+func (b *listBody) Looked() string {
+	text := "looked through "
+	if b.Through > 0 {
+		share := b.Through
+		if b.Next != "" {
+			share = min(share, .99)
+		}
+		text += percent(share) + ", "
+	}
+	text += plural(b.Examined, "job", "jobs")
+	if b.First != "" {
+		text += " for this page"
+	}
+	return text
 }
 
 // boxWord is a word of the box; quoted if it begins with a quote, so that it is text, whatever it looks like.

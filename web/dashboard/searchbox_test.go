@@ -1,11 +1,16 @@
 package dashboard
 
 import (
+	"fmt"
+	"html"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
@@ -26,6 +31,10 @@ func TestSearchOf(t *testing.T) {
 		`error:`:                        {},
 		`a "`:                           {Contains: "a "},
 		`a "b c`:                        {Contains: "a b c"},
+		`tag:"very important"`:          {Tag: "very important"},
+		`error:no error:stock`:          {Error: "no stock"},
+		`tag:a tag:b`:                   {Tag: "a,b"}, // which the search refuses
+		`Tag:vip id:7 http://x`:         {Contains: "Tag:vip id:7 http://x"},
 	} {
 		if got := searchOf(text); got != want {
 			t.Errorf("%s: got %+v, want %+v", text, got, want)
@@ -50,4 +59,81 @@ func TestSearchBox(t *testing.T) {
 	expect(t, search("jobs", strings.Repeat("x", browse.MaxSearch+1)), 200, "201 bytes: want at most 200", `role="alert"`)
 	expect(t, search("jobs", `"><script>alert(1)`), 200, "1 job on this page", "&lt;script&gt;alert(1)")
 	expect(t, w.get("/queues/orders/jobs?by=id&limit=25&q=n"), 200, "looked through")
+	expect(t, search("jobs", "tag:a tag:b"), 200, "want one tag", `value="tag:a tag:b"`)
+	expect(t, search("jobs", `error:"no stock" 7`), 200, `href="/queues/orders/morgue?q=error%3a%22no%20stock%22%207"`, `href="/queues/orders/rules"`)
+	for _, text := range []string{"tag:a tag:b", strings.Repeat("x", browse.MaxSearch+1)} {
+		if body := search("morgue", text).Body.String(); strings.Contains(body, "No job says so") {
+			t.Errorf("%.20s: got %s, want nothing said of jobs, as none was looked at", text, body)
+		}
+	}
+}
+
+// A search goes on from page to page, and stays what it is meanwhile.
+func TestSearchGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	for i := range 60 {
+		w.push(job(fmt.Sprintf("page-%02d", i)))
+	}
+	link := regexp.MustCompile(`<a href="([^"]+)">Go on</a>`)
+	ids := regexp.MustCompile(`>(page-\d\d)</a>`)
+	for _, kept := range []string{"limit=25", "limit=25&state=ready", "by=id&limit=25&state=ready"} {
+		seen, next := map[string]int{}, "/queues/orders/jobs?q=page-&"+kept
+		for pages := 1; next != ""; pages++ {
+			if pages > 10 {
+				t.Fatalf("%s: got more than 10 pages", kept)
+			}
+			answer := w.get(next)
+			body := answer.Body.String()
+			expect(t, answer, 200, `value="page-"`, "<option selected>25", "looked through ")
+			if pages > 1 {
+				expect(t, answer, 200, " for this page.", `<a href="/queues/orders/jobs?`)
+			}
+			if strings.Contains(kept, "state=ready") {
+				expect(t, answer, 200, `<option value="ready" selected>`)
+			}
+			for _, id := range ids.FindAllStringSubmatch(body, -1) {
+				seen[id[1]]++
+			}
+			next = ""
+			if found := link.FindStringSubmatch(body); found != nil {
+				next = html.UnescapeString(found[1])
+				for _, one := range append(strings.Split(kept, "&"), "q=page-") {
+					if !strings.Contains(next, one) {
+						t.Errorf("%s: got link %s, want %s in it", kept, next, one)
+					}
+				}
+			}
+		}
+		if len(seen) != 60 {
+			t.Errorf("%s: got %d jobs, want 60", kept, len(seen))
+		}
+	}
+}
+
+func TestLooked(t *testing.T) {
+	t.Parallel()
+	for want, b := range map[string]listBody{
+		"looked through 40 %, 1,200 jobs":               {Through: .4, Examined: 1200, Next: "/"},
+		"looked through 80 %, 1,200 jobs for this page": {Through: .8, Examined: 1200, First: "/", Next: "/"},
+		"looked through 99 %, 1 job":                    {Through: .999, Examined: 1, Next: "/"},
+		"looked through 100 %, 0 jobs":                  {Through: 1},
+		"looked through 17 jobs":                        {Examined: 17},
+	} {
+		if got := b.Looked(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// Payloads that a codec has encoded cannot be searched: that is said beside the box, and other searches go on.
+func TestSearchBoxOfACodec(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	same := func(data []byte) ([]byte, error) { return data, nil }
+	must(t, w.client.SetRules("orders", queue.PushRules{Codec: queue.Codec{Name: "same", Encode: same, Decode: same}}))
+	w.fillQueueOnly()
+	w.push(lowkiq.Push{ID: "a", Header: map[string]string{"tag": "vip"}})
+	expect(t, w.get("/queues/orders/jobs?q=acme"), 200, `role="alert"`, "stored in codec &#34;same&#34;", `value="acme"`, `aria-invalid="true"`)
+	expect(t, w.get("/queues/orders/jobs?q=tag:vip"), 200, ">a</a>", "1 job on this page")
 }
