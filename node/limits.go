@@ -145,7 +145,11 @@ func (in *instance) tendGroups(ctx context.Context) {
 
 // rate asks Redis for what the rate of a queue allows.
 func (n *Node) rate(on *handled) runner.Rate {
-	return func(ctx context.Context, ids int) (time.Duration, error) {
-		return n.client.TakeRate(ctx, on.rules.Name, on.rulesNow().Limit, ids)
+	return func(ctx context.Context, batches []int) (queue.RateGrant, error) {
+		limit := on.rulesNow().Limit
+		if limit.Rate.N == 0 { // it was taken away meanwhile
+			return queue.RateGrant{Batches: len(batches), Left: queue.RatesAtOnce}, nil
+		}
+		return n.client.TakeRate(ctx, on.rules.Name, limit, batches)
 	}
 }

@@ -63,18 +63,37 @@ func (p Permits) Holders(ctx context.Context) (map[string]int, error) {
 	return holders, nil
 }
 
-// TakeRate takes n ids from what the rate of a queue allows now. If wait is not 0 it has taken nothing: ask again then. After an
-// error it may have taken them, for nothing.
-func (c *Client) TakeRate(ctx context.Context, queue string, limit rules.Limit, n int) (wait time.Duration, err error) {
+// RateGrant says what the rate of a queue lets go.
+type RateGrant struct {
+	Batches int           // so many of those asked for, the first ones, may be handed out
+	Left    int           // ids that might be besides
+	Wait    time.Duration // until the next batch may be asked for; if all were let go, an id
+}
+
+// RatesAtOnce is for how many batches one request may ask.
+const RatesAtOnce = 200
+
+// TakeRate takes batches of so many ids each from what the rate of a queue allows now, in their order. After an error it may have
+// taken them, for nothing.
+func (c *Client) TakeRate(ctx context.Context, queue string, limit rules.Limit, batches []int) (grant RateGrant, err error) {
 	db := c.DB()
-	step := fmt.Sprintf("%.3f", float64(limit.Rate.Per.Microseconds())/float64(limit.Rate.N))
-	reply, err := db.Run(ctx, db.Scripts.Rate, []string{db.Keys.Rate(queue)}, n, step, max(limit.Burst, n))
-	us, ok := reply.(int64)
-	if err == nil && (!ok || us < 0) {
-		err = fmt.Errorf("got %v, want a time", reply)
+	args := make([]any, 2, 2+len(batches))
+	args[0], args[1] = fmt.Sprintf("%.3f", float64(limit.Rate.Per.Microseconds())/float64(limit.Rate.N)), limit.Burst
+	for _, n := range batches {
+		args = append(args, n)
 	}
+	reply, err := db.Run(ctx, db.Scripts.Rate, []string{db.Keys.Rate(queue)}, args...)
 	if err != nil {
-		return 0, fmt.Errorf("rate of queue %q: %w", queue, err)
+		return RateGrant{}, fmt.Errorf("rate of queue %q: %w", queue, err)
 	}
-	return time.Duration(us) * time.Microsecond, nil
+	var n [3]int64
+	for i, v := range redisdb.List(reply) {
+		if i < len(n) {
+			n[i], _ = v.(int64)
+		}
+	}
+	if len(redisdb.List(reply)) != len(n) || n[0] < 0 || n[0] > int64(len(batches)) || n[1] < 0 || n[2] < 0 {
+		return RateGrant{}, fmt.Errorf("rate of queue %q: got %v, want how many of %d batches, ids, and a time", queue, reply, len(batches))
+	}
+	return RateGrant{Batches: int(n[0]), Left: int(n[1]), Wait: time.Duration(n[2]) * time.Microsecond}, nil
 }

@@ -197,29 +197,44 @@ func rateModel(t *testing.T, b *backend) {
 	r.no(err)
 	taken := 0
 	for taken < 400 {
-		n := 1 + taken%7
-		wait, err := r.c.TakeRate(r.ctx, "q", limit, n)
+		ask := []int{1 + taken%7, 2, 1 + taken%3}
+		grant, err := r.c.TakeRate(r.ctx, "q", limit, ask)
 		r.no(err)
 		now, err := r.c.Time(r.ctx)
 		r.no(err)
-		if wait == 0 {
+		for _, n := range ask[:grant.Batches] {
 			taken += n
-		} else if wait > 7*time.Millisecond {
-			t.Fatalf("told to wait for %s, want at most what %d ids take", wait, n)
 		}
-		if most := 20 + int(now.Sub(began)/time.Millisecond) + 1; taken > most {
-			t.Fatalf("%d in %s, at most %d are allowed", taken, now.Sub(began), most)
+		if grant.Batches < len(ask) && (grant.Wait == 0 || grant.Wait > 7*time.Millisecond) {
+			t.Fatalf("told to wait for %s, want some time, and at most what 7 ids take", grant.Wait)
+		}
+		if grant.Batches == len(ask) && (grant.Wait == 0) != (grant.Left > 0) {
+			t.Fatalf("%+v: want a time if nothing is left", grant)
+		}
+		if most := 20 + int(now.Sub(began)/time.Millisecond) + 1; taken+grant.Left > most {
+			t.Fatalf("%d, and %d left, in %s, at most %d are allowed", taken, grant.Left, now.Sub(began), most)
 		}
 	}
 	slow := rules.Limit{Rate: rules.Rate{N: 1, Per: time.Hour}, Burst: 1}
-	for _, want := range []bool{true, false} {
-		wait, err := r.c.TakeRate(r.ctx, "slow", slow, 1)
-		r.no(err)
-		if (wait == 0) != want || wait > time.Hour {
-			t.Errorf("once an hour: told to wait for %s", wait)
+	take := func(queue string, want int, batches ...int) {
+		t.Helper()
+		grant, err := r.c.TakeRate(r.ctx, queue, slow, batches)
+		if err != nil || grant.Batches != want || (grant.Wait == 0) != (grant.Left > 0) {
+			t.Errorf("once an hour: %v: %+v, %v, want %d", batches, grant, err, want)
 		}
 	}
-	if wait, err := r.c.TakeRate(r.ctx, "batch", slow, 5); err != nil || wait != 0 {
-		t.Errorf("a batch larger than the burst: %s, %v, want that it may", wait, err)
+	take("slow", 1, 1, 1)
+	take("slow", 0, 1)
+	take("batch", 1, 5, 1) // it is larger than the burst
+	// What it has taken counts for smaller ones, too: they let nothing go earlier.
+	take("batch", 0, 1)
+	take("batch", 0, 5)
+	if grant, err := r.c.TakeRate(r.ctx, "batch", slow, []int{1}); err != nil || grant.Wait < 4*time.Hour {
+		t.Errorf("after five at once: %+v, %v, want five hours", grant, err)
+	}
+	// Another rate counts at once: what was handed out by the old one holds nothing back for hours.
+	fast := rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1}
+	if grant, err := r.c.TakeRate(r.ctx, "batch", fast, []int{1}); err != nil || grant.Batches == 0 && grant.Wait > 5*time.Millisecond {
+		t.Errorf("of a faster rate: %+v, %v, want it within five milliseconds", grant, err)
 	}
 }

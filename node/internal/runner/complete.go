@@ -133,7 +133,7 @@ func (r *Runner) stopped(batch *lowkiq.Batch, end *ended, answer error) {
 // exited settles the batch of a handler that ended its goroutine, and replaces the lane.
 func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	t.give()
-	t.unpace(0)
+	t.unpace()
 	r.leaveGroups(t)
 	if r.work.Err() == nil {
 		began := time.Duration(t.began.Load())

@@ -78,10 +78,10 @@ func TestGroups(t *testing.T) {
 				of.Limit = rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}
 			}
 			refuse := rand.New(rand.NewPCG(seed, 4))
-			rate := func(context.Context, int) (time.Duration, error) {
+			rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				return time.Duration(refuse.IntN(2)) * time.Millisecond, nil
+				return queue.RateGrant{Batches: refuse.IntN(len(batches) + 1), Left: refuse.IntN(5), Wait: time.Millisecond}, nil
 			}
 			s := p.add(Queue{Rules: of, AskGroups: g.ask, Rate: rate}, func(_ context.Context, b *lowkiq.Batch) error {
 				mu.Lock()

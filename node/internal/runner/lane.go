@@ -26,12 +26,13 @@ type turn struct {
 	called bool   // the lane has called a handler: it was not woken for what it pops next
 	waits  bool   // the lane waits for what it lacks; guarded by the runner's mu
 
-	popped time.Time // when the flight of the batch at hand was, by Redis's clock
-	place  int       // of the batch's first job among those of the flight
-	clock  stamps    // of the lane's calls
-	notes  notes     // of the call
-	groups []string  // of the ids of the batch at hand that were granted: leaveGroups
-	paced  bool      // it is the lane of its queue that may ask for the rate: unpace
+	popped  time.Time // when the flight of the batch at hand was, by Redis's clock
+	place   int       // of the batch's first job among those of the flight
+	clock   stamps    // of the lane's calls
+	notes   notes     // of the call
+	groups  []string  // of the ids of the batch at hand that were granted: leaveGroups
+	paced   bool      // it is to ask for the queue's rate: unpace
+	refused bool      // the rate did not let the batch at hand begin
 
 	// For people; see state.whereabouts.
 	ids   []string                    // of the batch at hand; guarded by the runner's mu
@@ -55,7 +56,9 @@ func (t *turn) ready() bool {
 // takePaced is take for a queue with a rate.
 func (t *turn) takePaced(ctx context.Context, due time.Time) (ok bool, err error) {
 	t.stage.Store(&stageForRate)
-	if t.queue.live.pacer.begin(ctx) != nil {
+	refused := t.refused
+	t.refused = false
+	if t.queue.live.pacer.begin(ctx, refused) != nil {
 		return false, nil
 	}
 	t.paced = true

@@ -2,10 +2,12 @@ package runner
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 // A queue's limits hold for the whole cluster, so nodes share them out by Redis (queue.Permits, queue.Client.TakeRate).
@@ -14,7 +16,8 @@ import (
 // node's own bound, and the next lane has it without Redis being asked. The node asks for more, or gives some back.
 //
 // The rate is asked right before a call, when its lane has all else that it needs: what was taken is used at once, or never.
-// A lane of the node at a time waits for it, and holds nothing meanwhile that others could use.
+// Only as many lanes get ready for that as there is likely to be room for; the others wait, and hold nothing meanwhile that
+// others could use. One request of a queue and node is on its way at a time; what lanes ask meanwhile goes with the next one.
 
 // Permits makes the calls of the queue no more than run now, until Permitted says otherwise. It returns how many that are, and how
 // many wait for one, and the limit; 0: the queue has none.
@@ -41,52 +44,142 @@ func (q *Queue) Permitted(n, limit int) {
 // Wanting gets a value when a lane waits for a call.
 func (q *Queue) Wanting() <-chan struct{} { return q.live.bound.wanting }
 
-// Rate takes n ids from what the cluster may hand out now. If wait is not 0 it took nothing: ask again then.
-type Rate func(ctx context.Context, n int) (wait time.Duration, err error)
+// Rate asks Redis; see queue.Client.TakeRate.
+type Rate func(ctx context.Context, batches []int) (queue.RateGrant, error)
 
-// pacer lets a lane of a queue's rate at a time go on.
+// pacer lets lanes of a queue with a rate get ready for a call, in the order in which they came. One that was refused comes
+// before the others again: no batch is overtaken forever because it is larger than those of other lanes.
 type pacer struct {
-	turn chan struct{} // has a value while a lane waits
+	mu     sync.Mutex
+	room   int          // so many lanes may get ready at once, at least one; guarded by mu
+	in     int          // so many do; guarded by mu
+	after  time.Time    // none begins to before that; guarded by mu
+	lanes  []*pacedLane // that wait; guarded by mu
+	timer  *time.Timer  // calls serve at after; nil: no lane has had to wait; guarded by mu
+	asks   []*rateAsk   // of lanes that are ready; guarded by mu
+	asking bool         // a request is on its way; guarded by mu
+}
 
-	mu    sync.Mutex
-	after time.Time // nothing may be handed out before that; guarded by mu
+type pacedLane struct{ turn chan struct{} }
+
+// rateAsk is what a lane asks for.
+type rateAsk struct {
+	ids  int
+	done chan struct{}
+	may  bool
 }
 
 // paceAgain is after how long Redis is asked again that has not answered.
 const paceAgain = 100 * time.Millisecond
 
-// begin waits for the lane's turn, and for the time at which something may be handed out.
-func (p *pacer) begin(ctx context.Context) error {
+// begin waits until a lane is to get ready.
+func (p *pacer) begin(ctx context.Context, refused bool) error {
+	lane := &pacedLane{turn: make(chan struct{})}
+	p.mu.Lock()
+	if refused {
+		p.lanes = slices.Insert(p.lanes, 0, lane)
+	} else {
+		p.lanes = append(p.lanes, lane)
+	}
+	p.serve()
+	p.mu.Unlock()
 	select {
-	case p.turn <- struct{}{}:
+	case <-lane.turn:
+		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 	p.mu.Lock()
-	wait := time.Until(p.after)
-	p.mu.Unlock()
-	if wait <= 0 {
-		return nil
+	defer p.mu.Unlock()
+	if i := slices.Index(p.lanes, lane); i >= 0 {
+		p.lanes = slices.Delete(p.lanes, i, i+1)
+	} else {
+		p.in-- // its turn came meanwhile
+		p.serve()
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		p.end(0)
-		return context.Cause(ctx)
-	}
+	return context.Cause(ctx)
 }
 
-// end lets the next lane go on, after some time.
-func (p *pacer) end(wait time.Duration) {
+// end notes that a lane does not get ready any more: it has its answer, or needs none.
+func (p *pacer) end() {
 	p.mu.Lock()
-	if at := time.Now().Add(wait); at.After(p.after) {
-		p.after = at
+	defer p.mu.Unlock()
+	p.in--
+	p.serve()
+}
+
+// serve has lanes get ready that wait, if it is time. mu is held.
+func (p *pacer) serve() {
+	wait := time.Until(p.after)
+	for wait <= 0 && len(p.lanes) > 0 && p.in < max(1, p.room) {
+		close(p.lanes[0].turn)
+		p.lanes = slices.Delete(p.lanes, 0, 1)
+		p.in++
 	}
-	p.mu.Unlock()
-	<-p.turn
+	if wait <= 0 || len(p.lanes) == 0 {
+		return
+	}
+	if p.timer == nil {
+		p.timer = time.AfterFunc(wait, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.serve()
+		})
+		return
+	}
+	p.timer.Reset(wait)
+}
+
+// restart forgets what an answer said of another rate.
+func (p *pacer) restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.room, p.after = 0, time.Time{}
+	p.serve()
+}
+
+// ask adds what a lane asks for. It reports whether the caller is to send requests.
+func (p *pacer) ask(a *rateAsk) (send bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asks = append(p.asks, a)
+	send = !p.asking
+	p.asking = true
+	return send
+}
+
+// take hands an answer to the lanes that have asked, and says when how many are to get ready. mu is held.
+func (p *pacer) take(asks []*rateAsk, grant queue.RateGrant, err error) {
+	ids := 0
+	for i, a := range asks {
+		ids += a.ids
+		a.may = err == nil && i < grant.Batches
+		close(a.done)
+	}
+	if err != nil {
+		grant = queue.RateGrant{Wait: paceAgain}
+	}
+	p.room, p.after = grant.Left*len(asks)/max(1, ids), time.Now().Add(grant.Wait)
+	p.serve()
+}
+
+// askRate sends requests until there is nothing left to ask.
+func (q *Queue) askRate(ctx context.Context) {
+	p := &q.live.pacer
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.asks) > 0 {
+		asks := p.asks[:min(len(p.asks), queue.RatesAtOnce)]
+		p.asks = p.asks[len(asks):]
+		batches := make([]int, len(asks))
+		for i, a := range asks {
+			batches[i] = a.ids
+		}
+		p.mu.Unlock()
+		grant, err := q.Rate(ctx, batches)
+		p.mu.Lock()
+		p.take(asks, grant, err)
+	}
+	p.asking = false
 }
 
 // pace asks whether the batch may begin by the queue's rate. If not, the turn holds nothing more, and the lane prepares anew.
@@ -94,21 +187,23 @@ func (r *Runner) pace(batch *lowkiq.Batch, t *turn) bool {
 	if !t.paced {
 		return true
 	}
-	wait, err := r.queue.Rate(r.work, len(batch.Jobs))
-	if err != nil {
-		wait = paceAgain
+	a := &rateAsk{ids: len(batch.Jobs), done: make(chan struct{})}
+	if r.queue.live.pacer.ask(a) {
+		r.process.Lanes.Go(func() { r.queue.askRate(r.process.Work) })
 	}
-	t.unpace(wait)
-	if wait > 0 {
+	<-a.done
+	t.refused = !a.may
+	t.unpace()
+	if t.refused {
 		t.give()
 	}
-	return wait == 0
+	return a.may
 }
 
-// unpace lets the next lane of the queue ask for its rate, after some time.
-func (t *turn) unpace(wait time.Duration) {
+// unpace lets the next lane of the queue get ready.
+func (t *turn) unpace() {
 	if t.paced {
 		t.paced = false
-		t.queue.live.pacer.end(wait)
+		t.queue.live.pacer.end()
 	}
 }

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -63,34 +65,64 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-// TestPaced: no call begins before the rate allows it, one lane asks at a time, and who waits holds nothing.
+// oneRate is a rate as Redis keeps it.
+type oneRate struct {
+	t     *testing.T
+	step  time.Duration // of an id
+	burst int
+	takes time.Duration // to answer
+
+	mu       sync.Mutex
+	asking   bool      // guarded by mu
+	off      time.Time // when all that was let go is worked off; guarded by mu
+	requests int       // guarded by mu
+}
+
+func (o *oneRate) ask(_ context.Context, batches []int) (grant queue.RateGrant, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.asking {
+		o.t.Error("two requests are on their way at once")
+	}
+	o.asking = true
+	o.requests++
+	o.mu.Unlock()
+	time.Sleep(o.takes)
+	o.mu.Lock()
+	o.asking = false
+	now := time.Now()
+	if o.off.Before(now) {
+		o.off = now
+	}
+	n := 1
+	for _, n = range batches {
+		if o.off.Add(time.Duration(n-max(n, o.burst)) * o.step).After(now) {
+			break
+		}
+		o.off = o.off.Add(time.Duration(n) * o.step)
+		grant.Batches++
+		n = 1
+	}
+	grant.Left = max(0, int(now.Add(time.Duration(o.burst)*o.step).Sub(o.off)/o.step))
+	grant.Wait = max(0, o.off.Add(time.Duration(n-max(n, o.burst))*o.step).Sub(now))
+	return grant, nil
+}
+
+// TestPaced: no call begins before the rate allows it, one request is on its way at a time, and who waits holds nothing.
 func TestPaced(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
 		var mu sync.Mutex
 		var at []time.Duration // guarded by mu
-		began, asking := time.Now(), false
-		free := began // when the next id may be handed out
-		rate := func(_ context.Context, n int) (time.Duration, error) {
-			if asking {
-				t.Error("two lanes ask at once")
-			}
-			asking = true
-			time.Sleep(time.Millisecond)
-			asking = false
-			if wait := time.Until(free); wait > 0 {
-				return wait, nil
-			}
-			free = time.Now().Add(time.Duration(n) * time.Second)
-			return 0, nil
-		}
-		s := p.add(Queue{Rules: Rules{BatchSize: 2, ShardConcurrency: 3, Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Second}, Burst: 2}}, Rate: rate},
-			func(context.Context, *lowkiq.Batch) error {
-				mu.Lock()
-				defer mu.Unlock()
-				at = append(at, time.Since(began))
-				return nil
-			})
+		began := time.Now()
+		rate := &oneRate{t: t, step: time.Second, burst: 2, takes: time.Millisecond}
+		of := Rules{BatchSize: 2, ShardConcurrency: 3, Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Second}, Burst: 2}}
+		s := p.add(Queue{Rules: of, Rate: rate.ask}, func(context.Context, *lowkiq.Batch) error {
+			mu.Lock()
+			defer mu.Unlock()
+			at = append(at, time.Since(began))
+			return nil
+		})
 		p.give(s, "a", "b", "c", "d", "e", "f")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -106,6 +138,47 @@ func TestPaced(t *testing.T) {
 			if least := time.Duration(i) * 2 * time.Second; d < least || d > least+50*time.Millisecond {
 				t.Errorf("call %d after %s, want %s", i, d, least)
 			}
+		}
+		if rate.requests > 6 {
+			t.Errorf("%d requests for three batches, want about one each", rate.requests)
+		}
+		// Another rate counts at once, whatever the old one has lanes wait for.
+		p.give(s, "g", "h", "i", "j")
+		time.Sleep(100 * time.Millisecond)
+		rate.mu.Lock()
+		rate.step, rate.off = time.Microsecond, time.Time{}
+		rate.mu.Unlock()
+		of.Limit.Rate.N = 1_000_000
+		p.runners[s.Shard].queue.Change(of, 0)
+		soon()
+		synctest.Wait()
+		if len(at) != 5 {
+			t.Errorf("%d calls after the rate was raised, want 5", len(at))
+		}
+	})
+}
+
+// TestPacedTogether: where the rate has room, lanes that are ready ask together.
+func TestPacedTogether(t *testing.T) {
+	t.Parallel()
+	calmly(t, 100, func(t *testing.T, p *process) {
+		var runs atomic.Int64
+		rate := &oneRate{t: t, step: time.Millisecond, burst: 1000, takes: time.Millisecond}
+		limited := rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}
+		s := p.add(Queue{Rules: Rules{ShardConcurrency: 50, Limit: limited}, Rate: rate.ask},
+			func(context.Context, *lowkiq.Batch) error { runs.Add(1); return nil })
+		ids := make([]string, 500)
+		for i := range ids {
+			ids[i] = strconv.Itoa(i)
+		}
+		p.give(s, ids...)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if runs.Load() != 500 {
+			t.Fatalf("%d ran, want all 500", runs.Load())
+		}
+		if rate.requests > 300 {
+			t.Errorf("%d requests for 500 batches of two at once, want that lanes ask together", rate.requests)
 		}
 	})
 }

@@ -207,7 +207,7 @@ type live struct {
 // NewQueue completes what the runners of a queue share.
 func NewQueue(q Queue) *Queue {
 	q.live = &live{bound: NewSlots(0)}
-	q.live.bound.wanting, q.live.pacer.turn = make(chan struct{}, 1), make(chan struct{}, 1)
+	q.live.bound.wanting = make(chan struct{}, 1)
 	q.Change(q.Rules, q.Concurrency)
 	return &q
 }
@@ -225,6 +225,9 @@ func (q *Queue) Change(rules Rules, concurrency int) {
 		q.live.bound.want()
 	}
 	q.live.apply()
+	if was != nil && was.Limit != rules.Limit {
+		q.live.pacer.restart()
+	}
 	if was != nil && was.Groups != rules.Groups {
 		q.live.groups.mu.Lock()
 		q.live.groups.restate()
@@ -374,7 +377,7 @@ func (r *Runner) start(work func(*turn)) {
 func (r *Runner) lane(t *turn) {
 	for batch := r.next(t); batch != nil; batch = r.next(t) {
 		r.attend(batch, t)
-		t.unpace(0)
+		t.unpace()
 		r.leaveGroups(t)
 	}
 	t.give()
