@@ -177,6 +177,9 @@ func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.Gr
 			g.tell(r.Groups[i].Group, r.Groups[i].Stop)
 		}
 	}
+	if err != nil { // lanes that asked meanwhile ask again, too, if they still may: whoever tends may have ended
+		asks, g.asks = append(asks, g.asks...), nil
+	}
 	if len(g.back) > mostBack || g.back == nil {
 		g.back = map[string]bool{}
 	}

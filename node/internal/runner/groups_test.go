@@ -211,3 +211,38 @@ func TestGroupsUntold(t *testing.T) {
 		t.Errorf("told %+v again", told)
 	}
 }
+
+// TestGroupsFailedRequest: a lane that asks while a request is on its way that fails has an answer, too, though nobody tends the
+// groups or asks again: an instance that ends waits for its lanes.
+func TestGroupsFailedRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(Queue{
+			Rules: Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}},
+			AskGroups: func(*queue.GroupRequest) ([]queue.GroupGrant, error) {
+				time.Sleep(time.Second)
+				return nil, errors.New("no answer")
+			},
+		})
+		var asks []*groupAsk
+		for i := range 3 {
+			a := &groupAsk{ids: []string{fmt.Sprint("a:", i)}, groups: []string{"a:"}, done: make(chan struct{})}
+			if q.live.groups.ask(a) {
+				go q.sendGroups()
+				synctest.Wait()
+			}
+			asks = append(asks, a)
+		}
+		time.Sleep(time.Minute)
+		for i, a := range asks {
+			select {
+			case <-a.done:
+				if a.err == nil {
+					t.Errorf("lane %d: got no error, want that of the request", i)
+				}
+			default:
+				t.Errorf("lane %d waits for ever", i)
+			}
+		}
+	})
+}
