@@ -1,0 +1,115 @@
+package marshal
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Names of encodings. Ruby marks UTF-8 and US-ASCII by a boolean, and binary strings not at all.
+const (
+	binary    = "ASCII-8BIT"
+	utf8Name  = "UTF-8"
+	asciiName = "US-ASCII"
+)
+
+// asciiHolding are Ruby's encodings in which bytes below 128 are ASCII, whatever stands around them:
+// those that are ascii_compatible? and not dummy?, of Ruby 3.1. UTF-16, UTF-32, UTF-7, the ISO-2022 and
+// EBCDIC are not.
+var asciiHolding = func() map[string]bool {
+	set := map[string]bool{}
+	for name := range strings.FieldsSeq(`
+		ASCII-8BIT BINARY US-ASCII UTF-8 UTF8-MAC UTF8-DoCoMo UTF8-KDDI UTF8-SoftBank CESU-8
+		ISO-8859-1 ISO-8859-2 ISO-8859-3 ISO-8859-4 ISO-8859-5 ISO-8859-6 ISO-8859-7 ISO-8859-8
+		ISO-8859-9 ISO-8859-10 ISO-8859-11 ISO-8859-13 ISO-8859-14 ISO-8859-15 ISO-8859-16
+		Windows-1250 Windows-1251 Windows-1252 Windows-1253 Windows-1254 Windows-1255 Windows-1256
+		Windows-1257 Windows-1258 Windows-874 Windows-31J
+		IBM437 IBM720 IBM737 IBM775 IBM852 IBM855 IBM857 IBM860 IBM861 IBM862 IBM863 IBM864 IBM865
+		IBM866 IBM869 CP850 CP852 CP855 CP949 CP950 CP951 CP51932
+		KOI8-R KOI8-U TIS-620 Big5 Big5-HKSCS Big5-UAO GB1988 GB2312 GB12345 GB18030 GBK
+		EUC-JP EUC-KR EUC-TW EUC-JIS-2004 eucJP-ms Shift_JIS SJIS-DoCoMo SJIS-KDDI SJIS-SoftBank
+		Emacs-Mule stateless-ISO-2022-JP stateless-ISO-2022-JP-KDDI
+		MacJapanese macCentEuro macCroatian macCyrillic macGreek macIceland macRoman macRomania macThai
+		macTurkish macUkraine`) {
+		set[name] = true
+	}
+	return set
+}()
+
+// textIn says why bytes in an encoding cannot be told as they are, or "".
+func textIn(text []byte, encoding string) string {
+	switch {
+	case encoding == utf8Name && utf8.Valid(text):
+	case encoding == utf8Name:
+		return "a string that is not valid UTF-8"
+	case !asciiHolding[encoding] || bytes.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }):
+		return "a string in " + shown([]byte(encoding))
+	}
+	return ""
+}
+
+const hex = "0123456789abcdef"
+
+// appendQuoted appends text as Ruby's JSON.generate writes it.
+func appendQuoted(to, text []byte) []byte {
+	to = append(to, '"')
+	done := 0
+	for i, c := range text {
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
+		}
+		to = append(to, text[done:i]...)
+		done = i + 1
+		switch short := strings.IndexByte("\"\\\b\f\n\r\t", c); {
+		case short >= 0:
+			to = append(to, '\\', `"\bfnrt`[short])
+		default:
+			to = append(to, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+	}
+	return append(append(to, text[done:]...), '"')
+}
+
+// floatText is what Ruby writes for a float, or wrote: digits enough, never hundreds of them.
+var floatText = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?$`)
+
+// maxFloat is how long the text of a float may be. Ruby takes digits beyond the 60th for none.
+const maxFloat = 32
+
+// appendFloat appends a float as Ruby's Float#to_s writes it, or says why not.
+func appendFloat(to, text []byte) (longer []byte, why string) {
+	switch string(text) {
+	case "nan":
+		return nil, "the float NaN"
+	case "inf":
+		return nil, "the float Infinity"
+	case "-inf":
+		return nil, "the float -Infinity"
+	}
+	if len(text) > maxFloat || !floatText.Match(text) {
+		return nil, fmt.Sprintf("a float that is none, %.40q", text)
+	}
+	value, _ := strconv.ParseFloat(string(text), 64)
+	if math.IsInf(value, 0) {
+		return nil, "the float " + strings.TrimPrefix(strconv.FormatFloat(value, 'f', -1, 64), "+") + "inity"
+	}
+	var space [32]byte
+	digits := strconv.AppendFloat(space[:0], value, 'e', -1, 64)
+	mantissa, power, _ := bytes.Cut(digits, []byte("e"))
+	format := mantissa
+	if exponent, _ := strconv.Atoi(string(power)); -5 < exponent && exponent < 16 {
+		format, power = strconv.AppendFloat(nil, value, 'f', -1, 64), nil
+	}
+	to = append(to, format...)
+	if !bytes.Contains(format, []byte(".")) {
+		to = append(to, ".0"...)
+	}
+	if power != nil {
+		to = append(append(to, 'e'), power...)
+	}
+	return to, ""
+}
