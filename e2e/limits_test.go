@@ -69,7 +69,7 @@ func TestLimitUnderKills(t *testing.T) {
 		f.lease(name)
 		f.leave(name)
 	}
-	v := r.verdict(judge.Config{ShardConcurrency: 1, Concurrency: limit, MaxDuplicates: -1})
+	v := r.verdict(judge.Config{ShardConcurrency: 1, Limits: []judge.Limit{{Queue: queueName, Concurrency: limit}}, MaxDuplicates: -1})
 	if v.Deaths == 0 {
 		t.Error("nobody died: the test would show little")
 	}

@@ -17,8 +17,13 @@ import (
 type Config struct {
 	// ShardConcurrency is how many batches of a shard may run at once; 0 = not checked.
 	ShardConcurrency int
-	// Concurrency is how many batches may run at once, of all processes; 0 = not checked.
-	Concurrency int
+	// Limits bound what all processes do.
+	Limits []Limit
+	// Holds are times in which ids are not handled.
+	Holds []Hold
+	// Latest are queues in which a push may take the place of those of its id that wait and have no higher score: each
+	// needs a call that begins after it and has a payload with no lower score.
+	Latest []string
 	// MaxDuplicates is how many payloads may be handled again; -1 = any number.
 	MaxDuplicates int
 	// MaxUncaused is how many duplicates may lack a death of the process that handled
@@ -32,12 +37,15 @@ func (c Config) Validate() error {
 	switch {
 	case c.ShardConcurrency < 0:
 		return fmt.Errorf("ShardConcurrency is %d, want 0 or more", c.ShardConcurrency)
-	case c.Concurrency < 0:
-		return fmt.Errorf("field Concurrency is %d, want 0 or more", c.Concurrency)
 	case c.MaxDuplicates < -1:
 		return fmt.Errorf("MaxDuplicates is %d, want -1 or more", c.MaxDuplicates)
 	case c.MaxUncaused < -1:
 		return fmt.Errorf("MaxUncaused is %d, want -1 or more", c.MaxUncaused)
+	}
+	for i := range c.Limits {
+		if err := c.Limits[i].validate(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -79,14 +87,16 @@ func judge(cfg Config, pushed iter.Seq[Pushed], t *table) (Verdict, error) {
 		return Verdict{}, fmt.Errorf("judge.Config: %w", err)
 	}
 	t.settle()
-	l := newLedger(pushed, t)
+	l := newLedger(pushed, t, cfg.Latest)
 	if len(l.entries) == 0 {
 		return Verdict{}, errors.New("check history: nothing was pushed, so there is nothing to judge")
 	}
 	v := Verdict{Pushed: len(l.entries), Calls: len(t.calls), checked: true}
 	t.judgeLines(&v)
 	t.judgeShards(&v, cfg.ShardConcurrency)
-	t.judgeAll(&v, cfg.Concurrency)
+	t.judgeLimits(&v, cfg.Limits)
+	t.judgeHolds(&v, cfg.Holds)
+	t.measureBusy(&v)
 	t.judgeIDs(&v, l)
 	v.judgeLost(t, l)
 	v.repeats(l)

@@ -67,13 +67,6 @@ func TestCheckEachRule(t *testing.T) {
 		{"one batch of two ids is no crowd", Config{ShardConcurrency: 1}, run{pushed: slices.Concat(a, b), calls: []*did{
 			ok(1, 5, "a", 1, 2, 3), ok(1, 5, "b", 4)}}, nil},
 
-		{"too many in all", Config{Concurrency: 1}, run{pushed: slices.Concat(a, b), calls: []*did{
-			ok(1, 5, "a", 1, 2, 3), ok(2, 3, "b", 4).by("q", 2)}}, []Kind{Crowd}},
-		{"as many in all as there may be", Config{Concurrency: 2}, run{pushed: slices.Concat(a, b), calls: []*did{
-			ok(1, 5, "a", 1, 2, 3), ok(2, 3, "b", 4).by("q", 2)}}, nil},
-		{"one batch in all", Config{Concurrency: 1}, run{pushed: slices.Concat(a, b), calls: []*did{
-			ok(1, 5, "a", 1, 2, 3), ok(1, 6, "b", 4)}}, nil},
-
 		{"stale fence", Config{}, run{pushed: slices.Concat(a, b), calls: []*did{
 			ok(1, 2, "a", 1, 2, 3).by("q", 2), ok(3, 4, "b", 4)}}, []Kind{StaleFence}},
 		{"two processes with one fence", Config{}, run{pushed: slices.Concat(a, b), calls: []*did{
@@ -134,14 +127,7 @@ func TestCheckEachRule(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			v := test.run.check(t, test.cfg)
-			var got []Kind
-			for _, f := range v.Faults {
-				got = append(got, f.Kind)
-			}
-			if !slices.Equal(got, test.want) || v.OK() != (test.want == nil) {
-				t.Errorf("got OK %v, faults %v, want %v\n%s", v.OK(), got, test.want, v.Words())
-			}
+			test.run.judged(t, test.cfg, test.want)
 		})
 	}
 }
@@ -239,7 +225,10 @@ func TestNothingCheckedIsNotGood(t *testing.T) {
 	if _, err := Check(Config{}, slices.Values(pushes("a", 1)), t.TempDir()+"/none"); err == nil {
 		t.Error("no file: got no error, want one")
 	}
-	for _, cfg := range []Config{{ShardConcurrency: -1}, {Concurrency: -1}, {MaxDuplicates: -2}, {MaxUncaused: -2}} {
+	for _, cfg := range []Config{
+		{ShardConcurrency: -1}, {MaxDuplicates: -2}, {MaxUncaused: -2}, {Limits: []Limit{{Concurrency: 1}}}, {Limits: []Limit{{Queue: queue, Concurrency: -1}}},
+		{Limits: []Limit{{Queue: queue, Rate: 1}}}, {Limits: []Limit{{Queue: queue, From: 2, To: 1}}},
+	} {
 		if _, err := CheckReader(cfg, slices.Values(pushes("a", 1)), strings.NewReader("")); err == nil {
 			t.Errorf("%+v: got no error, want one", cfg)
 		}

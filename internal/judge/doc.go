@@ -45,6 +45,12 @@
 //     pushed more than once, or is optional. A repeat (handled again because the ack
 //     was lost) must be of the id's last successful call, and bring that call's highest
 //     payload with it.
+//   - Limits, where Config.Limits has some: no more batches of a queue at once than it allows, no more ids of a group in
+//     calls; over no time more ids handed over than its rate and burst, and Late for those that were let go and begin late.
+//     What began before the limit held is not counted. The clocks of Redis and the host must go equally fast.
+//   - Holds: no call of an id begins in a time of Config.Holds.
+//   - In queues of Config.Latest a push may take the place of one that waits. So I2 is there: after each push began a call
+//     that succeeded and had a payload of its id with no lower score. That nothing is overtaken cannot be judged.
 //
 // # No false alarms, and what that costs
 //

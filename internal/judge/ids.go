@@ -15,7 +15,8 @@ func (t *table) judgeIDs(v *Verdict, l *ledger) {
 	for n, i := range order {
 		c := &t.calls[i]
 		if n == 0 || t.calls[order[n-1]].key != c.key {
-			s = &idState{t: t, v: v, l: l, low: l.begin[c.key], longest: -1, last: -1, top: -1}
+			queue, _ := splitKey(t.keys.list[c.key])
+			s = &idState{t: t, v: v, l: l, latest: l.latest[queue], low: l.begin[c.key], longest: -1, last: -1, top: -1}
 		}
 		s.overlap(i)
 		s.present(i)
@@ -35,6 +36,7 @@ type idState struct {
 	v *Verdict
 	l *ledger
 
+	latest  bool    // later pushes take the place of those that wait
 	longest int32   // the call so far that ended last
 	last    int32   // the latest call that succeeded
 	top     int32   // its entry with the highest score
@@ -122,6 +124,9 @@ func (s *idState) reportUnsorted(i, before, after int32) {
 // overtaken looks for a payload that was pushed before one of the call, has a lower or
 // equal score, and is neither handled nor in the call. low makes it linear in all calls.
 func (s *idState) overtaken(i int32) {
+	if s.latest {
+		return // what is missing may have been replaced; judgeLost knows whether it may be
+	}
 	highest := int32(-1)
 	for _, f := range s.found {
 		highest = max(highest, f)
@@ -239,14 +244,44 @@ func (l *ledger) done(t *table, n int32) bool {
 
 // judgeLost checks I2: every pushed payload was handled.
 func (v *Verdict) judgeLost(t *table, l *ledger) {
+	replaced := l.replaced(t)
 	for n := range l.entries {
 		e := &l.entries[n]
 		if e.optional || l.done(t, int32(n)) {
 			continue
 		}
+		queue, id := splitKey(t.keys.list[e.key])
+		if l.latest[queue] && replaced[n] {
+			v.Replaced++
+			continue
+		}
 		v.fault(Lost, func() (string, []string) {
-			queue, id := splitKey(t.keys.list[e.key])
 			return fmt.Sprintf("queue %s, id %q, score %v, push %d: never handled", queue, id, e.score, e.order+1), nil
 		})
 	}
+}
+
+// replaced tells of each entry whether a call that started after it was pushed had a payload of its id with no lower score.
+func (l *ledger) replaced(t *table) []bool {
+	if len(l.latest) == 0 {
+		return nil
+	}
+	all, latest := make([]bool, len(l.entries)), int64(0)
+	for end := len(l.entries); end > 0; {
+		e := &l.entries[end-1]
+		begin := end // of the entries with this id and score
+		for ; begin > 0 && l.entries[begin-1].key == e.key && l.entries[begin-1].score == e.score; begin-- {
+			if last := l.entries[begin-1].last; last >= 0 {
+				latest = max(latest, t.calls[last].start)
+			}
+		}
+		for n := begin; n < end; n++ {
+			all[n] = latest > 0 && latest >= l.entries[n].at
+		}
+		if begin > 0 && l.entries[begin-1].key != e.key {
+			latest = 0
+		}
+		end = begin
+	}
+	return all
 }

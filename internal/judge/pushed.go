@@ -49,11 +49,15 @@ type entry struct {
 // ledger is what was pushed, per key, in the order of I3: sorted by (score, order).
 type ledger struct {
 	entries []entry
-	begin   []int32 // key -> index of its first entry; one more at the end
+	latest  map[string]bool // queues in which later pushes take the place of those that wait
+	begin   []int32         // key -> index of its first entry; one more at the end
 }
 
-func newLedger(pushed iter.Seq[Pushed], t *table) *ledger {
-	var l ledger
+func newLedger(pushed iter.Seq[Pushed], t *table, latest []string) *ledger {
+	l := ledger{latest: map[string]bool{}}
+	for _, queue := range latest {
+		l.latest[queue] = true
+	}
 	for p := range pushed {
 		l.entries = append(l.entries, entry{
 			payload: payload{p.Score, p.Digest}, key: t.key([]byte(p.Queue), []byte(p.ID)),

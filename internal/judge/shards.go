@@ -69,11 +69,11 @@ func (t *table) related(a, b int32) bool {
 }
 
 func (s *shardState) enter(t *table, v *Verdict, i int32, concurrency int) {
-	s.crowd(t, v, i, concurrency, " of shard "+t.shards.list[t.calls[i].shard])
+	s.crowd(t, v, i, concurrency, "batches of shard "+t.shards.list[t.calls[i].shard])
 }
 
 // crowd objects to a batch that is one too many.
-func (s *shardState) crowd(t *table, v *Verdict, i int32, concurrency int, of string) {
+func (s *shardState) crowd(t *table, v *Verdict, i int32, concurrency int, what string) {
 	if concurrency == 0 {
 		return
 	}
@@ -82,7 +82,7 @@ func (s *shardState) crowd(t *table, v *Verdict, i int32, concurrency int, of st
 	if len(s.running) >= concurrency {
 		other := s.running[0]
 		v.fault(Crowd, func() (string, []string) {
-			return fmt.Sprintf("more than %d batches%s at once", concurrency, of),
+			return fmt.Sprintf("more than %d %s at once", concurrency, what),
 				[]string{t.describe(other), t.describe(i)}
 		})
 	}
@@ -96,12 +96,9 @@ func (s *shardState) stretch(t *table, i int32) {
 	}
 }
 
-// judgeAll counts batches that run at once, whatever their shard and process, and what they take.
-func (t *table) judgeAll(v *Verdict, concurrency int) {
-	order := t.sorted(func(a, b *call) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.process, b.process), cmp.Compare(a.shard, b.shard), cmp.Compare(b.end, a.end))
-	})
-	var all shardState
+// measureBusy adds up what all batches took.
+func (t *table) measureBusy(v *Verdict) {
+	order := t.batches()
 	for n, i := range order {
 		c := &t.calls[i]
 		if n > 0 && sameBatch(&t.calls[order[n-1]], c) && t.calls[order[n-1]].shard == c.shard {
@@ -110,6 +107,5 @@ func (t *table) judgeAll(v *Verdict, concurrency int) {
 		if c.outcome != running {
 			v.Busy += time.Duration(c.end - c.start)
 		}
-		all.crowd(t, v, i, concurrency, "")
 	}
 }

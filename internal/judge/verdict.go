@@ -12,8 +12,10 @@ type Kind string
 // The kinds of faults.
 const (
 	Overlap    Kind = "overlap"     // I1: two calls of one id at once
-	Crowd      Kind = "crowd"       // more batches at once than allowed: of a shard (I1), or of all
+	Crowd      Kind = "crowd"       // more batches at once than allowed: of a shard (I1), a queue, a group
 	StaleFence Kind = "stale fence" // I1: a batch began with a lower fence than one before it, or another process's
+	TooFast    Kind = "too fast"    // more ids handed over than a rate allows
+	Held       Kind = "held"        // a call of an id that was held
 	Lost       Kind = "lost"        // I2: pushed and never handled
 	Unknown    Kind = "unknown"     // I2: handled and never pushed
 	Unsorted   Kind = "unsorted"    // I3: scores of a call do not ascend, or equal ones are not in push order
@@ -25,7 +27,7 @@ const (
 )
 
 // kinds in the order of the verdict.
-var kinds = [...]Kind{Overlap, Crowd, StaleFence, Lost, Unknown, Unsorted, Overtaken, WentBack, Repeated, Unfinished, Unreadable}
+var kinds = [...]Kind{Overlap, Crowd, TooFast, Held, StaleFence, Lost, Unknown, Unsorted, Overtaken, WentBack, Repeated, Unfinished, Unreadable}
 
 // MaxFaults is how many faults a verdict quotes; it counts all.
 const MaxFaults = 20
@@ -50,6 +52,7 @@ type Verdict struct {
 	Duplicates  int // handled again without having been pushed again
 	Uncaused    int // duplicates without a death of the process that handled them before
 	Lost        int
+	Replaced    int           // never handled, as a later push took their place: see Config.Latest
 	Overlaps    int           // pairs of calls of one id at once
 	Misordered  int           // unsorted, overtaken and went back
 	Calls       int           // one per id of a batch
