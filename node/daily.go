@@ -14,7 +14,7 @@ import (
 func (n *Node) countDays(ctx context.Context) error {
 	var clock redisClock
 	(&tally.Tally[days.Figures]{
-		Boot: n.boot,
+		Boot: n.boot, Early: true,
 		Read: func() map[string]days.Figures { return figuresOf(n.metrics.Totals()) },
 		Ask: func(ctx context.Context) (time.Time, error) {
 			now, err := n.client.Time(ctx)

@@ -141,7 +141,7 @@ func (w *world) join() {
 }
 
 func (w *world) do(p plan) {
-	done, err := p.Do(w.t.Context(), w.db, p.key)
+	done, err := p.Do(w.t.Context(), w.db, p.key, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -237,6 +237,10 @@ func (w *world) run(fast bool) (lost, slack count) {
 			if w.rng.IntN(3) > 0 {
 				continue
 			}
+			if w.rng.IntN(2) == 0 { // it ends, and is not killed
+				p.ends = true
+				slack += w.step(p)
+			}
 			lost += p.counted - p.safe
 			alive[k] = w.process()
 		}
@@ -271,12 +275,52 @@ func TestJoinNeedsTheSum(t *testing.T) {
 		want bool
 	}{{"a", 7, true}, {"a", 7, false}, {"b", 8, false}} {
 		j := Joining[count]{Old: "5", Sum: c.sum, Parts: []Field{{Name: c.part, Text: "1 1 " + strconv.Itoa(int(c.sum-5))}}}
-		if done, err := j.Do(t.Context(), db, key); done != c.want || err != nil {
+		if done, err := j.Do(t.Context(), db, key, nil); done != c.want || err != nil {
 			t.Errorf("join %s: got %v, %v, want %v", c.part, done, err, c.want)
 		}
 	}
 	reply, err := db.Do(t.Context(), "read", "HMGET", key, "joined", "b")
 	if got := redisdb.Texts(reply); err != nil || !slices.Equal(got, []string{"7", "1 1 3"}) {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// TestIdleProcessesLoseNothing: a process that counts something once in a few hours, so that its part was joined and the mark of
+// that is gone, finds all of it in its day.
+func TestIdleProcessesLoseNothing(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.StartClocked(t)
+	db, err := redisdb.Open(redisdb.Config{URL: server.URL(), Cluster: "default", Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	began, err := db.Time(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(1, 1)), db: db, clock: clock, began: began}
+	rare, other := w.process(), w.process()
+	for hour := range 30 {
+		w.off = time.Duration(hour) * 70 * time.Minute
+		for _, minutes := range []time.Duration{0, 3, 66} { // they write, are joined, and the marks of that are dropped
+			clock.Set(w.off + minutes*time.Minute)
+			if minutes == 0 {
+				rare.counted, other.counted = rare.counted+1, other.counted+1
+				rare.Step(t.Context())
+				other.Step(t.Context())
+			}
+			for _, key := range w.keys(redisdb.Days) {
+				now, err := db.Time(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				j, _ := Plan(w.fields(key), now, parseCount, addCounts)
+				w.do(plan{key, j})
+			}
+		}
+	}
+	if got := w.sum(redisdb.Days); got != 60 || w.joins < 29 {
+		t.Errorf("two processes have counted 30 each; the days have %d, after %d joins", got, w.joins)
 	}
 }

@@ -49,8 +49,8 @@ func answerOf(call *redisdb.Call) Answer {
 	return Answer{Err: fmt.Errorf("%s answered %v, want written or joined, and a number", call.Script.Name, call.Reply)}
 }
 
-// joined is the field of a day for parts that were joined.
-const joined = "joined"
+// Joined is the field of a day for parts that were joined.
+const Joined = "joined"
 
 // Field is one of a day in Redis.
 type Field struct {
@@ -65,7 +65,7 @@ func FieldsOf(day map[string]string) []Field {
 	fields := make([]Field, 0, len(day))
 	for name, text := range day {
 		f := Field{Name: name, Text: text, Figures: text}
-		if f.Name != joined {
+		if f.Name != Joined {
 			number, rest, _ := strings.Cut(f.Text, " ")
 			at, figures, part := strings.Cut(rest, " ")
 			us, err := strconv.ParseInt(at, 10, 64)
@@ -112,9 +112,9 @@ func Plan[F any](fields []Field, now time.Time, parse func(string) (F, bool), ad
 	for _, f := range fields {
 		figures, readable := parse(f.Figures)
 		switch {
-		case f.Name == joined && !readable:
+		case f.Name == Joined && !readable:
 			broken = true
-		case f.Name == joined:
+		case f.Name == Joined:
 			j.Old, j.Sum, sums = f.Text, add(j.Sum, figures), sums+1
 		case f.Mark():
 			if now.Sub(f.Written) > markKept && len(j.Marks) < 10*joinParts {
@@ -135,9 +135,10 @@ func Plan[F any](fields []Field, now time.Time, parse func(string) (F, bool), ad
 	return j, more && !broken
 }
 
-// Do does it, and reports whether parts were joined: not if somebody else was faster, or one of them was written meanwhile.
-// After an error it may have been done; to do it again does nothing.
-func (j Joining[F]) Do(ctx context.Context, db *redisdb.DB, key string) (done bool, err error) {
+// Do does it, and takes what was joined or dropped out of fields, by name, of which the sum becomes one. It reports whether
+// parts were joined: not if somebody else was faster, or one of them was written meanwhile. After an error it may have been
+// done; to do it again does nothing.
+func (j Joining[F]) Do(ctx context.Context, db *redisdb.DB, key string, fields map[string]string) (done bool, err error) {
 	if len(j.Marks) > 0 {
 		forget := []any{"HDEL", key}
 		for _, name := range j.Marks {
@@ -145,6 +146,9 @@ func (j Joining[F]) Do(ctx context.Context, db *redisdb.DB, key string) (done bo
 		}
 		if _, err := db.Do(ctx, "forget which parts of a day were joined", forget...); err != nil {
 			return false, err
+		}
+		for _, name := range j.Marks {
+			delete(fields, name)
 		}
 	}
 	if len(j.Parts) == 0 {
@@ -159,5 +163,14 @@ func (j Joining[F]) Do(ctx context.Context, db *redisdb.DB, key string) (done bo
 		args = append(args, f.Name, f.Text)
 	}
 	reply, err := db.Run(ctx, db.Scripts.Join, []string{key}, args...)
-	return reply == int64(1), err
+	if err != nil || reply != int64(1) {
+		return false, err
+	}
+	for _, f := range j.Parts {
+		delete(fields, f.Name)
+	}
+	if fields != nil {
+		fields[Joined] = string(sum)
+	}
+	return true, nil
 }

@@ -37,7 +37,10 @@ type Tally[F Figures[F]] struct {
 	Write  func(context.Context, []Write[F]) []Answer
 	Failed func(error)
 
+	Early bool // ask for the time at once, so that what is counted first belongs to the right day, too
+
 	asked bool
+	ends  bool         // the step is the last one
 	now   time.Time    // of the last step; what was counted since belongs to its day and hour
 	seen  map[string]F // the last reading
 	parts int          // so far
@@ -52,11 +55,12 @@ type part[F Figures[F]] struct {
 	wrote               F // the reading of the last write with an answer
 	sent                F // that of the write on its way
 	unanswered, over    bool
+	only                bool      // that write is the only one of the part: the process ends
 	since               time.Time // that write was sent first, by Redis's clock
 	writes              int64     // with an answer
 }
 
-// Write is one that is to be done. Number is one more with each write of a part.
+// Write is one that is to be done. Number is one more with each write of a part, 0 if it is the only one.
 type Write[F any] struct {
 	Queue, Period, Part string
 	Number              int64
@@ -73,11 +77,13 @@ type Answer struct {
 
 // Run writes until ctx ends, and then what is left.
 func (t *Tally[F]) Run(ctx context.Context) {
+	if t.Early {
+		t.begin(ctx)
+	}
 	for {
 		wait := Every
-		if t.asked {
-			now := t.Guess()
-			wait = min(wait, max(time.Millisecond, nextHour(now).Sub(now)))
+		if !t.now.IsZero() {
+			wait = min(wait, max(time.Millisecond, nextHour(t.now).Sub(t.Guess())))
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -85,7 +91,7 @@ func (t *Tally[F]) Run(ctx context.Context) {
 			timer.Stop()
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
-			t.Step(last)
+			t.End(last)
 			return
 		case <-timer.C:
 			t.Step(ctx)
@@ -94,6 +100,21 @@ func (t *Tally[F]) Run(ctx context.Context) {
 }
 
 func nextHour(now time.Time) time.Time { return now.Truncate(time.Hour).Add(time.Hour) }
+
+// begin asks for the time. If there is no answer, the first step asks.
+func (t *Tally[F]) begin(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, Every/2)
+	defer cancel()
+	if now, err := t.Ask(ctx); err == nil {
+		t.asked, t.now = true, now.UTC()
+	}
+}
+
+// End is the last step of a process that ends.
+func (t *Tally[F]) End(ctx context.Context) {
+	t.ends = true
+	t.Step(ctx)
+}
 
 // Step takes a reading, and writes what is new. What was counted until a period is over belongs to it.
 func (t *Tally[F]) Step(ctx context.Context) {
@@ -167,7 +188,7 @@ func (t *Tally[F]) pay(ctx context.Context) {
 		for some := range slices.Chunk(t.due(), most) {
 			writes := make([]Write[F], len(some))
 			for i, p := range some {
-				writes[i] = p.write(t.Guess())
+				writes[i] = p.write(t.Guess(), t.ends)
 			}
 			var failed error
 			for i, answer := range t.Write(ctx, writes) {
@@ -195,11 +216,15 @@ func (t *Tally[F]) due() (parts []*part[F]) {
 }
 
 // write is the next one of a part, or the one before again if that had no answer.
-func (p *part[F]) write(now time.Time) Write[F] {
+func (p *part[F]) write(now time.Time, last bool) Write[F] {
 	if !p.unanswered {
-		p.sent, p.unanswered, p.since = p.to, true, now
+		p.sent, p.unanswered, p.since, p.only = p.to, true, now, last && p.writes == 0
 	}
-	return Write[F]{Queue: p.queue, Period: p.period, Part: p.name, Number: p.writes + 1, Figures: p.sent.Since(p.from), Since: p.since}
+	w := Write[F]{Queue: p.queue, Period: p.period, Part: p.name, Number: p.writes + 1, Figures: p.sent.Since(p.from), Since: p.since}
+	if p.only {
+		w.Number = 0
+	}
+	return w
 }
 
 // answered takes an answer in, and reports whether there is more to write at once. A part that was joined goes on as a new

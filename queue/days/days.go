@@ -1,8 +1,10 @@
 package days
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/lowkiq/lowkiq/internal/redisdb"
@@ -49,19 +51,62 @@ func Read(ctx context.Context, c *queue.Client, span Span, n int, queues ...stri
 	for part := range slices.Chunk(asked, 50) {
 		cmds := make([]redisdb.Cmd, len(part))
 		for i, day := range part {
-			cmds[i] = redisdb.Cmd{"HGETALL", c.DB().Keys.Day(day.Queue, day.Period)}
+			cmds[i] = redisdb.Cmd{"HSCAN", c.DB().Keys.Day(day.Queue, day.Period), "0", "COUNT", scanned}
 		}
 		replies, err := c.DB().Pipeline(ctx, "read figures of days", cmds...)
 		if err != nil {
 			return nil, err
 		}
 		for i, reply := range replies {
-			if day := part[i]; day.add(tally.FieldsOf(redisdb.Map(reply))) {
+			day, fields := part[i], map[string]string{}
+			if addScanned(fields, reply) != "0" {
+				if fields, err = readMany(ctx, c.DB(), c.DB().Keys.Day(day.Queue, day.Period)); err != nil {
+					return nil, err
+				}
+			}
+			if day.add(tally.FieldsOf(fields)) {
 				found = append(found, day)
 			}
 		}
 	}
 	return found, nil
+}
+
+// scanned is how many fields of a day Redis is asked for at once. Most days have fewer.
+const scanned = 500
+
+// readMany reads a day that very many processes have counted, some parts at a time. If some are joined meanwhile, it begins
+// again, and in the end reads all at once.
+func readMany(ctx context.Context, db *redisdb.DB, key string) (map[string]string, error) {
+	for range 3 {
+		before, err := db.Do(ctx, "read the sum of a day", "HGET", key, tally.Joined)
+		if err != nil {
+			return nil, err
+		}
+		fields := map[string]string{}
+		for cursor := ""; cursor != "0"; {
+			reply, err := db.Do(ctx, "read parts of a day", "HSCAN", key, cmp.Or(cursor, "0"), "COUNT", scanned)
+			if err != nil {
+				return nil, err
+			}
+			cursor = addScanned(fields, reply)
+		}
+		after, err := db.Do(ctx, "read the sum of a day", "HGET", key, tally.Joined)
+		if err != nil || redisdb.Text(before) == redisdb.Text(after) {
+			return fields, err
+		}
+	}
+	reply, err := db.Do(ctx, "read a day", "HGETALL", key)
+	return redisdb.Map(reply), err
+}
+
+// addScanned adds a page of a scan, which may name a field twice, and says where the next one is.
+func addScanned(fields map[string]string, reply any) (next string) {
+	some, next := redisdb.Scanned(reply)
+	for i := 0; i+1 < len(some); i += 2 {
+		fields[some[i]] = some[i+1]
+	}
+	return next
 }
 
 // add adds the parts of a day up, and reports whether there are some.
@@ -128,31 +173,48 @@ func Join(ctx context.Context, c *queue.Client, all bool) error {
 	return nil
 }
 
-// joinKey joins the parts of one day or hour, some at a time.
+// joinHeld is about how many parts and marks are held at a time.
+const joinHeld = 1000
+
+// joinKey joins the parts of one day or hour. It reads them once, however many there are.
 func joinKey(ctx context.Context, c *queue.Client, key string) error {
-	for {
-		now, err := c.Time(ctx)
+	sum, err := c.DB().Do(ctx, "read the sum of a day", "HGET", key, tally.Joined)
+	if err != nil {
+		return err
+	}
+	held := map[string]string{}
+	if sum != nil {
+		held[tally.Joined] = redisdb.Text(sum)
+	}
+	for cursor := "0"; ; {
+		reply, err := c.DB().Do(ctx, "read parts of a day", "HSCAN", key, cursor, "COUNT", 100)
 		if err != nil {
 			return err
 		}
-		fields := map[string]string{} // a scan may name one twice
-		for cursor := "0"; ; {
-			reply, err := c.DB().Do(ctx, "read parts of a day", "HSCAN", key, cursor, "COUNT", 100)
-			if err != nil {
-				return err
-			}
-			some, next := redisdb.Scanned(reply)
-			for i := 0; i+1 < len(some); i += 2 {
-				fields[some[i]] = some[i+1]
-			}
-			if cursor = next; cursor == "0" {
-				break
-			}
+		cursor = addScanned(held, reply)
+		if cursor != "0" && len(held) < joinHeld {
+			continue
 		}
-		plan, more := tally.Plan(tally.FieldsOf(fields), now, parse, Figures.Add)
-		done, err := plan.Do(ctx, c.DB(), key)
-		if err != nil || !done || !more {
+		if fast, err := joinHere(ctx, c, key, held); err != nil || !fast || cursor == "0" {
 			return err
 		}
+		maps.DeleteFunc(held, func(name, _ string) bool { return name != tally.Joined })
 	}
+}
+
+// joinHere joins what is held of a day, some parts at a time. It reports whether nobody else was faster.
+func joinHere(ctx context.Context, c *queue.Client, key string, held map[string]string) (fast bool, err error) {
+	now, err := c.Time(ctx)
+	if err != nil {
+		return false, err
+	}
+	for more := true; more; {
+		var plan tally.Joining[Figures]
+		plan, more = tally.Plan(tally.FieldsOf(held), now, parse, Figures.Add)
+		done, err := plan.Do(ctx, c.DB(), key, held)
+		if err != nil || len(plan.Parts) > 0 && !done {
+			return false, err
+		}
+	}
+	return true, nil
 }
