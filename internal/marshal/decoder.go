@@ -26,6 +26,13 @@ type decoder struct {
 	keys    [][]byte // of the hashes that are open
 	path    []step
 	depth   int // arrays and hashes that are open
+
+	room struct { // for the first of them, which is enough for most payloads
+		objects [16]object
+		symbols [8]span
+		keys    [8][]byte
+		path    [8]step
+	}
 }
 
 type span struct{ from, to int }

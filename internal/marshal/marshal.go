@@ -77,7 +77,8 @@ func JSON(data []byte) ([]byte, Loss, error) {
 	if !bytes.HasPrefix(data, []byte{4, 8}) {
 		return nil, 0, &Error{Why: fmt.Sprintf("data that does not begin as Marshal 4.8 does, with the bytes 04 08, but with % x", data[:min(8, len(data))])}
 	}
-	d := decoder{data: data, at: 2, most: MaxText(len(data))}
+	d := &decoder{data: data, at: 2, most: MaxText(len(data)), text: make([]byte, 0, len(data)+16)}
+	d.objects, d.symbols, d.keys, d.path = d.room.objects[:0], d.room.symbols[:0], d.room.keys[:0], d.room.path[:0]
 	_, err := d.value()
 	if err == nil && d.at < len(data) {
 		err = d.refuse(d.at, fmt.Sprintf("%d bytes after the end of the value", len(data)-d.at))

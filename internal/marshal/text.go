@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -74,11 +73,36 @@ func appendQuoted(to, text []byte) []byte {
 	return append(append(to, text[done:]...), '"')
 }
 
-// floatText is what Ruby writes for a float, or wrote: digits enough, never hundreds of them.
-var floatText = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?$`)
-
 // maxFloat is how long the text of a float may be. Ruby takes digits beyond the 60th for none.
 const maxFloat = 32
+
+// isFloat says whether Ruby writes floats so: digits, a fraction, an exponent.
+func isFloat(text []byte) bool {
+	digits := func() bool {
+		n := 0
+		for n < len(text) && '0' <= text[n] && text[n] <= '9' {
+			n++
+		}
+		text = text[n:]
+		return n > 0
+	}
+	skip := func(any string) bool {
+		if len(text) == 0 || strings.IndexByte(any, text[0]) < 0 {
+			return false
+		}
+		text = text[1:]
+		return true
+	}
+	skip("-")
+	if !digits() || skip(".") && !digits() {
+		return false
+	}
+	if skip("e") {
+		skip("+-")
+		return digits() && len(text) == 0
+	}
+	return len(text) == 0
+}
 
 // appendFloat appends a float as Ruby's Float#to_s writes it, or says why not.
 func appendFloat(to, text []byte) (longer []byte, why string) {
@@ -90,7 +114,7 @@ func appendFloat(to, text []byte) (longer []byte, why string) {
 	case "-inf":
 		return nil, "the float -Infinity"
 	}
-	if len(text) > maxFloat || !floatText.Match(text) {
+	if len(text) > maxFloat || !isFloat(text) {
 		return nil, fmt.Sprintf("a float that is none, %.40q", text)
 	}
 	value, _ := strconv.ParseFloat(string(text), 64)
