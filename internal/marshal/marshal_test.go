@@ -39,12 +39,16 @@ func samples(t testing.TB) []sample {
 	return all
 }
 
+// short is the end of a reason of Ruby's that says less than ours.
+const short = "…"
+
 // agrees checks what is said of a dump against what Ruby says.
 func agrees(t *testing.T, what string, data []byte, text json.RawMessage, lossy []string, whyNot *string) {
 	t.Helper()
 	got, loss, err := marshal.JSON(data)
 	if whyNot != nil {
-		if refused := (*marshal.Error)(nil); !errors.As(err, &refused) || refused.Why != *whyNot {
+		why, _, _ := strings.Cut(*whyNot, short)
+		if refused := (*marshal.Error)(nil); !errors.As(err, &refused) || refused.Why != *whyNot && (why == *whyNot || !strings.HasPrefix(refused.Why, why)) {
 			t.Errorf("%s: got %s, %v, want it refused: %s", what, got, err, *whyNot)
 		}
 		return
@@ -192,12 +196,17 @@ func TestValues(t *testing.T) {
 		"}\x000":                                                  `{} `,
 		"[\x08}\x00I\"\x06b\x06:\rencoding\"\x0fISO-8859-1@\x08I\"\x06c\x06;\x00@\x08": `[{},"ISO-8859-1","c"] encoding, default`,
 		"[\x07I\"\x06c\x06:\rencoding\"\x0bUTF-16@\x07":                                "",
-		"f\x0b1e-330":  "0.0 ",
-		"f\x0c-1e-330": "-0.0 ",
-		"f\x0b0.0001":  "0.0001 ",
-		"f\x0a1e-05":   "1.0e-05 ",
-		"f\x092e15":    "2000000000000000.0 ",
-		"f\x0a12e15":   "1.2e+16 ",
+		"f\x0b1e-330":             "0.0 ",
+		"f\x0c-1e-330":            "-0.0 ",
+		"f\x0b0.0001":             "0.0001 ",
+		"f\x0a1e-05":              "1.0e-05 ",
+		"f\x092e15":               "2.0e+15 ",
+		"f\x172208324117971351.2": "2208324117971351.2 ",
+		"f\x16123456789012345.6":  "123456789012345.6 ",
+		"f\x151234567890123456":   "1.234567890123456e+15 ",
+		"f\x1622083241179713512":  "2.208324117971351e+16 ",
+		"f\x0a99e13":              "990000000000000.0 ",
+		"f\x0a12e15":              "1.2e+16 ",
 	} {
 		text, loss, err := marshal.JSON([]byte("\x04\b" + data))
 		if got := string(text) + " " + loss.String(); err != nil && want != "" || err == nil && got != want {

@@ -124,8 +124,11 @@ func appendFloat(to, text []byte) (longer []byte, why string) {
 	var space [32]byte
 	digits := strconv.AppendFloat(space[:0], value, 'e', -1, 64)
 	mantissa, power, _ := bytes.Cut(digits, []byte("e"))
+	exponent, _ := strconv.Atoi(string(power))
+	before := exponent + 1                            // digits before the point
+	count := max(1, len(bytes.Trim(mantissa, "-"))-1) // digits, without the point
 	format := mantissa
-	if exponent, _ := strconv.Atoi(string(power)); -5 < exponent && exponent < 16 {
+	if -4 < before && before <= max(15, count-1) { // as flo_to_s of Ruby's numeric.c
 		format, power = strconv.AppendFloat(nil, value, 'f', -1, 64), nil
 	}
 	to = append(to, format...)
