@@ -16,10 +16,10 @@ type decoder struct {
 	at   int // next byte
 	most int // of text
 
-	text    []byte // of the value
-	aside   []byte // of what is no part of it but can be linked to: defaults of hashes, names of encodings
-	isAside bool   // text and aside are swapped
-	loss    Loss
+	text  []byte   // what is written now: the value, or at a higher level what is no part of its text
+	texts [][]byte // by level; that of the present one is in text
+	level int
+	loss  Loss
 
 	objects []object // by number: all but nil, booleans, small integers and symbols
 	symbols []span   // by number, in data
@@ -40,10 +40,10 @@ type span struct{ from, to int }
 // object is what a link can mean. Its text is complete when to is not 0.
 type object struct {
 	span
-	kind    kind
-	loss    Loss
-	isAside bool
-	height  uint8 // arrays and hashes in each other, itself included
+	kind   kind
+	loss   Loss
+	level  uint8
+	height uint8 // arrays and hashes in each other, itself included
 }
 
 type kind uint8
@@ -103,7 +103,13 @@ func (d *decoder) value() (height int, err error) {
 
 // bound refuses a text that would be too long with so many bytes more.
 func (d *decoder) bound(at, more int) error {
-	if len(d.text)+len(d.aside)+more <= d.most {
+	size := len(d.text) + more
+	for level, text := range d.texts {
+		if level != d.level {
+			size += len(text)
+		}
+	}
+	if size <= d.most {
 		return nil
 	}
 	return d.refuse(at, fmt.Sprintf("a value whose text is longer than %d bytes, as %d bytes may say: parts of it are used again and again", d.most, len(d.data)))
@@ -168,7 +174,7 @@ func (d *decoder) in(s span) []byte { return d.data[s.from:s.to] }
 
 // begin gives the next number to an object whose text follows.
 func (d *decoder) begin(kind kind) int {
-	d.objects = append(d.objects, object{span: span{from: len(d.text)}, kind: kind, isAside: d.isAside})
+	d.objects = append(d.objects, object{span: span{from: len(d.text)}, kind: kind, level: uint8(d.level)})
 	return len(d.objects) - 1
 }
 
@@ -376,7 +382,7 @@ func (d *decoder) encodingName() (string, error) {
 	if why := textIn(d.in(s), binary); why != "" {
 		return "", d.refuse(s.from, why)
 	}
-	d.setAside(func() {
+	d.aside(func() {
 		number := d.begin(aString)
 		d.text = appendQuoted(d.text, d.in(s))
 		d.end(number, 0, LostEncoding)
@@ -384,15 +390,19 @@ func (d *decoder) encodingName() (string, error) {
 	return string(d.in(s)), nil
 }
 
-// setAside has text written that is no part of the value.
-func (d *decoder) setAside(write func()) {
-	if d.isAside {
-		write()
-		return
+// aside has text written that is no part of the text so far but can be linked to, as the default of a
+// hash and the name of an encoding. It is a level higher: what is written here may have both in it.
+func (d *decoder) aside(write func()) {
+	if d.level+1 >= len(d.texts) {
+		d.texts = append(d.texts, make([][]byte, d.level+2-len(d.texts))...)
 	}
-	d.text, d.aside, d.isAside = d.aside, d.text, true
+	d.texts[d.level] = d.text
+	d.level++
+	d.text = d.texts[d.level]
 	write()
-	d.text, d.aside, d.isAside = d.aside, d.text, false
+	d.texts[d.level] = d.text
+	d.level--
+	d.text = d.texts[d.level]
 }
 
 // object reads the number of an object whose text is complete.
@@ -412,10 +422,10 @@ func (d *decoder) object(at int) (object, error) {
 }
 
 func (d *decoder) textOf(o object) []byte {
-	if o.isAside == d.isAside {
+	if int(o.level) == d.level {
 		return d.text[o.from:o.to]
 	}
-	return d.aside[o.from:o.to]
+	return d.texts[o.level][o.from:o.to]
 }
 
 func (d *decoder) link(at int) (height int, err error) {
@@ -692,7 +702,7 @@ func (d *decoder) key() error {
 func (d *decoder) defaultValue() (height int, err error) {
 	at, outer, outside := d.at, d.path, d.loss
 	d.path = d.path[:len(d.path)-1]
-	d.setAside(func() { height, err = d.value() })
+	d.aside(func() { height, err = d.value() })
 	d.path, d.loss = outer, outside
 	if refused := (*Error)(nil); errors.As(err, &refused) {
 		refused.Why = "the default of a hash: " + refused.Why
