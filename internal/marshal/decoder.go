@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // decoder writes the text of a value while it reads it. There is no tree: what is linked to later is a
@@ -461,16 +462,22 @@ func (d *decoder) withVariables(at int) (height int, err error) {
 		height, err = d.array(at)
 	case '{', '}':
 		height, err = d.hash(at, t == '}')
-	case '0', 'T', 'F', 'i', 'l', 'f', ';', '@', 'I':
-		err = d.refuse(at, fmt.Sprintf("variables of a value of the type %q", t))
 	default:
-		err = d.notPlain(at, t)
+		if isBare(t) {
+			return 0, d.refuse(at, variablesOf(t))
+		}
+		return 0, d.notPlain(at, t)
 	}
 	if err == nil {
 		err = d.flag(at, t)
 	}
 	return height, err
 }
+
+// isBare says whether values of a type never have variables.
+func isBare(t byte) bool { return strings.IndexByte("0TFilf;@I", t) >= 0 }
+
+func variablesOf(t byte) string { return fmt.Sprintf("variables of a value of the type %q", t) }
 
 // flag reads the variables of an array or a hash: none, but a hash may be marked as one of keyword
 // arguments, which says nothing of its content.
@@ -504,6 +511,9 @@ func (d *decoder) noKey(at int) error {
 	t := d.data[at]
 	if d.at++; t == 'I' {
 		t, d.at = d.data[at+1], d.at+1
+	}
+	if isBare(t) {
+		return d.refuse(at, variablesOf(t))
 	}
 	class, why, err := d.foreign(t)
 	if err == nil && class != "" {
@@ -555,7 +565,7 @@ func (d *decoder) foreign(t byte) (class, why string, err error) {
 	case 'M':
 		return "Module", "a class or a module", nil
 	}
-	return "", fmt.Sprintf("a value of the type %q, which Marshal 4.8 does not have", t), nil
+	return "", fmt.Sprintf("a value of the type %q, which Marshal 4.8 does not have here", t), nil
 }
 
 // open begins an array or a hash.

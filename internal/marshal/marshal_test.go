@@ -160,12 +160,13 @@ func TestRefusals(t *testing.T) {
 		";\x00":                       "a link to symbol 0 of 0 so far (byte 2)",
 		"f\x080x1":                    `a float that is none, "0x1" (byte 2)`,
 		"f\x061\x00":                  "1 bytes after the end of the value (byte 5)",
+		"{\x06I00":                    `variables of a value of the type '0' (byte 4)`,
 		"II\"\x00\x00\x00":            `variables of a value of the type 'I' (byte 2)`,
 		"I;\x00\x00":                  `variables of a value of the type ';' (byte 2)`,
 		"I\"\x00\x06i\x06T":           `the name of a variable that is no symbol, but of the type 'i' (byte 6)`,
 		"I\"\x00\x06:\x06E0":          "an encoding that is none (byte 9)",
 		"I\"\x00\x06:\rencoding@\x00": "it holds itself (byte 16)",
-		"\xff":                        `a value of the type 'ÿ', which Marshal 4.8 does not have (byte 2)`,
+		"\xff":                        `a value of the type 'ÿ', which Marshal 4.8 does not have here (byte 2)`,
 	} {
 		text, _, err := marshal.JSON([]byte("\x04\b" + data))
 		if err == nil || err.Error() != want {
