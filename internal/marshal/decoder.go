@@ -511,9 +511,9 @@ func (d *decoder) noKey(at int) error {
 	t := d.data[at]
 	if d.at++; t == 'I' {
 		t, d.at = d.data[at+1], d.at+1
-	}
-	if isBare(t) {
-		return d.refuse(at, variablesOf(t))
+		if isBare(t) {
+			return d.refuse(at, variablesOf(t))
+		}
 	}
 	class, why, err := d.foreign(t)
 	if err == nil && class != "" {
