@@ -1,0 +1,134 @@
+//go:build linux
+
+package handler
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+func ruby(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("ruby")
+	if err != nil {
+		t.Skip("SKIPPED: ruby is not on PATH, so examples/ruby/worker.rb was NOT run; install ruby to run it")
+	}
+	return path
+}
+
+// ordersApp is what lowkiq -r loaded: a worker as Ruby's Lowkiq has them. It prints, as workers do.
+const ordersApp = `
+Point = Struct.new(:x, :y)
+module OrdersWorker
+  def self.perform(payloads_by_id)
+    puts 'no answer'
+    payloads_by_id.each do |id, payloads|
+      raise "told to fail\xff" if payloads.include? 'fail'
+      File.write('seen', "#{id.inspect} #{payloads.inspect}\n", mode: 'a')
+    end
+  end
+  def self.retries_exhausted(payloads_by_id)
+    File.write('seen', "exhausted #{payloads_by_id.inspect}\n", mode: 'a')
+  end
+end
+`
+
+// gem stands in for Ruby's Lowkiq: what worker.rb asks of it, with its calling conventions.
+const gem = `
+module Lowkiq
+  def self.load_payload = ->(bytes) { Marshal.load(bytes.reverse) }
+  def self.format_error = ->(error) { "formatted #{error.class}" }
+  def self.server_wrapper
+    lambda do |worker, batch, &block|
+      File.write('seen', "before #{worker} #{batch.keys}\n", mode: 'a')
+      block.call
+      File.write('seen', "after\n", mode: 'a')
+    end
+  end
+end
+`
+
+// rubyWorker runs examples/ruby/worker.rb with an app.
+func rubyWorker(t *testing.T, app string) (e *Exec, seen func() string) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "app.rb")
+	if err := os.WriteFile(file, []byte(app), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e = running(t, ExecConfig{Argv: []string{ruby(t), "-r", file, example(t, "ruby/worker.rb"), "OrdersWorker"}, Dir: dir, Env: []string{"LC_ALL=C"}})
+	return e, func() string {
+		text, err := os.ReadFile(filepath.Join(dir, "seen"))
+		if err != nil {
+			t.Error(err)
+		}
+		_ = os.Remove(filepath.Join(dir, "seen"))
+		return string(text)
+	}
+}
+
+const dumpedPoint = "\x04\bS:\nPoint\a:\x06xi\x06:\x06yf\b1.5" // Marshal.dump(Point.new(1, 1.5))
+
+func TestRubyWorker(t *testing.T) {
+	t.Parallel()
+	e, seen := rubyWorker(t, ordersApp)
+	deep := strings.Repeat("[", 100) + strings.Repeat("]", 100)
+	b := batch()
+	b.Jobs[0].Payloads = append(b.Jobs[0].Payloads, lowkiq.Payload{Score: 2, Data: []byte(dumpedPoint)}, lowkiq.Payload{Score: 3}, lowkiq.Payload{Score: 4, Data: []byte(`"Zoë"`)})
+	b.Jobs = append(b.Jobs, lowkiq.Job{ID: "\xff", Payloads: []lowkiq.Payload{{Score: 1, Data: []byte(deep)}}})
+	for range 2 {
+		if err := e.Handle(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := `"a" [{"b"=>1}, #<struct Point x=1, y=1.5>, "", "Zo\u00EB"]` + "\n" + `"\xFF" [` + deep + "]\n"
+	if got := strings.ReplaceAll(seen(), `{"b" => 1}`, `{"b"=>1}`); got != want+want {
+		t.Errorf("got %s, want %s twice", got, want)
+	}
+
+	b = batch()
+	b.Jobs[0].Payloads[0].Data = []byte(`"fail"`)
+	if err := e.Handle(t.Context(), b); err == nil || err.Error() != "told to fail\ufffd" {
+		t.Errorf("got %v, want the error of the worker", err)
+	}
+	b.Jobs[0].Payloads[0].Data = []byte("\x04\bo:\x0cUnknown\x00")
+	if err := e.Handle(t.Context(), b); err == nil || !strings.Contains(err.Error(), "undefined class/module Unknown") {
+		t.Errorf("got %v, want that a payload cannot be loaded", err)
+	}
+	exhausted := &lowkiq.Event{Kind: lowkiq.Exhausted, Shard: b.Shard, Jobs: []lowkiq.Ended{
+		{Job: lowkiq.Job{ID: "a", Payloads: []lowkiq.Payload{{Score: 1, Data: []byte(dumpedPoint)}}}, Err: errors.New("no stock")},
+	}}
+	if err := e.Event(t.Context(), exhausted); err != nil {
+		t.Error(err)
+	}
+	if got, want := seen(), "exhausted {\"a\"=>[#<struct Point x=1, y=1.5>]}\n"; strings.ReplaceAll(got, " => ", "=>") != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// With the gem, what was set on it holds.
+func TestRubyWorkerWithTheGem(t *testing.T) {
+	t.Parallel()
+	e, seen := rubyWorker(t, gem+ordersApp)
+	reversed := []byte(dumpedPoint)
+	slices.Reverse(reversed)
+	b := batch()
+	b.Jobs[0].Payloads[0].Data = reversed
+	if err := e.Handle(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := seen(), "before OrdersWorker [\"a\"]\n\"a\" [#<struct Point x=1, y=1.5>]\nafter\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	b.Jobs[0].Payloads[0].Data = []byte(`"fail"`)
+	if err := e.Handle(t.Context(), b); err == nil || err.Error() != "formatted RuntimeError" {
+		t.Errorf("got %v, want the formatted error", err)
+	}
+}
