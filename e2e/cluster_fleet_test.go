@@ -50,11 +50,14 @@ func newFleet(t *testing.T, s settings, redisArgs ...string) *fleet {
 // fleetOf is a fleet on the Redis of a rig.
 func fleetOf(r *rig, s settings) *fleet {
 	r.t.Helper()
-	s.Queues, s.Bind, s.HTTP = fleetQueues, cmp.Or(s.Bind, "127.0.0.1:0"), cmp.Or(s.HTTP, "127.0.0.1:0")
+	if s.Queues == nil {
+		s.Queues = fleetQueues
+	}
+	s.Bind, s.HTTP = cmp.Or(s.Bind, "127.0.0.1:0"), cmp.Or(s.HTTP, "127.0.0.1:0")
 	s.TTL, s.Work = cmp.Or(s.TTL, ttl), cmp.Or(s.Work, 25*time.Millisecond)
 	f := &fleet{rig: r, settings: s, nodes: map[string]*process{}}
 	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}
-	for _, name := range fleetQueues {
+	for _, name := range s.Queues {
 		q, err := r.client.Register(r.t.Context(), lowkiq.Queue{Name: name, Shards: r.shards})
 		if err != nil {
 			r.t.Fatal(err)
@@ -345,7 +348,7 @@ func (f *fleet) noRetries() {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		if stats.Failed != 0 || stats.Morgue != 0 {
+		if stats.Failed != 0 || stats.Morgue != 0 && q.Name != expiringQueue {
 			f.t.Errorf("queue %s: got %d failures and %d payloads in the morgue, want none", q.Name, stats.Failed, stats.Morgue)
 		}
 	}

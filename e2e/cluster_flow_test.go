@@ -14,7 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/stream"
 )
 
-// flow pushes the real events to the queues of a fleet, again and again, until it is
+// flow pushes the real events to fleetQueues, again and again, until it is
 // stopped: jobs are under way at every instant of a scenario. Failed pushes are the
 // scenario's business; they are in the books.
 type flow struct {
@@ -58,7 +58,7 @@ func (fl *flow) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		bits := make([][]lowkiq.Push, len(fl.f.queues))
+		bits := make([][]lowkiq.Push, len(fleetQueues))
 		for range flowBit {
 			job := events[n%len(events)]
 			if again := n / len(events); again > 0 {

@@ -168,7 +168,9 @@ func (s *soak) forAWhile(atMost time.Duration, begin, end func()) time.Duration 
 func (s *soak) clockJumps() string {
 	by := s.between(0, 4*s.ttl)
 	s.off += by
+	from := judge.Now()
 	s.clock.Set(s.off)
+	s.promised.jumped(s.f.settings.Queues, from, judge.Now())
 	return fmt.Sprintf("clock of Redis on by %s", by.Round(time.Millisecond))
 }
 
@@ -181,27 +183,34 @@ func (s *soak) forgetsScripts() string {
 
 // holds keeps ids from handlers for a while.
 func (s *soak) holds() string {
-	hold := rules.Hold{Prefix: []string{"node/", "queue/", "lib/", "spec/", "README"}[s.dice.IntN(5)]}
-	took := s.forAWhile(2*s.ttl, func() {
-		s.changeRules(func(in map[string]rules.Setting, now time.Time) (map[string]json.RawMessage, []string, error) {
-			value, _, err := rules.WithHold(in, hold, now)
-			return map[string]json.RawMessage{"holds": value}, nil, err
-		})
-	}, func() {
-		s.changeRules(func(map[string]rules.Setting, time.Time) (map[string]json.RawMessage, []string, error) {
-			return nil, []string{"holds"}, nil
-		})
+	hold := rules.Hold{Prefix: heldPrefixes[s.dice.IntN(len(heldPrefixes))]}
+	s.changeRules(func(in map[string]rules.Setting, now time.Time) (map[string]json.RawMessage, []string, error) {
+		value, _, err := rules.WithHold(in, hold, now)
+		return map[string]json.RawMessage{"holds": value}, nil, err
 	})
-	return fmt.Sprintf("%s* held for %s", hold.Prefix, took.Round(time.Millisecond))
+	from := judge.Now()
+	<-time.After(s.between(s.ttl, 3*s.ttl))
+	to, ids := judge.Now(), s.f.stats().Jobs.Held
+	s.changeRules(func(map[string]rules.Setting, time.Time) (map[string]json.RawMessage, []string, error) {
+		return nil, []string{"holds"}, nil
+	})
+	s.promised.held(hold.Prefix, from, to)
+	return fmt.Sprintf("%s* held for %s, %d ids", hold.Prefix, (to - from).Round(time.Millisecond), ids)
 }
 
 // limits puts another limit in force.
 func (s *soak) limits() string {
-	text := fmt.Sprintf(`{"concurrency":%d,"rate":"%d/s"}`, 1+s.dice.IntN(30), 500*(1+s.dice.IntN(40)))
+	limit := rules.Limit{Concurrency: 4 + s.dice.IntN(9), Rate: rules.Rate{N: 150 + s.dice.IntN(300), Per: time.Second}, Burst: 5 + s.dice.IntN(50)}
+	text, err := limit.MarshalJSON()
+	if err != nil {
+		s.f.t.Fatal(err)
+	}
+	from := judge.Now()
 	s.changeRules(func(map[string]rules.Setting, time.Time) (map[string]json.RawMessage, []string, error) {
-		return map[string]json.RawMessage{"limit": json.RawMessage(text)}, nil, nil
+		return map[string]json.RawMessage{"limit": text}, nil, nil
 	})
-	return "limit " + text
+	s.promised.changed(limit, from, judge.Now())
+	return "limit " + string(text)
 }
 
 // watches listens for a while to what happens.

@@ -20,7 +20,6 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 const (
@@ -88,16 +87,18 @@ type soak struct {
 	hosts *hosts                      // of the nodes; nil: links instead
 	links map[string]*redistest.Proxy // between a node and Redis, without hosts
 
-	faults  map[string]int // by kind
-	slowest time.Duration  // from the end of a fault to every shard being served where it should be
-	slowOf  string
-	verdict judge.Verdict
+	promised promised
+	expired  int            // payloads
+	faults   map[string]int // by kind
+	slowest  time.Duration  // from the end of a fault to every shard being served where it should be
+	slowOf   string
+	verdict  judge.Verdict
 }
 
 func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
 	t.Helper()
 	s := &soak{
-		ttl: lease, dice: rand.New(rand.NewPCG(seed, uint64(number))), hosts: newHosts(t, number), faults: map[string]int{},
+		ttl: lease, dice: rand.New(rand.NewPCG(seed, uint64(number))), hosts: newHosts(t, number), faults: map[string]int{}, promised: promised{ttl: lease},
 	}
 	args := []string{"--appendonly", "yes", "--appendfsync", "everysec"}
 	if s.hosts != nil {
@@ -107,12 +108,17 @@ func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
 	s.clock = clock
 	r := rigAt(t, soakShards, server.URL())
 	r.redis = server
+	if err := r.client.SetRules(latestQueue, latestRules); err != nil {
+		t.Fatal(err)
+	}
 	if s.hosts != nil {
 		r.on = s.hosts.on
 	} else {
 		s.links = map[string]*redistest.Proxy{}
 	}
-	s.f = fleetOf(r, settings{MaxCrashes: -1, TTL: lease, Held: true, Limit: rules.Limit{Concurrency: 20, Rate: rules.Rate{N: 20_000, Per: time.Second}, Burst: 2000}})
+	queues := slices.Concat(fleetQueues, []string{latestQueue, expiringQueue})
+	s.promised.begin(queues)
+	s.f = fleetOf(r, settings{MaxCrashes: -1, TTL: lease, Held: true, Limit: heldLimit, Queues: queues})
 	s.upAll(names(soakNodes)...)
 	s.f.balanced(patience)
 	return s
@@ -121,10 +127,14 @@ func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
 // run strikes until it is time, and judges.
 func (s *soak) run(length time.Duration) {
 	s.f.t.Helper()
+	stop := s.f.background(s.flowOfRules)
 	for began := time.Now(); time.Since(began) < length; {
 		s.strike(began)
 	}
-	s.verdict = s.f.finish(judge.Config{MaxDuplicates: -1, MaxUncaused: -1})
+	stop()
+	s.f.done()
+	s.excuseExpired()
+	s.verdict = s.f.finish(s.promised.config())
 }
 
 // strike lets one to three faults happen, and waits until all is well again.
@@ -179,6 +189,7 @@ type soakSum struct {
 	mu      sync.Mutex
 	faults  map[string]int
 	verdict judge.Verdict // its counts are sums
+	expired int
 	slowest time.Duration
 	slowOf  string
 	good    int // clusters with a verdict that is good
@@ -201,6 +212,8 @@ func (sum *soakSum) add(s *soak) {
 	v.Duplicates += s.verdict.Duplicates
 	v.Distinct += s.verdict.Distinct
 	v.Calls += s.verdict.Calls
+	v.Replaced += s.verdict.Replaced
+	sum.expired += s.expired
 	if s.slowest > sum.slowest {
 		sum.slowest, sum.slowOf = s.slowest, s.slowOf
 	}
@@ -221,8 +234,8 @@ func (sum *soakSum) words() string {
 	}
 	v := sum.verdict
 	return fmt.Sprintf("soak: %d faults in %d clusters (%s)\n"+
-		"soak: %d payloads handled in %d calls: %d lost, %d overlapping, %d out of order, %d handled twice\n"+
+		"soak: %d payloads handled in %d calls: %d lost, %d overlapping, %d out of order, %d handled twice, %d replaced, %d expired\n"+
 		"soak: slowest convergence %s, after: %s\nsoak: verdict good in %d of %d clusters",
-		total, sum.all, strings.Join(kinds, ", "), v.Distinct, v.Calls, v.Lost, v.Overlaps, v.Misordered, v.Duplicates,
+		total, sum.all, strings.Join(kinds, ", "), v.Distinct, v.Calls, v.Lost, v.Overlaps, v.Misordered, v.Duplicates, v.Replaced, sum.expired,
 		sum.slowest, cmp.Or(sum.slowOf, "nothing"), sum.good, sum.all)
 }

@@ -52,7 +52,7 @@ type settings struct {
 	Processes   int           // exec
 	URL         string        // http
 	Limit       rules.Limit   // of the cluster
-	Held        bool          // groups, expiry and a journal of all runs, too: what makes a queue wait, and remember
+	Held        bool          // groups, expiry and a journal of all runs, too: see holdBack
 	Journal     bool          // a line of each run is kept
 	Broken      string        // a queue whose handler is Argv as an exec handler, whatever the others' is
 
@@ -132,10 +132,9 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 		}
 		cfg.Limit = s.Limit
 		if s.Held {
-			cfg.Groups = rules.Groups{By: "/", Limit: rules.Limit{Concurrency: 6}} // ids are paths
-			cfg.Expire = rules.Expire{After: 10_000 * time.Hour, To: rules.ExpireDrop}
+			holdBack(&cfg)
 		}
-		if s.Journal || s.Held {
+		if s.Journal {
 			cfg.Journal = node.Journal{Runs: node.JournalAll, Keep: 1_000_000}
 		}
 		if name == s.Broken {
