@@ -3,11 +3,13 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // A queue's limit of calls holds for the cluster: each instance asks Redis for permits as its lanes want them, and gives back
@@ -110,7 +112,12 @@ func (in *instance) sharePermits(ctx context.Context) {
 	for name, q := range in.queues {
 		of, on := in.node.client.Permits(name), in.node.queues.handled[name]
 		p := &permits{
-			queue: q, instance: in.name, ask: of.Ask,
+			queue: q, instance: in.name,
+			ask: func(ctx context.Context, r queue.PermitRequest) (int, error) {
+				may, err := of.Ask(ctx, r)
+				in.leased(err)
+				return may, err
+			},
 			most:   func() int { return cmp.Or(on.concurrency(on.rulesNow()), in.node.cfg.Concurrency) },
 			failed: func(err error) { in.ops.warn("ask for permits", nil, err) },
 		}
@@ -123,7 +130,16 @@ func (in *instance) sharePermits(ctx context.Context) {
 func (in *instance) askGroups(name string) runner.AskGroups {
 	return func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
 		r.Instance = in.name
-		return in.node.client.AskGroups(in.io, name, r)
+		grants, err := in.node.client.AskGroups(in.io, name, r)
+		in.leased(err)
+		return grants, err
+	}
+}
+
+// leased ends the instance if a limit was asked in vain because its lease is gone: others may have what it holds of the limits.
+func (in *instance) leased(err error) {
+	if errors.Is(err, lease.ErrGone) {
+		in.keeper.Missing()
 	}
 }
 

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -113,5 +114,41 @@ func TestLimitOfARate(t *testing.T) {
 				t.Fatalf("%d ids in %s, at most %d are allowed", n+1, at.Sub(from), most)
 			}
 		}
+	}
+}
+
+// TestLimitWithoutLease: who asks for a limit and hears that its lease is gone ends at once, not with the next renewal: others may have
+// what it holds of the limit. It is no fault that people have to mend.
+func TestLimitWithoutLease(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]QueueConfig{
+		"calls":  {Limit: rules.Limit{Concurrency: 1}},
+		"groups": {Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			p := open(t, srv.URL(), 1)
+			var log lines
+			begun := time.Now()
+			r := start(t, Config{Redis: srv.URL(), Log: slog.New(slog.NewTextHandler(&log, nil))}, cfg, nothing).serving()
+			p.ids("a:", 1)
+			p.drained()
+			first := r.instance()
+			if err := p.client.Leases().Drop(t.Context(), first.name); err != nil {
+				t.Fatal(err)
+			}
+			for i := 0; !first.keeper.Ended(); i++ {
+				p.ids(fmt.Sprint("a:", i, "-"), 1)
+				if time.Since(begun) > calmTTL/6 {
+					t.Fatal("the instance goes on until its next renewal")
+				}
+				time.Sleep(10 * time.Millisecond) // between two pushes
+			}
+			p.drained()
+			if log.has("level=ERROR") {
+				t.Errorf("the log tells of an error, want none:\n%s", log.String())
+			}
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // Owner is who holds a shard's claim. The zero value: no instance ever did.
@@ -24,6 +25,20 @@ func (e *FencedError) Error() string {
 }
 
 func (e *FencedError) Unwrap() error { return lowkiq.ErrFenced }
+
+// errAnswerLost: a request was sent again as its answer was lost.
+var errAnswerLost = errors.New("the request was done before, and its answer is lost")
+
+// limitRefusal is what a script says by name to an instance that asks for its share of a limit.
+func limitRefusal(err error) error {
+	switch {
+	case redisdb.Says(err, "LEASE"):
+		return lease.ErrGone
+	case redisdb.Says(err, "LATE"):
+		return errAnswerLost
+	}
+	return err
+}
 
 // refusal finds what a script says by name in an error.
 func refusal(err error) error {
@@ -54,7 +69,7 @@ var ErrHeld = errors.New("the shard's claim is held or has changed")
 // Transient reports whether an operation that failed with err may succeed when it is
 // repeated: Redis was out of reach, starting, failing over, moving a slot, read-only
 // or out of memory or connections. Whether it was executed is unknown if the connection broke.
-func Transient(err error) bool { return redisdb.Transient(err) }
+func Transient(err error) bool { return redisdb.Transient(err) || errors.Is(err, errAnswerLost) }
 
 // Unreachable reports whether err says that Redis could not be asked or did not answer.
 func Unreachable(err error) bool { return redisdb.Unreachable(err) }

@@ -48,7 +48,7 @@ func (r *GroupRequest) Gap() time.Duration {
 
 // AskGroups tells which ids of some groups of a queue an instance may hand to handlers from now on, in the order of the
 // request's groups. After an error none may, and the next request is to be about the same groups: what Redis has granted is
-// not known.
+// not known. ErrGone of package lease is final.
 func (c *Client) AskGroups(ctx context.Context, queue string, r *GroupRequest) ([]GroupGrant, error) {
 	db, step := c.DB(), 0.0
 	if r.Limit.Rate.N > 0 {
@@ -65,7 +65,7 @@ func (c *Client) AskGroups(ctx context.Context, queue string, r *GroupRequest) (
 		err = fmt.Errorf("got %.200v, want four numbers for each of %d groups", reply, len(r.Groups))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("groups of queue %q: %w", queue, err)
+		return nil, fmt.Errorf("groups of queue %q: %w", queue, limitRefusal(err))
 	}
 	grants := make([]GroupGrant, len(r.Groups))
 	for i := range grants {

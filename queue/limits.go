@@ -33,12 +33,12 @@ type PermitRequest struct {
 const permitTurn = 500 * time.Millisecond
 
 // Ask says how many calls the instance may have from now on; if these are fewer than it has, none may begin until fewer run.
-// After an error it is to have no more than Busy.
+// After an error it is to have no more than Busy; ErrGone of package lease is final.
 func (p Permits) Ask(ctx context.Context, r PermitRequest) (may int, err error) {
 	reply, err := p.db.Run(ctx, p.db.Scripts.Permit, []string{p.db.Keys.Permits(p.queue), p.db.Keys.Leases()},
 		r.Instance, r.Number, r.Limit, r.Busy, r.Wanted, r.Kept, permitTurn.Microseconds())
 	if err != nil {
-		return 0, fmt.Errorf("permits of queue %q: %w", p.queue, err)
+		return 0, fmt.Errorf("permits of queue %q: %w", p.queue, limitRefusal(err))
 	}
 	n, ok := twoNumbers(reply)
 	if !ok || n[0] < 0 {

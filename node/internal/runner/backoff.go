@@ -8,6 +8,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // Backoff waits between attempts: 20 ms doubling to 500 ms, with jitter.
@@ -44,7 +45,7 @@ func (r *Runner) persist(ctx context.Context, op string, do func() error) error 
 
 // Refused reports whether Redis will answer the same until a person mends something.
 func Refused(err error) bool {
-	return err != nil && !queue.Transient(err) && !errors.Is(err, lowkiq.ErrFenced) && !errors.Is(err, context.Canceled)
+	return err != nil && !queue.Transient(err) && !errors.Is(err, lowkiq.ErrFenced) && !errors.Is(err, lease.ErrGone) && !errors.Is(err, context.Canceled)
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -270,6 +270,7 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) bool {
 			t.groups = append(t.groups, a.groups[i])
 		}
 	}
+	r.process.OpDone("ask for groups", r.Shard)
 	r.queue.Metrics.Limited.Add(float64(len(refused)))
 	return r.without(refused, batch, t)
 }
