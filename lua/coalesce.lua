@@ -12,8 +12,8 @@
 -- payloads wait, calls or such as are older than the rule, or some that are large, a push joins them.
 --
 -- An id that waits for nothing else is due quiet after its last push, and most after its first one at the latest: since has
--- when that was, of ids that are put off, and of others for a while. An id that is ready, failed or held is not put off, and
--- neither is one that was pushed with a time.
+-- when that was, of ids that are put off, and of others for a while. An id that is ready, failed, postponed (nack.lua) or held is not
+-- put off, and neither is one that was pushed with a time.
 -- What comes during a flight is parked, and never joins the flight: so the last push always gets a run that sees it.
 local mode, width, n = 'm', 4, (#ARGV - 4) / 4
 local time = redis.call('TIME')
@@ -96,7 +96,11 @@ end
 
 -- defer gives the time (us) until which push i puts its id off; nil: it does not.
 local function defer(i, id, record, busy)
-  if quiet == 0 or ARGV[4 + i * 4] ~= '' then return nil end
+  if quiet == 0 then return nil end
+  if ARGV[4 + i * 4] ~= '' then
+    if not record then redis.call('ZREM', KEY.since, id) end -- what it has of an earlier job
+    return nil
+  end
   if not record then return now + quiet end
   local first = tonumber(redis.call('ZSCORE', KEY.since, id) or nil)
   if not first then return nil end

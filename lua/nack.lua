@@ -1,7 +1,7 @@
 -- nack: put ids of flights back: failed (a retry is spent), postponed, held or returned (none is).
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count journal journalx
---#keys progress
+--#keys progress since
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, kind, retry count, delay us, error, its line
 --       kind: retry (due after the delay, with this retry count and error), postpone (due after
@@ -44,6 +44,7 @@ local function put_back(id, kind, retry, delay, err)
   redis.call('HSET', KEY.jobs, id, reunite(id, job))
   enqueue(KEY.ready, job.retry >= 0 and KEY.retry or KEY.due, id, job.at, now)
   if job.retry >= 0 and job.at <= now then redis.call('HSET', KEY.late, id, 1) end
+  if job.retry < 0 and job.at > now then redis.call('ZREM', KEY.since, id) end -- no push moves this time: see coalesce.lua
 end
 
 for p = 4, #ARGV, 7 do

@@ -61,6 +61,13 @@ func coalesceLatest(t *testing.T, b *backend) {
 	r.push(job("a", "3"))
 	r.nack(flight, "a", Retry, 0, 0)
 	eq(t, "of what was pushed during a flight that failed", show(r.drain()...), "a[1 3]")
+	r.push(job("a", "1"))
+	_, flight = r.popOne("a")
+	r.nack(flight, "a", Retry, 3, time.Hour)
+	r.push(job("a", "2"))
+	if failed := r.find("a", browse.StateRetry); failed.RetryCount != 3 || len(failed.Payloads) != 1 || string(failed.Payloads[0].Data) != "2" {
+		t.Errorf("got %+v, want the last payload with the retries that are left", failed)
+	}
 }
 
 // coalesceLarge: payloads that are kept apart from the record, too.
@@ -237,6 +244,24 @@ func debounce(t *testing.T, b *backend) {
 	r.nack(flight, "a", Retry, 0, 3*time.Hour)
 	r.push(job("a", "5"))
 	near(t, "failed", r.find("a", browse.StateRetry).PerformAt, 3*time.Hour)
+	debounced := func(id string) (flight int64) {
+		r.push(job(id, "1"))
+		r.back(r.s, id, time.Hour)
+		_, flight = r.popOne(id)
+		return flight
+	}
+	r.nack(debounced("later"), "later", Postpone, 0, 3*time.Hour)
+	r.push(job("later", "2"))
+	near(t, "postponed by its handler", due("later"), 3*time.Hour)
+	flight = debounced("later too")
+	r.push(job("later too", "2"))
+	r.nack(flight, "later too", Postpone, 0, 10*time.Minute)
+	r.push(job("later too", "3"))
+	near(t, "postponed with what was pushed meanwhile", due("later too"), 10*time.Minute)
+	r.ack(debounced("again"), "again")
+	r.push(job("again", "2", in(5*time.Hour)))
+	r.push(job("again", "3"))
+	near(t, "of its own, after a job that was put off", due("again"), 5*time.Hour)
 }
 
 // back has the time since the pushes of an id go by.
