@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // listedIDs reads the ids of a list; an id in base64 is "?".
@@ -125,6 +127,26 @@ func TestAllFailedWhoseTurnHasCome(t *testing.T) {
 		expect(t, w.do("POST", ordersPath+action, ""), 200, `"changed":2`)
 		expect(t, w.do("GET", ordersPath+"jobs/f1", ""), want)
 	}
+}
+
+// A run is not ended to be held where it cannot be held then.
+func TestCancelToHoldIsRefusedAsAWhole(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	holds := make([]rules.Hold, rules.MaxHolds)
+	for i := range holds {
+		holds[i].ID = fmt.Sprint("id-", i)
+	}
+	value, err := json.Marshal(holds)
+	must(t, err)
+	_, err = rules.In(w.client.DB()).Change(t.Context(), "orders", rules.Change{If: -1, Edit: func(map[string]rules.Setting, time.Time) (map[string]json.RawMessage, []string, error) {
+		return map[string]json.RawMessage{"holds": value}, nil, nil
+	}})
+	must(t, err)
+	expect(t, w.do("POST", ordersPath+"jobs/fly/cancel", `{"then":"hold"}`), 400, "the queue has 1000 of them, which is the limit: undo some, or hold a prefix")
+	if n := w.node.told.Load(); n != 0 {
+		t.Error("its handler was told to stop")
+	}
+	expect(t, w.do("POST", ordersPath+"jobs/fly/cancel", `{"then":"retry"}`), 200)
 }
 
 func TestPauseShows(t *testing.T) {

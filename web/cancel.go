@@ -9,6 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -48,6 +49,19 @@ func CancelRun(n Node, log *slog.Logger, r *http.Request, q *queue.Queue, id str
 		return Cancelled{}, badField("why", "%d bytes, at most %d are allowed", len(want.Why), maxCancelWhy)
 	}
 	by := who(n, r)
+	if want.Then == queue.ThenHold { // before its run is ended for nothing
+		var value json.RawMessage
+		set, now, err := rules.In(n.Client().DB()).Queue(r.Context(), q.Name)
+		if err == nil {
+			value, _, err = rules.WithHold(set.InForce(now), rules.Hold{ID: id, Why: want.Why, By: by, At: now}, now)
+		}
+		if err == nil {
+			_, err = rules.Check("holds", value)
+		}
+		if err != nil {
+			return Cancelled{}, err
+		}
+	}
 	if err := n.Cluster().Cancel(r.Context(), q, id, queue.Cancellation{Then: want.Then, By: by.String(), Why: want.Why}); err != nil {
 		return Cancelled{}, err
 	}

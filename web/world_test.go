@@ -68,6 +68,7 @@ type fakeNode struct {
 	away     error            // of Status
 	state    status.NodeState // of n1; default Live
 	alone    bool             // in no cluster
+	told     atomic.Int32     // handlers to stop
 }
 
 func (n *fakeNode) Cluster() status.Cluster { return n }
@@ -130,6 +131,7 @@ func (n *fakeNode) Cancel(ctx context.Context, _ *queue.Queue, id string, _ queu
 	case err != nil:
 		return err
 	case id == "fly":
+		n.told.Add(1)
 		return nil
 	case id == "frozen":
 		return fmt.Errorf("%q, which n2 has: %w", id, status.ErrNoAnswer)
