@@ -30,11 +30,11 @@ func (in *instance) releaseHeld(ctx context.Context) {
 }
 
 func (in *instance) releaseOf(ctx context.Context, o *claims.Owned[*runner.Runner]) {
-	held, now := o.Runner.ToRelease()
+	keep, now := o.Runner.ToRelease()
 	if !now {
 		return
 	}
-	n, err := o.Claim.ReleaseHeld(ctx, held.Holds)
+	n, err := o.Claim.ReleaseHeld(ctx, keep)
 	if n > 0 {
 		in.log.Info("held ids released", "shard", o.Shard(), "ids", n)
 	}

@@ -376,6 +376,8 @@ func (x *inspector) Cancel(ctx context.Context, q *queue.Queue, id string, why q
 		return nil
 	case where.Stage == "":
 		return fmt.Errorf("%q, which %s has: %w", id, owner, status.ErrNoAnswer)
+	case where.Stage == queue.Handled:
+		return fmt.Errorf("%q: %w any more: its handler on %s has just answered, or was told to stop as the node leaves", id, status.ErrNotRunning, owner)
 	}
 	return fmt.Errorf("%q: %w: %s has it, and no handler has begun", id, status.ErrNotRunning, owner)
 }

@@ -50,6 +50,13 @@ func (e *ends) cancel(id string, why queue.Cancellation) bool {
 	return true
 }
 
+// ended reports whether there is no call.
+func (e *ends) ended() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.call == nil
+}
+
 // take is why the last call was ended, by id.
 func (e *ends) take() map[string]queue.Cancellation {
 	e.mu.Lock()
@@ -57,31 +64,36 @@ func (e *ends) take() map[string]queue.Cancellation {
 	return e.by
 }
 
-// Cancel ends the handler call that an id is in. It reports whether there was one.
+// Cancel ends the handler call that an id is in. It reports whether there was one. Calls that end since the shard is lost, or the
+// shutdown's time is over, do not count: all that is in flight goes back then.
 func (r *Runner) Cancel(id string, why queue.Cancellation) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range r.state.turns {
-		if slices.Contains(t.ids, id) {
-			return t.ends.cancel(id, why)
+		// A lane whose call has ended may call hooks yet, and another one have the id again.
+		if r.work.Err() == nil && slices.Contains(t.ids, id) && t.ends.cancel(id, why) {
+			return true
 		}
 	}
 	return false
 }
 
-// cancelled is the answer about a batch whose call was ended for the sake of some ids, by what its handler has said then.
-func cancelled(jobs []lowkiq.Job, answer error, by map[string]queue.Cancellation) lowkiq.Failed {
+// cancelled is the answer about a batch of which the runs of some ids were ended, by what its handler has said then. beside: that ended the
+// call, which says nothing of the others; else these have failed or ran out of time before.
+func cancelled(jobs []lowkiq.Job, answer error, by map[string]queue.Cancellation, beside bool) lowkiq.Failed {
 	all := lowkiq.Failed{}
 	for i, err := range perJob(jobs, answer) {
-		if err == nil {
-			continue
-		}
 		id := jobs[i].ID
-		if why, named := by[id]; named {
+		why, named := by[id]
+		switch {
+		case err == nil:
+		case named:
 			all[id] = &cancelledRun{why}
-			continue
+		case beside:
+			all[id] = lowkiq.Postpone{Reason: "another id of its batch was cancelled"}
+		default:
+			all[id] = err
 		}
-		all[id] = lowkiq.Postpone{Reason: "another id of its batch was cancelled"}
 	}
 	return all
 }

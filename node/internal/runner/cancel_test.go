@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // TestCancel: the call ends; its id becomes what was asked for, others of the batch go back, no retry spent, and what the handler says
@@ -56,18 +57,7 @@ func TestCancel(t *testing.T) {
 				t.Error("it was not cancelled, and runs")
 			}
 			soon()
-			var left []string
-			s.mu.Lock()
-			for id, r := range s.ids {
-				held := ""
-				if r.held {
-					held = "held"
-				}
-				left = append(left, fmt.Sprint(id, r.retry, held))
-			}
-			s.mu.Unlock()
-			slices.Sort(left)
-			if got := strings.Join(left, " "); got != c.left {
+			if got := s.left(); got != c.left {
 				t.Errorf("then %s: %q is left, want %q", c.then, got, c.left)
 			}
 			if r.Cancel("b", queue.Cancellation{Then: c.then}) {
@@ -82,4 +72,111 @@ func TestCancel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// left is what there is of each id, with its retry count.
+func (s *shard) left() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var left []string
+	for id, r := range s.ids {
+		held := ""
+		if r.held {
+			held = "held"
+		}
+		left = append(left, fmt.Sprint(id, r.retry, held))
+	}
+	slices.Sort(left)
+	return strings.Join(left, " ")
+}
+
+// TestCancelOutOfTime: a call that was out of time, and has not returned, ends as the person wants it for that id, and as what it is for the others.
+func TestCancelOutOfTime(t *testing.T) {
+	t.Parallel()
+	for then, want := range map[queue.Then]string{queue.ThenBury: "a0 c0", queue.ThenDelete: "a0 c0", queue.ThenRetry: "a0 b-1 c0"} {
+		calmly(t, 10, func(t *testing.T, p *process) {
+			late, calls := make(chan struct{}), 0
+			s := p.add(Queue{Rules: Rules{BatchSize: 3, MaxRetryCount: 5, HandlerTimeout: time.Second}}, func(ctx context.Context, b *lowkiq.Batch) error {
+				if calls++; calls > 1 {
+					p.runners[b.Shard].Stop()
+					return lowkiq.Postpone{After: time.Hour}
+				}
+				<-ctx.Done()
+				close(late)
+				time.Sleep(time.Second)
+				return context.Cause(ctx)
+			})
+			p.give(s, "a", "b", "c")
+			<-late
+			if !p.runners[s.Shard].Cancel("b", queue.Cancellation{Then: then}) {
+				t.Error("it was not cancelled, and runs")
+			}
+			time.Sleep(time.Second)
+			soon()
+			if got := s.left(); got != want {
+				t.Errorf("then %s: %q is left, want %q", then, got, want)
+			}
+		})
+	}
+}
+
+// TestCancelToHoldAwaitsIt: an id that is put back to be held is not released by a change of the holds that comes before its own.
+func TestCancelToHoldAwaitsIt(t *testing.T) {
+	t.Parallel()
+	calmly(t, 10, func(t *testing.T, p *process) {
+		began := make(chan struct{}, 10)
+		s := p.add(Queue{Rules: Rules{MaxRetryCount: 5}}, func(ctx context.Context, _ *lowkiq.Batch) error {
+			began <- struct{}{}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		p.give(s, "b")
+		<-began
+		r := p.runners[s.Shard]
+		if !r.Cancel("b", queue.Cancellation{Then: queue.ThenHold}) {
+			t.Error("it was not cancelled, and runs")
+		}
+		time.Sleep(time.Second)
+		another := *r.queue.rules()
+		another.Held = rules.NewHeld([]rules.Hold{{ID: "a"}})
+		r.queue.Change(another, 0)
+		if keep, now := r.ToRelease(); !now || !keep("b") || !keep("a") || keep("c") {
+			t.Errorf("after the hold of a: looks now %t, keeps b %t, a %t, c %t; want all but c", now, keep("b"), keep("a"), keep("c"))
+		}
+		time.Sleep(holdComes)
+		if keep, now := r.ToRelease(); !now || keep("b") {
+			t.Errorf("its hold did not come: looks now %t, keeps b %t; want it released", now, keep("b"))
+		}
+	})
+}
+
+// TestCancelBesideAHook: a lane whose call has ended calls a hook, and another one has the id again: that call is ended.
+func TestCancelBesideAHook(t *testing.T) {
+	t.Parallel()
+	calmly(t, 10, func(t *testing.T, p *process) {
+		began, hooked, calls := make(chan struct{}, 10), make(chan struct{}), 0
+		s := p.add(Queue{Rules: Rules{
+			ShardConcurrency: 2, Exhausted: queue.Bury,
+			OnBuried: func(ctx context.Context, _ *lowkiq.Event) error { close(hooked); <-ctx.Done(); return nil },
+		}}, func(ctx context.Context, _ *lowkiq.Batch) error {
+			began <- struct{}{}
+			if calls++; calls == 1 {
+				return lowkiq.Bury{Reason: "boom"}
+			}
+			<-ctx.Done()
+			return nil
+		})
+		p.give(s, "a")
+		<-began
+		<-hooked
+		p.give(s, "a")
+		<-began
+		r := p.runners[s.Shard]
+		if where := r.Whereabouts("a"); where.Stage != queue.Handled || where.For > time.Second {
+			t.Errorf("it is said to be at %+v, want with its second handler", where)
+		}
+		if !r.Cancel("a", queue.Cancellation{Then: queue.ThenRetry}) {
+			t.Error("it was not cancelled, and runs")
+		}
+	})
 }

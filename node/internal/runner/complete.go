@@ -48,16 +48,15 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	if answer == nil {
 		return
 	}
-	if errors.Is(cause, lowkiq.ErrCancelled) {
-		t.give()
-		r.settle(batch, &end, cancelled(batch.Jobs, answer, t.ends.take()))
-		return
-	}
-	if cause != nil && !errors.Is(cause, lowkiq.ErrTimeout) && !errors.Is(cause, lowkiq.ErrStuck) {
+	byHand := errors.Is(cause, lowkiq.ErrCancelled)
+	if cause != nil && !byHand && !errors.Is(cause, lowkiq.ErrTimeout) && !errors.Is(cause, lowkiq.ErrStuck) {
 		r.stopped(batch, &end, answer)
 		return
 	}
 	t.give()
+	if by := t.ends.take(); len(by) > 0 { // also of a call that was out of time by then
+		answer = cancelled(batch.Jobs, answer, by, byHand)
+	}
 	r.settle(batch, &end, answer)
 }
 
@@ -210,6 +209,7 @@ func (r *Runner) settle(batch *lowkiq.Batch, end *ended, answer error) {
 	r.mu.Unlock()
 	end.tell(&all, batch.Jobs)
 	nacks, burials := all.Nacks, all.Burials
+	r.awaited.add(nacks, r.process.Now())
 	ok := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) }) &&
 		r.send("bury", len(burials), func(ctx context.Context) error { return second(r.claim.Bury(ctx, burials...)) })
 	if !ok {

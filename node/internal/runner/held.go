@@ -2,9 +2,12 @@ package runner
 
 import (
 	"context"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -58,17 +61,47 @@ type lookedFor struct{ held *rules.Held }
 // who asked for it died, the id is released.
 const holdComes = 10 * time.Second
 
-// ToRelease says whether held ids of the shard are to be released, all but those that are held still: once after the claim if there may be any, once
-// after each change of the holds, and once after holdComes. Whoever asks does it then, or calls NotReleased.
-func (r *Runner) ToRelease() (held *rules.Held, now bool) {
-	held = r.queue.rules().Held
+// awaited are ids that were put back to be held, by when their hold must have come, Now().
+type awaited struct {
+	mu sync.Mutex
+	by map[string]time.Duration // guarded by mu
+}
+
+// add notes which of these are put back to be held.
+func (a *awaited) add(nacks []queue.Nack, now time.Duration) {
+	for i := range nacks {
+		if nacks[i].Kind != queue.Hold {
+			continue
+		}
+		a.mu.Lock()
+		maps.DeleteFunc(a.by, func(_ string, by time.Duration) bool { return now >= by })
+		if a.by == nil {
+			a.by = map[string]time.Duration{}
+		}
+		a.by[nacks[i].ID] = now + holdComes
+		a.mu.Unlock()
+	}
+}
+
+// has reports whether the hold of an id may be on its way.
+func (a *awaited) has(id string, now time.Duration) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return now < a.by[id]
+}
+
+// ToRelease says whether held ids of the shard are to be released, all but those of which keep says that they are held still: once after the
+// claim if there may be any, once after each change of the holds, and once after holdComes. Whoever asks does it then, or calls NotReleased.
+func (r *Runner) ToRelease() (keep func(id string) bool, now bool) {
+	held := r.queue.rules().Held
+	keep = func(id string) bool { return held.Holds(id) || r.awaited.has(id, r.process.Now()) }
 	again := r.lookAt.Load()
 	due := again != 0 && r.process.Now() >= time.Duration(again) && r.lookAt.CompareAndSwap(again, 0)
 	if was := r.looked.Load(); !due && was != nil && was.held == held {
-		return held, false
+		return keep, false
 	}
 	r.looked.Store(&lookedFor{held}) // before it is done: what is put back meanwhile under older holds has it done again
-	return held, true
+	return keep, true
 }
 
 // NotReleased has ToRelease ask for it again.

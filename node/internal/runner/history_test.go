@@ -478,7 +478,7 @@ func (p *process) release() {
 		if r == nil {
 			continue
 		}
-		if held, now := r.ToRelease(); now && s.release(held.Holds) {
+		if keep, now := r.ToRelease(); now && s.release(keep) {
 			r.Wake()
 		}
 	}

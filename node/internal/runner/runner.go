@@ -295,12 +295,13 @@ type Runner struct {
 	work   context.Context
 	cancel context.CancelCauseFunc
 
-	caller caller
-	acks   acks
-	looked atomic.Pointer[lookedFor] // whether held ids of the shard are released; see ToRelease
-	lookAt atomic.Int64              // when to look again, Now(); 0: after a change
-	mu     sync.Mutex
-	state  state // guarded by mu
+	caller  caller
+	acks    acks
+	looked  atomic.Pointer[lookedFor] // whether held ids of the shard are released; see ToRelease
+	lookAt  atomic.Int64              // when to look again, Now(); 0: after a change
+	awaited awaited                   // ids that are held before their hold has come
+	mu      sync.Mutex
+	state   state // guarded by mu
 }
 
 // New makes a runner for a shard that was claimed with this fence. It does nothing until Wake.

@@ -331,16 +331,22 @@ func (s *state) whereabouts(id string) queue.Whereabouts {
 	if s.flights.waits(id) {
 		return queue.Whereabouts{Stage: queue.Behind}
 	}
+	var where queue.Whereabouts
 	for _, t := range s.turns {
 		if !slices.Contains(t.ids, id) {
 			continue
 		}
-		if began := t.began.Load(); began != 0 {
-			return queue.Whereabouts{Stage: queue.Handled, For: s.alarm.now() - time.Duration(began)}
+		began := t.began.Load()
+		if began == 0 {
+			return queue.Whereabouts{Stage: *t.stage.Load()}
 		}
-		return queue.Whereabouts{Stage: *t.stage.Load()}
+		where = queue.Whereabouts{Stage: queue.Handled, For: s.alarm.now() - time.Duration(began)}
+		if !t.ends.ended() {
+			return where
+		}
+		// It calls hooks, and another lane may have the id again.
 	}
-	return queue.Whereabouts{}
+	return where
 }
 
 // batch takes the next batch for a lane's turn; some jobs wait.
