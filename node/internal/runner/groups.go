@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,9 @@ func (g *groups) end(of []string, took time.Duration, limit rules.Limit) (send b
 	if g.took == 0 {
 		g.took = took
 	}
-	g.took += (took - g.took) / 8
+	if took > 0 { // they had a call
+		g.took += (took - g.took) / 8
+	}
 	for _, group := range of {
 		if g.busy[group]--; g.busy[group] <= 0 {
 			delete(g.busy, group)
@@ -115,7 +118,7 @@ func (g *groups) tend() (send bool) {
 	if len(g.busy) > 0 && time.Since(g.told) > restate {
 		g.restate()
 	}
-	return len(g.untold)+len(g.asks) > 0 && g.begin()
+	return len(g.untold) > 0 && g.begin()
 }
 
 // restate has requests say what there is of all groups. mu is held.
@@ -226,6 +229,9 @@ func (q *Queue) sendGroups() {
 		grants, err := q.AskGroups(r)
 		g.mu.Lock()
 		g.take(r, asks, grants, err)
+		if q.rules().Groups.Limit != r.Limit { // what Redis holds by the limit of before is to go
+			g.restate()
+		}
 	}
 }
 
@@ -242,37 +248,59 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) bool {
 	if by.By == "" || t.groups != nil {
 		return true
 	}
-	a := &groupAsk{done: make(chan struct{})}
-	for i := range batch.Jobs {
-		if group := by.Of(batch.Jobs[i].ID); group != "" {
-			a.ids, a.groups = append(a.ids, batch.Jobs[i].ID), append(a.groups, group)
-		}
-	}
-	if len(a.ids) == 0 {
+	asks := groupAsks(by, batch.Jobs)
+	if len(asks) == 0 {
 		return true
 	}
-	if r.queue.live.groups.ask(a) {
+	send := false
+	for _, a := range asks {
+		send = r.queue.live.groups.ask(a) || send
+	}
+	if send {
 		r.process.Lanes.Go(r.queue.sendGroups)
 	}
-	<-a.done
-	if a.err != nil {
-		r.process.OpFailed("ask for groups", r.Shard, a.err)
+	t.admitted = r.process.Now()
+	refused := lowkiq.Failed{}
+	var failed error
+	for _, a := range asks {
+		if <-a.done; a.err != nil {
+			failed = a.err
+			continue
+		}
+		for i, wait := range a.waits {
+			if wait > 0 {
+				refused[a.ids[i]] = &limited{wait}
+			} else {
+				t.groups = append(t.groups, a.groups[i])
+			}
+		}
+	}
+	if failed != nil {
+		r.process.OpFailed("ask for groups", r.Shard, failed)
 		t.give()
 		pause(r.work, paceAgain)
 		r.unstart(batch, t)
 		return false
 	}
-	refused := lowkiq.Failed{}
-	for i, wait := range a.waits {
-		if wait > 0 {
-			refused[a.ids[i]] = &limited{wait}
-		} else {
-			t.groups = append(t.groups, a.groups[i])
-		}
-	}
 	r.process.OpDone("ask for groups", r.Shard)
 	r.queue.Metrics.Limited.Add(float64(len(refused)))
 	return r.without(refused, batch, t)
+}
+
+// groupAsks are what is to be asked of some jobs, as much at once as a request may be about.
+func groupAsks(by rules.Groups, jobs []lowkiq.Job) (asks []*groupAsk) {
+	for i := range jobs {
+		group := by.Of(jobs[i].ID)
+		if group == "" {
+			continue
+		}
+		if n := len(asks); n == 0 || len(asks[n-1].ids) == queue.GroupsAtOnce {
+			asks = append(asks, &groupAsk{done: make(chan struct{})})
+		}
+		a := asks[len(asks)-1]
+		a.ids, a.groups = append(a.ids, jobs[i].ID), append(a.groups, group)
+	}
+	return asks
 }
 
 // pause waits for a time, or until ctx ends.
@@ -285,7 +313,11 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// leaveGroups notes that the call of a lane has ended, and that of its ids.
+// keepGroups is for how long a lane keeps what its ids were granted, and has no call: by then what a rate has let go would come
+// beside what it lets go after it, and others can use what bounds calls at once.
+const keepGroups = 50 * time.Millisecond
+
+// leaveGroups notes that the call of a lane has ended, and that of its ids; or that none begins.
 func (r *Runner) leaveGroups(t *turn) {
 	if t.groups == nil {
 		return
@@ -311,24 +343,33 @@ func (l *limited) verdict(flight int64, job *lowkiq.Job) verdict {
 }
 
 // stopGroups has groups wait that handlers say are limited by whoever they call. It returns the answer with what becomes of the
-// jobs: those of such a group are postponed, and others of its batch that have no answer of their own are due again at once.
+// jobs: those of such a group are postponed, and others of its batch that have no answer of their own are due again at once. If
+// the batch has none of the group, all are postponed: at once they would be refused again, without end.
 func (r *Runner) stopGroups(batch *lowkiq.Batch, answer error) error {
 	if !errors.As(answer, new(lowkiq.Limit)) {
 		return answer
 	}
-	by, all := r.queue.rules().Groups, lowkiq.Failed{}
-	for i, err := range perJob(batch.Jobs, answer) {
+	by, all, limited := r.queue.rules().Groups, lowkiq.Failed{}, map[string]bool{}
+	errs := perJob(batch.Jobs, answer)
+	for i, err := range errs {
+		if errors.As(err, new(lowkiq.Limit)) {
+			limited[by.Of(batch.Jobs[i].ID)] = true
+		}
+	}
+	for i, err := range errs {
 		id := batch.Jobs[i].ID
 		var l lowkiq.Limit
-		switch group := by.Of(id); {
-		case err == nil:
+		if !errors.As(err, &l) {
+			if err != nil {
+				all[id] = err
+			}
 			continue
-		case !errors.As(err, &l):
-			all[id] = err
-		case group == "" || l.Prefix != "" && by.Of(l.Prefix) != l.Prefix:
+		}
+		switch group := cmp.Or(l.Prefix, by.Of(id)); {
+		case group == "" || by.Of(group) != group:
 			all[id] = lowkiq.Postpone{After: l.For, Reason: noGroup(by, l)}
-		case l.Prefix != "" && l.Prefix != group:
-			all[id] = lowkiq.Postpone{Reason: fmt.Sprintf("another group of its batch, %s, is limited", l.Prefix)}
+		case group != by.Of(id) && limited[group]:
+			all[id] = lowkiq.Postpone{Reason: fmt.Sprintf("another group of its batch, %s, is limited", group)}
 		default:
 			all[id] = lowkiq.Postpone{After: l.For, Reason: l.Error()}
 			if l.For > 0 && r.queue.live.groups.stop(group, l.For) {

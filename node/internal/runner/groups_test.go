@@ -142,6 +142,7 @@ func TestGroupsOfAHandler(t *testing.T) {
 		"its group":    {":", lowkiq.Limit{Prefix: "a:", For: time.Minute}, 0, time.Minute},
 		"those of all": {":", lowkiq.Limit{For: time.Minute}, time.Minute, time.Minute},
 		"no group":     {":", lowkiq.Limit{Prefix: "a:1", For: time.Minute}, time.Minute, time.Minute},
+		"another one":  {":", lowkiq.Limit{Prefix: "c:", For: time.Minute}, time.Minute, time.Minute},
 		"no rule":      {"", lowkiq.Limit{Prefix: "a:", For: time.Minute}, time.Minute, time.Minute},
 	} {
 		calmly(t, 1, func(t *testing.T, p *process) {
@@ -178,6 +179,9 @@ func TestGroupsOfAHandler(t *testing.T) {
 				}
 			}
 			if _, stopped := g.stops["a:"]; stopped != (name == "its group" || name == "those of all") {
+				t.Errorf("%s: redis was told to stop %v", name, g.stops)
+			}
+			if _, stopped := g.stops["c:"]; stopped != (name == "another one") {
 				t.Errorf("%s: redis was told to stop %v", name, g.stops)
 			}
 		})
@@ -245,4 +249,115 @@ func TestGroupsFailedRequest(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestGroupsWaitForARate: a lane that waits for the rate of its queue keeps nothing meanwhile of what its ids were granted, and asks
+// for that again.
+func TestGroupsWaitForARate(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []time.Duration{keepGroups / 10, time.Minute} {
+		calmly(t, 4, func(t *testing.T, p *process) {
+			g := &groupsOfOne{t: t, lose: func() bool { return false }, held: map[string]int{}, stops: map[string]time.Time{}}
+			asked, runs := 0, 0
+			rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+				if asked++; asked == 1 {
+					return queue.RateGrant{Wait: wait}, nil
+				}
+				return queue.RateGrant{Batches: len(batches), Left: 10}, nil
+			}
+			of := Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}, Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Minute}, Burst: 1}}
+			s := p.add(Queue{Rules: of, AskGroups: g.ask, Rate: rate}, func(context.Context, *lowkiq.Batch) error {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				if runs++; g.held["a:"] != 1 {
+					t.Errorf("after %s: a call of a:, and redis knows of %v", wait, g.held)
+				}
+				return nil
+			})
+			p.give(s, "a:1")
+			time.Sleep(wait / 2)
+			synctest.Wait()
+			g.mu.Lock()
+			if kept := g.held["a:"] == 1; kept != (wait < keepGroups) {
+				t.Errorf("while it waits for %s redis knows of %v", wait, g.held)
+			}
+			g.mu.Unlock()
+			time.Sleep(wait)
+			soon()
+			if runs != 1 {
+				t.Errorf("after %s: %d calls, want one", wait, runs)
+			}
+		})
+	}
+}
+
+// TestGroupsOfALargeBatch: no request is about more groups than a script may look at.
+func TestGroupsOfALargeBatch(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		var runs atomic.Int32
+		ask := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+			if len(r.Groups) > queue.GroupsAtOnce {
+				t.Errorf("a request about %d groups, at most %d may be", len(r.Groups), queue.GroupsAtOnce)
+			}
+			grants := make([]queue.GroupGrant, len(r.Groups))
+			for i, w := range r.Groups {
+				grants[i] = queue.GroupGrant{Back: w.Back, New: w.New}
+			}
+			return grants, nil
+		}
+		s := p.add(Queue{Rules: Rules{BatchSize: 1000, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}, AskGroups: ask}, func(_ context.Context, b *lowkiq.Batch) error {
+			runs.Add(int32(len(b.Jobs)))
+			return nil
+		})
+		p.runners[s.Shard].queue.live.rules.Load().Prefetch = 1000
+		ids := make([]string, 1000)
+		for i := range ids {
+			ids[i] = fmt.Sprint(i, ":1")
+		}
+		p.give(s, ids...)
+		soon()
+		if runs.Load() != 1000 {
+			t.Errorf("%d ids ran, want 1000", runs.Load())
+		}
+	})
+}
+
+// TestGroupsOfARuleThatChanges: Redis learns what of a group is in calls by the rule that holds, also if that came while it was asked by
+// the one before: else others might wait for calls that have ended.
+func TestGroupsOfARuleThatChanges(t *testing.T) {
+	t.Parallel()
+	var q *Queue
+	var told []queue.GroupRequest
+	before := Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}
+	q = NewQueue(Queue{Rules: before, AskGroups: func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+		if told = append(told, *r); len(told) == 1 {
+			after := before
+			after.Groups.Limit = rules.Limit{Rate: rules.Rate{N: 1, Per: time.Second}, Burst: 1}
+			q.Change(after, 0)
+			return []queue.GroupGrant{{New: 1}}, nil
+		}
+		return make([]queue.GroupGrant, len(r.Groups)), nil
+	}})
+	a := &groupAsk{ids: []string{"a:1"}, groups: []string{"a:"}, done: make(chan struct{})}
+	q.live.groups.ask(a)
+	q.sendGroups()
+	<-a.done
+	q.TendGroups()
+	if n := len(told); n != 2 || told[1].Limit.Concurrency != 0 || len(told[1].Groups) != 1 || told[1].Groups[0].Busy != 1 {
+		t.Errorf("told %+v, want a second time, by the rule of now", told)
+	}
+}
+
+// TestGroupsMeanCall: what was granted and had no call says nothing of how long calls take, by which ids are told when to ask again.
+func TestGroupsMeanCall(t *testing.T) {
+	t.Parallel()
+	var g groups
+	limit := rules.Limit{Concurrency: 1}
+	for _, took := range []time.Duration{80 * time.Millisecond, 0, 0, 80 * time.Millisecond} {
+		g.end([]string{"a:"}, took, limit)
+	}
+	if g.took != 80*time.Millisecond {
+		t.Errorf("a mean of %s, want 80ms", g.took)
+	}
 }

@@ -26,13 +26,15 @@ type turn struct {
 	called bool   // the lane has called a handler: it was not woken for what it pops next
 	waits  bool   // the lane waits for what it lacks; guarded by the runner's mu
 
-	popped  time.Time // when the flight of the batch at hand was, by Redis's clock
-	place   int       // of the batch's first job among those of the flight
-	clock   stamps    // of the lane's calls
-	notes   notes     // of the call
-	groups  []string  // of the ids of the batch at hand that were granted: leaveGroups
-	paced   bool      // it is to ask for the queue's rate: unpace
-	refused bool      // the rate did not let the batch at hand begin
+	popped time.Time // when the flight of the batch at hand was, by Redis's clock
+	place  int       // of the batch's first job among those of the flight
+	clock  stamps    // of the lane's calls
+	notes  notes     // of the call
+	groups []string  // of the ids of the batch at hand that were granted: leaveGroups
+	// admitted is when that was asked, Now().
+	admitted time.Duration
+	paced    bool // it is to ask for the queue's rate: unpace
+	refused  bool // the rate did not let the batch at hand begin
 
 	// For people; see state.whereabouts.
 	ids   []string                    // of the batch at hand; guarded by the runner's mu

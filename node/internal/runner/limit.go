@@ -67,6 +67,7 @@ type rateAsk struct {
 	ids  int
 	done chan struct{}
 	may  bool
+	wait time.Duration // before the next request
 }
 
 // paceAgain is after how long Redis is asked again that has not answered.
@@ -149,14 +150,14 @@ func (p *pacer) ask(a *rateAsk) (send bool) {
 
 // take hands an answer to the lanes that have asked, and says when how many are to get ready. mu is held.
 func (p *pacer) take(asks []*rateAsk, grant queue.RateGrant, err error) {
+	if err != nil {
+		grant = queue.RateGrant{Wait: paceAgain}
+	}
 	ids := 0
 	for i, a := range asks {
 		ids += a.ids
-		a.may = err == nil && i < grant.Batches
+		a.may, a.wait = i < grant.Batches, grant.Wait
 		close(a.done)
-	}
-	if err != nil {
-		grant = queue.RateGrant{Wait: paceAgain}
 	}
 	p.room, p.after = grant.Left*len(asks)/max(1, ids), time.Now().Add(grant.Wait)
 	p.serve()
@@ -196,6 +197,9 @@ func (r *Runner) pace(batch *lowkiq.Batch, t *turn) bool {
 	t.unpace()
 	if t.refused {
 		t.give()
+		if r.process.Now()-t.admitted+a.wait > keepGroups {
+			r.leaveGroups(t)
+		}
 	}
 	return a.may
 }
