@@ -10,16 +10,18 @@
 --         may not is to ask again, and the first of the others; each further one ARGV[6] later
 -- Errors: LEASE  the instance has none;  LATE  a later request of the instance has come: nothing has changed
 --
--- Field "g<group>" of groups is "<tat> <line> <near> <till>\n", us, then "<held> <instance>\n" of each that has ids of it
--- in calls. tat: as in rate. till: until then none may begin, because a handler said so. line, near: when the last of those
--- told to ask again is to, that had not, or had been told so before. Ids that come while others are in the line go to its
--- end, unless nobody uses what the rate allows. Field "i<instance>" is the number of its last request.
+-- Field "g<group>" of groups is "<at> <owed> <step> <line> <near> <till>\n", us, then "<held> <instance>\n" of each that has ids of it
+-- in calls. at: when it was written; owed, step: as in rate. till: until then none may begin, because a handler said so. line, near:
+-- when the last of those told to ask again is to, that had not, or had been told so before. Ids that come while others are in the line
+-- go to its end, unless nobody uses what the rate allows. Field "i<instance>" is the number of its last request.
 --
 -- No more of a group are in calls than the limit, unless that was lowered: an instance holds what it was granted until it
 -- says that it has fewer, and nothing once its lease is gone: its calls have ended by then (I1).
 --
--- groupsx is when which field is to be looked at again, us: those that say nothing any more are removed, a few at a time.
+-- groupsx is when which field is to be looked at again, us: those that say nothing any more are removed, a few more at a time than a
+-- request may have added.
 -- KEY.lease is what the names of leases begin with; no such key exists.
+--#include owed
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local limit, step, burst, spacing = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -32,35 +34,39 @@ local function lives(instance)
   return leases[instance]
 end
 
--- read has an entry with those of its holders that live, all but this instance.
+-- read has an entry as it is now, with those of its holders that live, all but this instance. If Redis's clock was set back, so are
+-- the entry's times.
 local function read(text)
-  local tat, line, near, till, at = string.match(text or '', '^(%d+) (%d+) (%d+) (%d+)\n()')
-  local entry = {tat = tonumber(tat or 0), line = tonumber(line or 0), near = tonumber(near or 0), till = tonumber(till or 0)}
+  local at, owed, drain, line, near, till, from = string.match(text or '', '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+)\n()')
+  local back, entry = math.max(0, tonumber(at or 0) - now), {}
+  entry.owed, entry.drain = still_owed(tonumber(owed or 0), tonumber(at or 0), tonumber(drain or 0), now, step)
+  entry.line, entry.near, entry.till = (line or 0) - back, (near or 0) - back, (till or 0) - back
   entry.held, entry.holders = 0, {}
-  local stop = at and string.find(text, '\n', at, true)
+  local stop = from and string.find(text, '\n', from, true)
   while stop do
-    local line = string.sub(text, at, stop)
+    local line = string.sub(text, from, stop)
     local held = string.match(line, '^%d+')
     local name = held and string.sub(line, #held + 2, -2)
     if held and name ~= ARGV[1] and lives(name) then
       entry.held = entry.held + held
       entry.holders[#entry.holders + 1] = line
     end
-    at = stop + 1
-    stop = string.find(text, '\n', at, true)
+    from = stop + 1
+    stop = string.find(text, '\n', from, true)
   end
   return entry
 end
 
 -- write keeps an entry, unless it says nothing.
 local function write(field, entry)
-  if #entry.holders == 0 and math.max(entry.tat, entry.line, entry.near, entry.till) <= now then
+  if #entry.holders == 0 and entry.owed == 0 and math.max(entry.line, entry.near, entry.till) <= now then
     redis.call('HDEL', KEY.groups, field)
     redis.call('ZREM', KEY.groupsx, field)
     return
   end
   redis.call('HSET', KEY.groups, field,
-    string.format('%.0f %.0f %.0f %.0f\n', entry.tat, entry.line, entry.near, entry.till) .. table.concat(entry.holders))
+    string.format('%.0f %.6f %.3f %.0f %.0f %.0f\n', now, entry.owed, entry.drain, math.max(0, entry.line), math.max(0, entry.near), math.max(0, entry.till))
+      .. table.concat(entry.holders))
   redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), field)
 end
 
@@ -84,8 +90,7 @@ for p = 8, #ARGV, 5 do
   local free, earliest, rested = back + new, now + spacing, true
   if limit > 0 then free = math.min(free, math.max(0, limit - entry.held - busy)) end
   if step > 0 then
-    entry.tat = math.max(now, math.min(entry.tat, now + burst * step)) -- Redis's clock may have been set back
-    local tokens = math.floor((now + burst * step - entry.tat) / step)
+    local tokens = math.max(0, math.floor(burst - entry.owed + 0.000001))
     free, rested = math.min(free, tokens), tokens >= burst
   end
   if entry.till > now then free, earliest = 0, entry.till end
@@ -93,9 +98,9 @@ for p = 8, #ARGV, 5 do
   new = (rested or entry.line <= now) and math.min(new, free - back) or 0
   local more_back, more_new = tonumber(ARGV[p + 2]) - back, tonumber(ARGV[p + 3]) - new
   if step > 0 then
-    entry.tat = entry.tat + (back + new) * step
+    if back + new > 0 then entry.owed, entry.drain = entry.owed + back + new, step end
     if limit == 0 or entry.held + busy + back + new < limit then earliest = now end
-    earliest = math.max(earliest, entry.till, entry.tat + step - burst * step)
+    earliest = math.max(earliest, entry.till, now + (entry.owed + 1 - burst) * entry.drain)
   end
   local near, line = now, now
   if more_back > 0 then near, entry.near = again(math.max(entry.near, now - spacing), earliest, more_back) end
@@ -111,7 +116,7 @@ for p = 8, #ARGV, 5 do
 end
 
 local own = ' ' .. ARGV[1] .. '\n'
-local due = redis.call('ZRANGEBYSCORE', KEY.groupsx, '-inf', string.format('%.0f', now), 'LIMIT', 0, 8)
+local due = redis.call('ZRANGEBYSCORE', KEY.groupsx, '-inf', string.format('%.0f', now), 'LIMIT', 0, 8 + #reply / 4)
 for i = 1, #due do
   local field = due[i]
   local text = redis.call('HGET', KEY.groups, field)

@@ -22,9 +22,10 @@ local now = time[1] * 1000000 + time[2]
 local number, limit, busy, wanted = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 redis.call('HDEL', KEY.permits, '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
 
+-- read has an entry; its time is not to come, though Redis's clock may have been set back.
 local function read(text)
   local n, held, wants, since = string.match(text, '^(%d+) (%d+) (%d+) (%d+)')
-  return {number = tonumber(n or 0), held = tonumber(held or 0), wanted = tonumber(wants or 0), since = tonumber(since or now)}
+  return {number = tonumber(n or 0), held = tonumber(held or 0), wanted = tonumber(wants or 0), since = math.min(tonumber(since or now), now)}
 end
 
 local function lives(instance) return redis.call('EXISTS', KEY.lease .. ':' .. instance) == 1 end

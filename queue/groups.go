@@ -93,8 +93,9 @@ func (c *Client) Group(ctx context.Context, queue, group string) (Group, error) 
 	}
 	g := Group{Holders: map[string]int{}}
 	head, holders, _ := strings.Cut(redisdb.Text(replies[0]), "\n")
-	var tat, line, near, till int64
-	if n, _ := fmt.Sscan(head, &tat, &line, &near, &till); n == 4 && till > 0 {
+	var at, line, near, till int64
+	var owed, step float64
+	if n, _ := fmt.Sscan(head, &at, &owed, &step, &line, &near, &till); n == 6 && till > 0 {
 		g.Till = time.UnixMicro(till)
 	}
 	for one := range strings.Lines(holders) {

@@ -18,6 +18,8 @@ var groupTests = []testCase{
 	{"Groups_RateIsKeptAndUsed", groupsRate},
 	{"Groups_AHandlerStopsOne", groupsStop},
 	{"Groups_AreForgotten", groupsForgotten},
+	{"Groups_ManyAreForgotten", groupsManyForgotten},
+	{"Groups_RateThatChangesIsNoMore", groupsChanges},
 }
 
 // grouper is an instance with ids of groups, as a node has them: it begins none while it asks.
@@ -202,5 +204,51 @@ func groupsForgotten(t *testing.T, b *backend) {
 	eq(t, "when to look", fmt.Sprint(db.ZRange(r.ctx, groupsx, 0, -1).Val()), "[in/1]")
 	if ttl := db.TTL(r.ctx, groups).Val(); ttl <= 0 {
 		t.Errorf("they are kept for %s, want an end", ttl)
+	}
+}
+
+// groupsManyForgotten: requests that are about new groups again and again leave no more of them in Redis than they take out.
+func groupsManyForgotten(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	g, limit := r.grouper("n/1"), rules.Limit{Rate: rules.Rate{N: 1_000_000, Per: time.Second}, Burst: 1}
+	db, groups, groupsx := r.c.DB().ForTests(), r.c.DB().Keys.Groups("q"), r.c.DB().Keys.Groupsx("q")
+	const each = 50
+	for round := range 20 {
+		var wants []GroupWant
+		for i := range each {
+			wants = append(wants, GroupWant{Group: fmt.Sprint(round, ".", i, ":"), New: 1})
+		}
+		g.ask(limit, wants...)
+		var due []redis.Z
+		for _, field := range db.ZRange(r.ctx, groupsx, 0, -1).Val() {
+			due = append(due, redis.Z{Score: 1, Member: field})
+		}
+		r.no(db.ZAdd(r.ctx, groupsx, due...).Err())
+	}
+	if n := db.HLen(r.ctx, groups).Val(); n > 3*each {
+		t.Errorf("redis has %d fields after 20 requests about %d groups each that rest at once, want about those of the last one", n, each)
+	}
+}
+
+// groupsChanges: while nodes go by two limits in turn, as when a rule has just changed, no more ids begin than by the one that allows
+// more.
+func groupsChanges(t *testing.T, b *backend) {
+	const burst = 20
+	for i, c := range []struct{ one, other rules.Limit }{
+		{rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: burst}, rules.Limit{Rate: rules.Rate{N: 50, Per: time.Second}, Burst: burst}},
+		{rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: burst}, rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: 1}},
+	} {
+		r, taken := newRig(t, b), 0
+		g := r.grouper("n/1")
+		began, err := r.c.Time(r.ctx)
+		r.no(err)
+		for round := range 200 {
+			taken += g.ask([]rules.Limit{c.one, c.other}[round%2], GroupWant{Group: "a:", Back: 5})[0].Back
+			now, err := r.c.Time(r.ctx)
+			r.no(err)
+			if taken > burst+int(now.Sub(began)/(10*time.Millisecond))+1 {
+				t.Fatalf("case %d: %d in %s, by both limits at most %d and a hundred a second are allowed", i, taken, now.Sub(began), burst)
+			}
+		}
 	}
 }

@@ -73,12 +73,16 @@ type RateGrant struct {
 // RatesAtOnce is for how many batches one request may ask.
 const RatesAtOnce = 200
 
+// RateAgain is how long one waits at most before he asks for a batch again that could not go: smaller ones wait behind it for no longer
+// than it is asked for.
+const RateAgain = 10 * time.Second
+
 // TakeRate takes batches of so many ids each from what the rate of a queue allows now, in their order. After an error it may have
 // taken them, for nothing.
 func (c *Client) TakeRate(ctx context.Context, queue string, limit rules.Limit, batches []int) (grant RateGrant, err error) {
 	db := c.DB()
-	args := make([]any, 2, 2+len(batches))
-	args[0], args[1] = fmt.Sprintf("%.3f", float64(limit.Rate.Per.Microseconds())/float64(limit.Rate.N)), limit.Burst
+	args := make([]any, 3, 3+len(batches))
+	args[0], args[1], args[2] = fmt.Sprintf("%.3f", float64(limit.Rate.Per.Microseconds())/float64(limit.Rate.N)), limit.Burst, RateAgain.Microseconds()
 	for _, n := range batches {
 		args = append(args, n)
 	}

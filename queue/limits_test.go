@@ -19,6 +19,8 @@ var limitTests = []testCase{
 	{"Permits_LateRequestsChangeNothing", permitsLate},
 	{"Permits_OfTheDeadAreFree", permitsOfTheDead},
 	{"Rate_IsThatOfAModel", rateModel},
+	{"Rate_ThatChangesIsNoMore", rateChanges},
+	{"Rate_LargeBatchesAndSmallOnes", rateSizes},
 }
 
 // asker is an instance that wants permits, as a node does: it begins no call while it asks.
@@ -236,5 +238,64 @@ func rateModel(t *testing.T, b *backend) {
 	fast := rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1}
 	if grant, err := r.c.TakeRate(r.ctx, "batch", fast, []int{1}); err != nil || grant.Batches == 0 && grant.Wait > 5*time.Millisecond {
 		t.Errorf("of a faster rate: %+v, %v, want it within five milliseconds", grant, err)
+	}
+}
+
+// rateChanges: while nodes go by two limits in turn, as when a rule has just changed, no more is handed out than by the one that
+// allows more; and when all go by the slower one, it holds.
+func rateChanges(t *testing.T, b *backend) {
+	const burst = 20
+	for i, c := range []struct{ one, other rules.Limit }{
+		{rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: burst}, rules.Limit{Rate: rules.Rate{N: 50, Per: time.Second}, Burst: burst}},
+		{rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: burst}, rules.Limit{Rate: rules.Rate{N: 1, Per: time.Second}, Burst: burst}},
+		{rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: burst}, rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: 1}},
+	} {
+		r, name := newRig(t, b), fmt.Sprint("changes", i)
+		began, err := r.c.Time(r.ctx)
+		r.no(err)
+		taken := 0
+		for round := range 200 {
+			limit := []rules.Limit{c.one, c.other}[round%2]
+			grant, err := r.c.TakeRate(r.ctx, name, limit, []int{1, 1, 1, 1, 1})
+			r.no(err)
+			now, err := r.c.Time(r.ctx)
+			r.no(err)
+			if taken += grant.Batches; taken > burst+int(now.Sub(began)/(10*time.Millisecond))+1 {
+				t.Fatalf("case %d: %d in %s, by both limits at most %d and a hundred a second are allowed", i, taken, now.Sub(began), burst)
+			}
+		}
+	}
+}
+
+// rateSizes: of two nodes, one with batches as large as what a rest allows and one with single ids, none is overtaken for ever. A
+// large one that is not asked for again keeps nobody waiting for long.
+func rateSizes(t *testing.T, b *backend) {
+	r, limit := newRig(t, b), rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 20}
+	taken, next := [2]int{}, [2]time.Time{}
+	sizes := [2]int{20, 1}
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		for i, size := range sizes {
+			if time.Now().Before(next[i]) {
+				continue
+			}
+			grant, err := r.c.TakeRate(r.ctx, "q", limit, []int{size})
+			r.no(err)
+			taken[i] += grant.Batches * size
+			next[i] = time.Now().Add(grant.Wait)
+		}
+	}
+	if all := taken[0] + taken[1]; taken[0] < all/5 || taken[1] < all/5 || all < 1000 {
+		t.Errorf("got %d ids in batches of %d, and %d alone, want a fair part of 2,000 for both", taken[0], sizes[0], taken[1])
+	}
+	grant, err := r.c.TakeRate(r.ctx, "q", limit, []int{20})
+	r.no(err)
+	eq(t, "a large one", grant.Batches, 0)
+	alone := 0
+	for end := time.Now().Add(10 * time.Second); alone < 3000; {
+		grant, err := r.c.TakeRate(r.ctx, "q", limit, []int{1})
+		r.no(err)
+		if alone += grant.Batches; time.Now().After(end) {
+			t.Fatalf("%d ids alone in 10 s after a large batch that nobody asks for again, want 3000 in about four", alone)
+		}
 	}
 }

@@ -352,8 +352,7 @@ func TestGroupsOfARuleThatChanges(t *testing.T) {
 // TestGroupsMeanCall: what was granted and had no call says nothing of how long calls take, by which ids are told when to ask again.
 func TestGroupsMeanCall(t *testing.T) {
 	t.Parallel()
-	var g groups
-	limit := rules.Limit{Concurrency: 1}
+	g, limit := groups{busy: map[string]int{"a:": 9}}, rules.Limit{Concurrency: 1}
 	for _, took := range []time.Duration{80 * time.Millisecond, 0, 0, 80 * time.Millisecond} {
 		g.end([]string{"a:"}, took, limit)
 	}

@@ -159,7 +159,7 @@ func (p *pacer) take(asks []*rateAsk, grant queue.RateGrant, err error) {
 		a.may, a.wait = i < grant.Batches, grant.Wait
 		close(a.done)
 	}
-	p.room, p.after = grant.Left*len(asks)/max(1, ids), time.Now().Add(grant.Wait)
+	p.room, p.after = grant.Left*len(asks)/max(1, ids), time.Now().Add(min(grant.Wait, queue.RateAgain))
 	p.serve()
 }
 
