@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -17,13 +18,15 @@ type answer struct {
 	failed lowkiq.Failed
 	said   map[string]lowkiq.Answered
 	flight *int64
+	after  *int64   // retry_after, seconds
+	limit  *string  // the group that it is about
 	most   int      // ids that failed and said may have: those of the batch, and a stranger
 	fields []string // seen
 }
 
 // ParseAnswer reads a handler's answer to batch, and does what a Go handler would have done: it
 // returns nil when every job is done, [lowkiq.Failed] when some failed or, with a [lowkiq.Bury], are
-// never to be tried again, else the failure of the whole batch, and gives results and states of jobs
+// never to be tried again, [lowkiq.Postpone] or [lowkiq.Limit] when all are to come later, else the failure of the whole batch, and gives results and states of jobs
 // that are done to [lowkiq.Batch.Answer]. An [*Error] means that text is no answer at all. An answer
 // that names an id which is not in the batch is a failure of the whole batch, because what the handler
 // meant cannot be told. A result or state that is too long fails its job. Nothing is given to
@@ -41,6 +44,8 @@ func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
 		return errorAt(text, 0, "flight", fmt.Sprintf("is %d, but the batch has %d: this answers another batch", *a.flight, batch.Flight))
 	}
 	switch {
+	case a.after != nil || a.limit != nil:
+		return a.later(text)
 	case a.ok != nil && a.failed != nil:
 		return errorAt(text, 0, "", `answer has both "ok" and "failed" or "bury", want one of them`)
 	case a.failed != nil && a.reason != nil:
@@ -59,6 +64,37 @@ func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
 		return errors.New("handler answered ok: false, without an error")
 	}
 	return errors.New(*a.reason)
+}
+
+// The bounds of retry_after, and of a header of that name.
+const (
+	minRetryAfter = time.Second    // who says 0 is not asked again without a pause
+	maxRetryAfter = 24 * time.Hour // no handler can put a job off for longer
+)
+
+// RetryAfter is for how long a batch is put back whose handler has asked for so long.
+func RetryAfter(asked time.Duration) time.Duration {
+	return min(max(asked, minRetryAfter), maxRetryAfter)
+}
+
+// later is the answer that the batch is to come later.
+func (a *answer) later(text []byte) error {
+	const want = `want {"ok":false,"retry_after":30}, with "limit":"acme:" if all of a group is to wait`
+	switch {
+	case a.after == nil:
+		return errorAt(text, 0, "limit", "given without \"retry_after\"; "+want)
+	case a.ok == nil || *a.ok || a.failed != nil:
+		return errorAt(text, 0, "retry_after", "given without \"ok\":false, or beside \"failed\" or \"bury\"; "+want)
+	}
+	after := RetryAfter(time.Duration(min(*a.after, int64(maxRetryAfter/time.Second))) * time.Second)
+	if a.limit != nil {
+		return lowkiq.Limit{Prefix: *a.limit, For: after}
+	}
+	reason := "its handler answered retry_after"
+	if a.reason != nil && *a.reason != "" {
+		reason = *a.reason
+	}
+	return lowkiq.Postpone{After: after, Reason: reason}
 }
 
 // perID is the answer per id, if the ids are those of the batch. It gives to the batch what is said of
@@ -157,7 +193,19 @@ func (d *decoder) answerField(key []byte, a *answer) *fault {
 		a.reason = &reason
 		return err
 	case `"flight"`:
-		return d.integer(&a.flight)
+		return d.integer(&a.flight, "the number that the batch has")
+	case `"retry_after"`:
+		if err := d.integer(&a.after, "whole seconds, as in 30"); err != nil {
+			return err
+		}
+		if *a.after < 0 {
+			return &fault{reason: "must be 0 or more seconds"}
+		}
+		return nil
+	case `"limit"`:
+		group, err := d.text()
+		a.limit = &group
+		return err
 	case `"failed"`:
 		return d.failures(a, d.decodeKey, failure)
 	case `"failed_base64"`:
@@ -172,7 +220,7 @@ func (d *decoder) answerField(key []byte, a *answer) *fault {
 		return d.answers(a, d.decodeKey64)
 	}
 	d.field = ""
-	return d.fault("unknown field %s in an answer (known: ok, error, failed, failed_base64, bury, bury_base64, answers, answers_base64, flight)", key)
+	return d.fault("unknown field %s in an answer (known: ok, error, failed, failed_base64, bury, bury_base64, answers, answers_base64, retry_after, limit, flight)", key)
 }
 
 func (d *decoder) boolean(into **bool) *fault {
@@ -191,14 +239,14 @@ func (d *decoder) boolean(into **bool) *fault {
 	return nil
 }
 
-func (d *decoder) integer(into **int64) *fault {
+func (d *decoder) integer(into **int64, what string) *fault {
 	start := d.pos
 	if err := d.value(1); err != nil {
 		return err
 	}
 	n, err := strconv.ParseInt(string(d.src[start:d.pos]), 10, 64)
 	if err != nil {
-		return &fault{reason: "must be the number that the batch has"}
+		return &fault{reason: "must be " + what}
 	}
 	*into = &n
 	return nil

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -258,6 +259,35 @@ func BenchmarkParseAnswers(b *testing.B) {
 	for b.Loop() {
 		if err := ParseAnswer(text, batch); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// TestAnswerLater: an answer puts its batch back, or holds a group back, as HTTP 429 does; what contradicts itself is no answer.
+func TestAnswerLater(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]error{
+		`{"ok":false,"retry_after":30}`:                                     lowkiq.Postpone{After: 30 * time.Second, Reason: "its handler answered retry_after"},
+		`{"ok":false,"retry_after":0,"error":"busy"}`:                       lowkiq.Postpone{After: time.Second, Reason: "busy"},
+		`{"ok":false,"retry_after":9223372036854775807,"limit":"acme:"}`:    lowkiq.Limit{Prefix: "acme:", For: 24 * time.Hour},
+		`{"ok":false,"retry_after":30,"limit":"acme:","error":"429","x":1}`: nil,
+		`{"ok":false,"retry_after":30,"limit":"acme:","error":"429"}`:       lowkiq.Limit{Prefix: "acme:", For: 30 * time.Second},
+		`{"ok":false,"retry_after":30,"limit":""}`:                          lowkiq.Limit{For: 30 * time.Second},
+		`{"ok":true,"retry_after":30}`:                                      nil,
+		`{"retry_after":30}`:                                                nil,
+		`{"ok":false,"limit":"acme:"}`:                                      nil,
+		`{"failed":{"a":"x"},"retry_after":30}`:                             nil,
+		`{"ok":false,"failed":{"a":"x"},"retry_after":30}`:                  nil,
+		`{"ok":false,"retry_after":-1}`:                                     nil,
+		`{"ok":false,"retry_after":"30"}`:                                   nil,
+		`{"ok":false,"retry_after":1e400}`:                                  nil,
+		`{"ok":false,"retry_after":30,"limit":7}`:                           nil,
+		`{"ok":false,"retry_after":30,"retry_after":31}`:                    nil,
+	} {
+		got := ParseAnswer([]byte(text), lowkiq.NewBatch(lowkiq.Shard{}, 0, 1, []lowkiq.Job{{ID: "a"}}))
+		var nonsense *Error
+		if bad := errors.As(got, &nonsense); want == nil && !bad || want != nil && got != want { //nolint:errorlint // plain values
+			t.Errorf("%s: got %v, want %v", text, got, want)
 		}
 	}
 }

@@ -13,6 +13,8 @@ batch, each line on stdout is the answer to it:
     {"failed": {"a": "no such account"}}  these ids failed and are retried, the others are done
     {"bury": {"a": "no such account"}}    these ids are never retried and go to the morgue; may stand beside "failed"
     {"ok": false, "error": "..."}         the whole batch failed
+    {"ok": false, "retry_after": 30}      not now: the whole batch comes again in 30 s, no retry is spent; with "limit": "acme:"
+                                          nothing of that group begins meanwhile (the queue's rule groups)
 
 counter.py beside this file answers more: a result for who has called, and a state for the id's next job.
 

@@ -57,6 +57,7 @@ func TestExecAnswers(t *testing.T) {
 		"ok":        {`{"ok":true}`, ""},
 		"refused":   {`{"ok":false,"error":"no luck"}`, "no luck"},
 		"failed id": {`{"failed":{"a":"gone"}}`, "a: gone"},
+		"limited":   {`{"ok":false,"retry_after":30,"limit":"acme:"}`, "acme: limited for 30s"},
 		"long":      {`{"ok":false,"error":"` + strings.Repeat("x", 100_000) + `"}`, strings.Repeat("x", 100_000)},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -23,13 +24,11 @@ import (
 )
 
 const (
-	maxAnswer     = 1 << 20          // longest answer without results and states, bytes; see answerLimit
-	quoted        = 512              // bytes of a response that an error quotes
-	minRetryAfter = time.Second      // an endpoint that says 0 is not asked again without a pause
-	maxRetryAfter = 24 * time.Hour   // an endpoint cannot put a job off for longer
-	pingAfter     = 15 * time.Second // of silence on a connection with HTTP/2
-	pongWithin    = 2 * time.Minute  // an endpoint with one thread answers no ping while it works
-	dialWithin    = 5 * time.Second  // a host that answers nothing is out of reach, long before a handler's timeout
+	maxAnswer  = 1 << 20          // longest answer without results and states, bytes; see answerLimit
+	quoted     = 512              // bytes of a response that an error quotes
+	pingAfter  = 15 * time.Second // of silence on a connection with HTTP/2
+	pongWithin = 2 * time.Minute  // an endpoint with one thread answers no ping while it works
+	dialWithin = 5 * time.Second  // a host that answers nothing is out of reach, long before a handler's timeout
 )
 
 // answerLimit is how long the answer to a batch may be, of an endpoint or a child, bytes: twice the
@@ -320,7 +319,7 @@ func retryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	text := header.Get("Retry-After")
 	seconds, err := strconv.ParseUint(text, 10, 64)
 	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the largest there is
-		return bounded(time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second), true
+		return wire.RetryAfter(time.Duration(min(seconds, math.MaxInt64/uint64(time.Second))) * time.Second), true
 	}
 	date, err := http.ParseTime(text)
 	if err != nil {
@@ -329,11 +328,7 @@ func retryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	if theirs, err := http.ParseTime(header.Get("Date")); err == nil {
 		now = theirs
 	}
-	return bounded(date.Sub(now)), true
-}
-
-func bounded(after time.Duration) time.Duration {
-	return min(max(after, minRetryAfter), maxRetryAfter)
+	return wire.RetryAfter(date.Sub(now)), true
 }
 
 // excerpt quotes the first n bytes of text for an error.
