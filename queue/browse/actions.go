@@ -65,6 +65,8 @@ func Actions() []*Action {
 	return []*Action{RunNow, Kill, Delete, RequeueBlocked, BuryOldest, BuryBlocked, Requeue, DeleteBuried,
 		onAll(RunNow, "run-all", "run-all-now", RunNow.States, "make every scheduled and failed job due now",
 			"Run all now", "Every scheduled and every failed job becomes due now."),
+		onAll(RunNow, "run-scheduled", "", []State{StateScheduled}, "make every scheduled job due now",
+			"Run all scheduled now", "The scheduled jobs become due now."),
 		onAll(RunNow, "run-failed", "", []State{StateRetry}, "make every failed job due now",
 			"Run all failed now", "The failed jobs become due now."),
 		onAll(Kill, "kill-failed", "kill-all-failed", failed, "send every failed job to the morgue",

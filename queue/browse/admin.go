@@ -114,7 +114,7 @@ func (j *Jobs) RunNow(ctx context.Context, ids ...string) (int, error) {
 // what waits; in StateBlocked the ids that wait for a person. ErrQuery: from is another state.
 func (j *Jobs) Requeue(ctx context.Context, from State, ids ...string) (int, error) {
 	if from != StateMorgue && from != StateBlocked {
-		return 0, fmt.Errorf("%w: requeue from %q: want %s or %s", ErrQuery, from, StateMorgue, StateBlocked)
+		return 0, refuse("requeue from %q: want %s or %s", from, StateMorgue, StateBlocked)
 	}
 	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
 		return some(ctx, s, j.db.Scripts.Requeue, []any{string(from), s.Keys().Wake}, ids)

@@ -2,7 +2,6 @@ package browse
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -65,13 +64,13 @@ func (j *Jobs) Bulk(ctx context.Context, action *Action, query Query) (Step, err
 // checkBulk says what is wrong with a query for an action.
 func (query *Query) checkBulk(action *Action, limit int) error {
 	if !slices.Contains(action.States, query.State) {
-		return fmt.Errorf("%w: %s of state %q: want one of %q", ErrQuery, action.Name, query.State, action.States)
+		return refuse("%s of state %q: want one of %s", action.Name, query.State, words(action.States))
 	}
 	if limit < 1 || limit > maxStep {
-		return fmt.Errorf("%w: limit %d: want 1 to %d", ErrQuery, limit, maxStep)
+		return refuse("limit %d: want 1 to %d", limit, maxStep)
 	}
 	if query.searches() {
-		return fmt.Errorf("%w: %s of what a search finds: list it, and name the ids", ErrQuery, action.Name)
+		return refuse("%s of what a search finds: list it, and name the ids", action.Name)
 	}
 	query.By, query.Reverse = ByDue, false
 	return query.check()

@@ -20,6 +20,7 @@ type cursor struct {
 	Shape uint32    `json:"q"`
 	After *sortKey  `json:"a,omitempty"` // in a list that is sorted whole: the last job shown
 	Walk  *position `json:"w,omitempty"` // in a list that is walked through
+	Part  *look     `json:"p,omitempty"` // in a list that is searched: the id that comes next, of which a part was looked at
 	Bulk  *bulk     `json:"b,omitempty"`
 }
 
@@ -66,6 +67,9 @@ func (query Query) shape(use string, j *Jobs) uint32 {
 	if query.Search != (Search{}) {
 		text += fmt.Sprintf(" %q", query.Search)
 	}
+	if query.Waiting {
+		text += " waiting"
+	}
 	return crc32.ChecksumIEEE([]byte(text))
 }
 
@@ -87,11 +91,11 @@ func (j *Jobs) readCursor(shape uint32, text string) (cursor, error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &c)
 	}
-	if err != nil || !c.Walk.valid(j.q.Shards) || c.Walk == nil && (c.After == nil || c.Bulk != nil) {
-		return c, fmt.Errorf("%w: the cursor is damaged: want one that a page has given as its next", ErrQuery)
+	if err != nil || !c.Walk.valid(j.q.Shards) || !c.Part.valid() || c.Walk == nil && (c.After == nil && c.Part == nil || c.Bulk != nil) {
+		return c, refuse("the cursor is damaged: want one that a page has given as its next")
 	}
 	if c.Shape != shape {
-		return c, fmt.Errorf("%w: the cursor belongs to another query: repeat the one that gave it, or begin without a cursor", ErrQuery)
+		return c, refuse("the cursor belongs to another query: repeat the one that gave it, or begin without a cursor")
 	}
 	return c, nil
 }
@@ -108,12 +112,16 @@ func (p *position) valid(shards int) bool {
 	if _, err := strconv.ParseUint(p.Hash, 10, 64); err != nil && p.Hash != "" {
 		return false
 	}
-	for _, l := range p.Look {
-		if len(l.ID) == 0 || len(l.Key) > 0 && (len(l.Key) != packed.KeyBytes || l.Key[packed.KeyBytes-1] == math.MaxUint8) {
+	for i := range p.Look {
+		if !p.Look[i].valid() {
 			return false
 		}
 	}
 	return p.Phase >= 0 && p.Group >= 0 && p.Shard >= 0 && p.Shard <= shards
+}
+
+func (l *look) valid() bool {
+	return l == nil || len(l.ID) > 0 && (len(l.Key) == 0 || len(l.Key) == packed.KeyBytes && l.Key[packed.KeyBytes-1] != math.MaxUint8)
 }
 
 func micros(t time.Time) int64 {

@@ -7,6 +7,8 @@
 package browse
 
 import (
+	"time"
+
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -16,7 +18,11 @@ type Jobs struct {
 	q      *queue.Queue
 	db     *redisdb.DB
 	shards []*queue.Shard // by index
+
+	patience time.Duration // that a search has for a page
 }
 
 // Of returns the jobs of a queue.
-func Of(q *queue.Queue) *Jobs { return &Jobs{q: q, db: q.Shard(0).DB(), shards: q.All()} }
+func Of(q *queue.Queue) *Jobs {
+	return &Jobs{q: q, db: q.Shard(0).DB(), shards: q.All(), patience: searchTime}
+}

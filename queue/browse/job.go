@@ -2,7 +2,6 @@ package browse
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -260,7 +259,7 @@ func flightSince(claim map[string]string, flight int64) time.Time {
 // State. Of payloads it tells number and size, no data. ErrQuery: in is another state.
 func (j *Jobs) Find(ctx context.Context, in State, ids ...string) ([]Listed, error) {
 	if in != "" && in != StateMorgue {
-		return nil, fmt.Errorf("%w: jobs by id in state %q: want morgue, or none for all others", ErrQuery, in)
+		return nil, refuse("jobs by id in state %q: want morgue, or none for all others", in)
 	}
 	found := make([]candidate, len(ids))
 	for i, id := range ids {

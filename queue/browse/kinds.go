@@ -3,7 +3,6 @@ package browse
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -37,7 +36,7 @@ type ErrorGroups struct {
 // are due, failed or not, at 5,000 more.
 func (j *Jobs) Errors(ctx context.Context, state State) (ErrorGroups, error) {
 	if !slices.Contains([]State{StateFailed, StateRetry, StateBlocked, StateMorgue}, state) {
-		return ErrorGroups{}, fmt.Errorf("%w: errors of state %q: want failed, retry, blocked or morgue", ErrQuery, state)
+		return ErrorGroups{}, refuse("errors of state %q: want failed, retry, blocked or morgue", state)
 	}
 	lists := []State{state}
 	if state == StateFailed {

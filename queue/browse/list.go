@@ -47,6 +47,8 @@ type Query struct {
 	// Search: only jobs that say this. Without an order and a state all jobs are searched, but for those of the morgue, as
 	// they are stored.
 	Search
+	// Waiting leaves out of a list of all states what is in flight or blocked.
+	Waiting bool
 	// Cursor is Page.Next of the page before, for the same query. "" = the first page.
 	Cursor string
 	// DryRun has Bulk count what it would change, as Changed, and change nothing.
@@ -73,8 +75,16 @@ type Page struct {
 	Through float64
 }
 
-// ErrQuery is a query that makes no sense, or a cursor of another one.
-var ErrQuery = errors.New("impossible query")
+// ErrQuery is a query that makes no sense, or a cursor of another one. Errors that wrap it say what was wrong and what would be right.
+var ErrQuery = errors.New("the query cannot be answered")
+
+// refusal is an ErrQuery in words of its own.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+func (r refusal) Unwrap() error { return ErrQuery }
+
+func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
 
 // check fills in defaults and says what is wrong.
 func (query *Query) check() error {
@@ -95,15 +105,29 @@ func (query *Query) check() error {
 	}
 	switch {
 	case !slices.Contains([]Order{ByDue, ByID, ByRetries}, query.By):
-		return fmt.Errorf("%w: order %q: want due, time, id or retries", ErrQuery, query.By)
-	case !slices.Contains([]State{"", StateReady, StateScheduled, StateRetry, StateFailed, StateHeld, StateInFlight, StateBlocked, StateMorgue}, query.State):
-		return fmt.Errorf("%w: state %q", ErrQuery, query.State)
+		return refuse("order %q: want due, time, id or retries", query.By)
+	case query.State != "" && !slices.Contains(states, query.State):
+		return refuse("state %q: want %s, or none for any that waits", query.State, words(states))
 	case query.By == ByRetries && !slices.Contains([]State{StateRetry, StateFailed, StateBlocked, StateMorgue}, query.State):
-		return fmt.Errorf("%w: by retries, failed jobs are sorted: want state retry, failed, blocked or morgue, not %s", ErrQuery, query.State)
+		return refuse("by retries, failed jobs are sorted: want state retry, failed, blocked or morgue, not %s", query.State)
 	case query.Limit < 1 || query.Limit > maxPage:
-		return fmt.Errorf("%w: limit %d: want 1 to %d", ErrQuery, query.Limit, maxPage)
+		return refuse("limit %d: want 1 to %d", query.Limit, maxPage)
 	}
 	return query.Search.check()
+}
+
+// states are those of a list.
+var states = []State{StateReady, StateScheduled, StateRetry, StateFailed, StateHeld, StateInFlight, StateBlocked, StateMorgue}
+
+// words lists states for an error.
+func words(list []State) string {
+	var text []string
+	for _, state := range list {
+		if state != "" {
+			text = append(text, string(state))
+		}
+	}
+	return strings.Join(text, ", ")
 }
 
 // natural reports whether the list is stored in the order asked for.
@@ -144,8 +168,8 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 	w := j.walk(query, cur.Walk)
 	page := Page{Ordered: query.natural()}
 	var found []candidate
-	full, began := false, time.Now()
-	for !full && page.Examined < query.most() && !(query.searches() && page.Examined > 0 && time.Since(began) > searchTime) {
+	full, cut, until := false, false, time.Now().Add(j.patience)
+	for !full && !cut && page.Examined < query.most() && !(query.searches() && page.Examined > 0 && time.Now().After(until)) {
 		var batch []candidate
 		err := j.gently(ctx, query, func() (err error) { batch, err = w.next(ctx, query.batch(len(found))); return err })
 		if err != nil || len(batch) == 0 {
@@ -153,6 +177,17 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 				return Page{}, err
 			}
 			break
+		}
+		if query.searches() {
+			want := len(batch)
+			if !query.needsHeads() {
+				want = query.Limit - len(found)
+			}
+			n, err := j.searchIn(ctx, query, batch, &cur, want, until)
+			if err != nil {
+				return Page{}, err
+			}
+			cut, batch = n < len(batch), batch[:n]
 		}
 		if err := j.lookAt(ctx, query, batch); err != nil {
 			return Page{}, err
@@ -168,7 +203,7 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 			}
 		}
 	}
-	if full || !w.ended() {
+	if full || cut || !w.ended() {
 		page.Next = cur.String()
 	}
 	return page, j.present(ctx, query, &page, found)
@@ -190,7 +225,8 @@ func (query *Query) batch(found int) int {
 	return query.Limit - found + 1
 }
 
-// sortedPage sorts a whole list, short enough for that, and takes a page of it.
+// sortedPage sorts a whole list, short enough for that, and takes a page of it. A search looks at what is sorted, from the place of the
+// cursor on, so that its pages come in order, too, however much there is to look through.
 func (j *Jobs) sortedPage(ctx context.Context, query Query, cur cursor, all []candidate) (Page, error) {
 	if err := j.lookAt(ctx, query, all); err != nil {
 		return Page{}, err
@@ -201,13 +237,24 @@ func (j *Jobs) sortedPage(ctx context.Context, query Query, cur cursor, all []ca
 	})
 	slices.SortFunc(all, func(x, y candidate) int { return query.compare(x.sortKey(), y.sortKey()) })
 	all = slices.CompactFunc(all, func(x, y candidate) bool { return x.id == y.id })
-	if len(all) > query.Limit {
-		all = all[:query.Limit]
-		last := all[len(all)-1].sortKey()
+	n := min(len(all), query.Limit)
+	if query.searches() {
+		var err error
+		if n, err = j.searchIn(ctx, query, all, &cur, query.Limit, time.Now().Add(j.patience)); err != nil {
+			return Page{}, err
+		}
+		page.Examined = n
+	}
+	more := n < len(all)
+	all = all[:n]
+	if n > 0 {
+		last := all[n-1].sortKey()
 		cur.After = &last
+	}
+	if more {
 		page.Next = cur.String()
 	}
-	return page, j.present(ctx, query, &page, all)
+	return page, j.present(ctx, query, &page, slices.DeleteFunc(all, func(c candidate) bool { return c.silent }))
 }
 
 // present loads the jobs of a page. What moved since it was found is left out.
@@ -235,7 +282,7 @@ func (query *Query) shows(state State) bool {
 	case query.State != "" || state == "":
 		return state != "" && state == query.State
 	case query.By == ByID:
-		return true
+		return !query.Waiting || state != StateInFlight && state != StateBlocked
 	}
 	return state == StateReady || state == StateScheduled || state == StateRetry
 }
@@ -267,11 +314,6 @@ func (query *Query) needsHeads() bool {
 
 // lookAt reads what must be known of candidates before they can be chosen or sorted.
 func (j *Jobs) lookAt(ctx context.Context, query Query, batch []candidate) error {
-	if query.searches() && !query.scans() {
-		if err := j.searchIn(ctx, query, batch); err != nil {
-			return err
-		}
-	}
 	if !query.needsHeads() {
 		return nil
 	}

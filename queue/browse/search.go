@@ -52,11 +52,11 @@ func (query *Query) scans() bool { return query.searches() && query.State == "" 
 func (s *Search) check() error {
 	for name, text := range map[string]string{"contains": s.Contains, "tag": s.Tag, "error": s.Error} {
 		if len(text) > MaxSearch {
-			return fmt.Errorf("%w: %s has %d bytes: want at most %d", ErrQuery, name, len(text), MaxSearch)
+			return refuse("%s has %d bytes: want at most %d", name, len(text), MaxSearch)
 		}
 	}
 	if strings.TrimSpace(s.Tag) != s.Tag || strings.Contains(s.Tag, ",") {
-		return fmt.Errorf("%w: tag %q: want one tag, without commas and white space around it", ErrQuery, s.Tag)
+		return refuse("tag %q: want one tag, without commas and white space around it", s.Tag)
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func (s *Search) check() error {
 // readable says why payloads of the queue cannot be searched.
 func (j *Jobs) readable(query Query) error {
 	if codec := j.q.Codec(); codec != "" && query.Contains != "" {
-		return fmt.Errorf("%w: contains: payloads of queue %q are stored in codec %q, so Redis does not have their text: search for a tag or an error, or list by id", ErrQuery, j.q.Name, codec)
+		return refuse("contains: payloads of queue %q are stored in codec %q, so Redis does not have their text: search for a tag or an error, or list by id", j.q.Name, codec)
 	}
 	return nil
 }
@@ -193,30 +193,80 @@ func (s *Search) sift(r *sought, found map[string]bool) (ids []string) {
 	return ids
 }
 
-// searchIn marks those of a batch that do not say what is searched for.
-func (j *Jobs) searchIn(ctx context.Context, query Query, batch []candidate) error {
-	todo := map[int][]look{}
-	for i := range batch {
-		batch[i].silent = true
-		todo[batch[i].shard] = append(todo[batch[i].shard], look{ID: []byte(batch[i].id)})
-	}
-	found := map[string]bool{}
-	s := j.seeker(query)
-	for shard, left := range todo {
-		for len(left) > 0 {
-			few := left[:min(len(left), searchMost)]
-			r, err := s.seek(ctx, j.shards[shard], few, "", 0)
-			if err != nil {
-				return err
+// searchIn looks at candidates one after the other, until so many are found or the time is over, and marks those that do not say what is
+// searched for. It returns how many it looked at; if it stopped within an id, the cursor says where to go on.
+func (j *Jobs) searchIn(ctx context.Context, query Query, all []candidate, cur *cursor, want int, until time.Time) (done int, err error) {
+	s, found, few := j.seeker(query), 0, searchLeast
+	begin := cur.Part
+	for cur.Part = nil; done < len(all) && found < want; {
+		began := time.Now()
+		some := all[done:min(len(all), done+few)]
+		left := make([]look, len(some))
+		for i, c := range some {
+			left[i].ID = []byte(c.id)
+		}
+		if done == 0 && begin != nil && string(begin.ID) == some[0].id {
+			left[0].Key = begin.Key
+		}
+		n, part, err := s.those(ctx, query, some, left, until)
+		if err != nil {
+			return 0, err
+		}
+		for i, c := range some[:n] {
+			if c.silent {
+				continue
 			}
-			query.sift(&r, found)
-			left = append(r.left, left[len(few):]...)
+			if found++; found == want {
+				n, part = i+1, nil
+				break
+			}
+		}
+		done += n
+		if n < len(some) {
+			cur.Part = part
+			break
+		}
+		if done > 0 && time.Now().After(until) {
+			break
+		}
+		if few = max(1, few/2); time.Since(began) < j.patience/10 {
+			few = min(searchMost, 4*few)
 		}
 	}
-	for i := range batch {
-		batch[i].silent = !found[batch[i].id]
+	return done, nil
+}
+
+// those looks at a few candidates, in their order. When the time is over it returns how many it has looked at wholly, and what is left of
+// the next one.
+func (s seeker) those(ctx context.Context, query Query, some []candidate, todo []look, until time.Time) (done int, part *look, err error) {
+	found := map[string]bool{}
+	for len(todo) > 0 {
+		shard := s.jobs.q.Of(string(todo[0].ID))
+		var here, rest []look
+		for _, l := range todo {
+			if s.jobs.q.Of(string(l.ID)) == shard {
+				here = append(here, l)
+			} else {
+				rest = append(rest, l)
+			}
+		}
+		r, err := s.seek(ctx, shard, here, "", 0)
+		if err != nil {
+			return 0, nil, err
+		}
+		query.sift(&r, found)
+		if todo = append(r.left, rest...); time.Now().After(until) {
+			break
+		}
 	}
-	return nil
+	for i := range some {
+		k := slices.IndexFunc(todo, func(l look) bool { return string(l.ID) == some[i].id })
+		if k >= 0 {
+			return i, &todo[k], nil
+		}
+		some[i].silent = !found[some[i].id]
+	}
+	return len(some), nil, nil
 }
 
 // scan goes through the records of all shards.
@@ -306,7 +356,7 @@ func (j *Jobs) searchedPage(ctx context.Context, query Query, cur cursor) (Page,
 	seen := map[string]bool{} // a scan may give an id twice
 	s := &scan{seeker: j.seeker(query), at: cur.Walk, count: searchLeast}
 	began := time.Now()
-	for steps := 0; !s.ended() && len(found) < query.Limit && (steps == 0 || time.Since(began) < searchTime); steps++ {
+	for steps := 0; !s.ended() && len(found) < query.Limit && (steps == 0 || time.Since(began) < j.patience); steps++ {
 		r, err := s.step(ctx)
 		if err != nil {
 			return Page{}, err

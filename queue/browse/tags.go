@@ -3,7 +3,6 @@ package browse
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +31,7 @@ const mostTags = 1000
 // the size of its table.
 func (j *Jobs) Tags(ctx context.Context, in State, at string) (TagPage, error) {
 	if in != "" && in != StateMorgue {
-		return TagPage{}, fmt.Errorf("%w: tags of state %q: want morgue, or none for all others", ErrQuery, in)
+		return TagPage{}, refuse("tags of state %q: want morgue, or none for all others", in)
 	}
 	cur, err := j.readCursor((&Query{State: in}).shape("tags", j), at)
 	if err != nil {

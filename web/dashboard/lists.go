@@ -22,7 +22,7 @@ import (
 // listKind is a list of jobs that has a page of its own.
 type listKind struct {
 	path     string
-	all      []string // names of what can be done to all of them
+	all      map[string][]string // by state, what can be done to all of them, and touches no others
 	Title    string
 	About    string
 	States   []choice // that can be asked for; the first is the default
@@ -37,20 +37,21 @@ type choice struct{ Value, Name string }
 func listKinds() []listKind {
 	return []listKind{
 		{path: "jobs", Title: "Jobs", About: "What waits for a handler.",
-			States:   []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}, {"failed", "failed"}, {"held", "held"}},
-			Orders:   []choice{{"due", "due time"}, {"id", "id"}, {"retries", "retries"}},
-			all:      []string{"run-all", "kill-failed", "delete-failed"},
+			States: []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}, {"failed", "failed"}, {"held", "held"}},
+			Orders: []choice{{"due", "due time"}, {"id", "id"}, {"retries", "retries"}},
+			all: map[string][]string{"": {"run-all", "kill-failed", "delete-failed"}, "scheduled": {"run-scheduled"}, "retry": {"run-failed"},
+				"failed": {"run-failed", "kill-failed", "delete-failed"}},
 			TimeName: "Due", Empty: "No job waits here."},
 		{path: "in-flight", Title: "In flight", About: "What handlers have now. Nothing can be done to it by hand: it is acknowledged, retried, or runs again if its worker dies.",
 			States: []choice{{"in_flight", "in flight"}}, Orders: []choice{{"id", "id"}, {"due", "due time"}},
 			TimeName: "In flight", Empty: "No handler has a job of this queue now."},
 		{path: "blocked", Title: "Blocked", About: "Ids that ran out of retries and wait for a person. What is pushed for them is kept behind them.",
 			States: []choice{{"blocked", "blocked"}}, Orders: []choice{{"time", "time"}, {"id", "id"}, {"retries", "retries"}},
-			all:      []string{"unblock-all"},
+			all:      map[string][]string{"blocked": {"unblock-all"}},
 			TimeName: "Blocked", Empty: "No id is blocked."},
 		{path: "morgue", Title: "Morgue", About: "Payloads that ran out of retries, kept for a person.",
 			States: []choice{{"morgue", "morgue"}}, Orders: []choice{{"time", "time of burial"}, {"id", "id"}, {"retries", "retries"}},
-			all:      []string{"requeue-all", "delete-all-dead"},
+			all:      map[string][]string{"morgue": {"requeue-all", "delete-all-dead"}},
 			TimeName: "Buried", Empty: "The morgue is empty."},
 	}
 }
@@ -123,7 +124,6 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 		if err != nil {
 			return view{}, err
 		}
-		b.Reverse = asked.Reverse
 		page, err := browse.Of(q).Page(r.Context(), asked)
 		if b.Searches && errors.Is(err, browse.ErrQuery) {
 			b.Trouble, err = web.ProblemOf(err).Detail, nil
@@ -156,14 +156,18 @@ func (d *Dashboard) queue(r *http.Request) (*queue.Queue, error) {
 
 func bodyOf(kind listKind, name string, by access) *listBody {
 	v := by.Query()
+	last, _ := strconv.ParseBool(cmp.Or(v.Get("reverse"), "true")) // an error is told by query
 	b := &listBody{
 		listKind: kind, Queue: name, Tabs: tabs{Queue: name, On: kind.path, Search: v.Get("q")}, Back: by.RequestURI(),
 		State: cmp.Or(v.Get("state"), kind.States[0].Value), By: cmp.Or(v.Get("by"), kind.Orders[0].Value),
-		From: v.Get("from"), To: v.Get("to"), Kind: v.Get("kind"), Search: v.Get("q"), Searches: searchOf(v.Get("q")) != (browse.Search{}),
+		Reverse: v.Has("reverse") && last, From: v.Get("from"), To: v.Get("to"), Kind: v.Get("kind"), Search: v.Get("q"), Searches: searchOf(v.Get("q")) != (browse.Search{}),
 		Limits: []int{25, 50, 100, 200}, Limit: 50,
 	}
 	if by.mayChange {
-		b.Some, b.All = buttonsFor(browse.State(kind.States[0].Value)), buttons(kind.all...)
+		b.Some = buttonsFor(browse.State(kind.States[0].Value))
+		if !b.Searches && b.From == "" && b.To == "" { // a form says state and kind of error, and nothing else that narrows a list
+			b.All = buttons(kind.all[b.State]...)
+		}
 	}
 	if n, err := strconv.Atoi(v.Get("limit")); err == nil && slices.Contains(b.Limits, n) {
 		b.Limit = n
@@ -174,13 +178,17 @@ func bodyOf(kind listKind, name string, by access) *listBody {
 // query is what package queue is asked: what the API would be, but numbers of retries are of
 // failures here, and a limit is one of those offered.
 func (b *listBody) query(values url.Values) (browse.Query, error) {
-	values.Del("limit")
+	for _, name := range []string{"limit", "contains", "tag", "error"} { // of the API: here there is one box, so that nobody misses that it filters
+		values.Del(name)
+	}
 	if search := searchOf(b.Search); b.Searches {
 		for name, text := range map[string]string{"contains": search.Contains, "tag": search.Tag, "error": search.Error} {
 			values.Set(name, text)
 		}
-		if b.State == "" && b.By == b.Orders[0].Value && b.From == "" && b.To == "" {
-			values.Del("by") // all jobs as they are stored, wherever they are: that is what Redis can look through
+		if b.State == "" && b.By == b.Orders[0].Value && b.From == "" && b.To == "" && !b.Reverse {
+			values.Del("by") // in no order, as they are stored: so Redis has the least to do
+		} else {
+			values.Set("by", b.By)
 		}
 	}
 	if b.By == string(browse.ByRetries) {
@@ -201,7 +209,9 @@ func (b *listBody) query(values url.Values) (browse.Query, error) {
 	for _, c := range b.Orders {
 		lists.Orders = append(lists.Orders, browse.Order(c.Value))
 	}
-	return lists.Query(values)
+	asked, err := lists.Query(values)
+	asked.Waiting = asked.State == ""
+	return asked, err
 }
 
 func (b *listBody) fill(page browse.Page, now time.Time, u *url.URL) {

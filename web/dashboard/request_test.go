@@ -56,6 +56,7 @@ func TestButtonsOnJobs(t *testing.T) {
 		{"requeue", "", []string{"d1", "d2"}, "d1", browse.StateMorgue, browse.StateReady, "Requeue: 2 jobs", "2 jobs requeued"},
 		{"delete-dead", "", []string{"d1"}, "d1", browse.StateMorgue, "", "Delete: 1 job", "1 job deleted"},
 		{"run-all", "", nil, "f2", browse.StateRetry, browse.StateReady, "Run all now: 3 jobs", "3 jobs made due now"},
+		{"run-scheduled", "", nil, "s1", browse.StateScheduled, browse.StateReady, "Run all scheduled now: 1 job", "1 job made due now"},
 		{"run-failed", "no stock for #", nil, "f1", browse.StateRetry, browse.StateReady, "Run all failed now: 1 job", "1 job made due now"},
 		{"kill-failed", "", nil, "f1", browse.StateRetry, browse.StateMorgue, "Kill all failed: 2 jobs", "2 jobs sent to the morgue"},
 		{"delete-failed", "", nil, "f1", browse.StateRetry, "", "Delete all failed: 2 jobs", "2 jobs deleted"},

@@ -42,6 +42,12 @@ func (b *listBody) Looked() string {
 	if b.First != "" {
 		text += " for this page"
 	}
+	if b.Unordered {
+		text += ", in no order"
+	}
+	if b.Unordered {
+		text += ", in no order"
+	}
 	return text
 }
 

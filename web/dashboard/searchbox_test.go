@@ -68,6 +68,63 @@ func TestSearchBox(t *testing.T) {
 	}
 }
 
+// What narrows a list leaves no button that means more than is shown: a form says state and kind of error, and nothing else.
+func TestAllIsWhatIsShown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	named := regexp.MustCompile(`name="do" value="([a-z-]*all[a-z-]*|[a-z]+-failed|[a-z]+-scheduled)"`)
+	for list, want := range map[string]string{
+		"jobs": "run-all kill-failed delete-failed", "jobs?by=id&limit=25&reverse=true": "run-all kill-failed delete-failed", "jobs?kind=no+stock+for+%23": "run-all kill-failed delete-failed",
+		"jobs?state=scheduled": "run-scheduled", "jobs?state=retry": "run-failed", "jobs?state=failed": "run-failed kill-failed delete-failed", "jobs?state=ready": "", "jobs?state=held": "",
+		"jobs?state=failed&by=id&from=f2": "", "jobs?to=2026-01-02": "", "jobs?q=f1": "", "morgue?by=retries&from=1": "", "morgue?q=tag:x": "",
+		"morgue": "requeue-all delete-all-dead", "blocked": "unblock-all", "in-flight": "",
+	} {
+		body := w.get("/queues/orders/" + list).Body.String()
+		var got []string
+		for _, one := range named.FindAllStringSubmatch(body, -1) {
+			got = append(got, one[1])
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: got buttons %q, want %q", list, got, want)
+		}
+	}
+	// The API's parameters are none of a page: they filter nothing beside buttons that say all.
+	for _, param := range []string{"contains", "tag", "error"} {
+		expect(t, w.get("/queues/orders/morgue?"+param+"=nowhere"), 200, ">d1</a>", ">d3</a>", "Requeue all…")
+	}
+}
+
+// A search of what waits leaves out what is in flight or blocked, in each order, and an order that is asked for is kept.
+func TestSearchShowsWhatWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	for _, list := range []string{"jobs?q=b1", "jobs?by=id&q=b1", "jobs?by=due&reverse=true&q=b1"} {
+		expect(t, w.get("/queues/orders/"+list), 200, "No job says so")
+	}
+	if body := w.get("/queues/orders/jobs?by=id").Body.String(); strings.Contains(body, ">b1</a>") || !strings.Contains(body, ">r1</a>") {
+		t.Errorf("by id: got %s, want what waits", body)
+	}
+	expect(t, w.get("/queues/orders/blocked?q=b1"), 200, ">b1</a>")
+	expect(t, w.get("/queues/orders/jobs?q=f"), 200, "in no order")
+	body := w.get("/queues/orders/jobs?reverse=true&q=f").Body.String()
+	if f1, f2 := strings.Index(body, ">f1</a>"), strings.Index(body, ">f2</a>"); f1 < 0 || f2 < 0 || f1 < f2 == (dueFirst(t, w, "f1", "f2") == "f1") || strings.Contains(body, "in no order") {
+		t.Errorf("last first: got f1 at %d and f2 at %d, want them by due time, the last first", f1, f2)
+	}
+}
+
+// dueFirst is the one of two ids that is due before the other.
+func dueFirst(t *testing.T, w *world, one, other string) string {
+	t.Helper()
+	jobs, err := browse.Of(w.orders).Find(t.Context(), "", one, other)
+	if err != nil || len(jobs) != 2 {
+		t.Fatalf("got %d jobs, %v", len(jobs), err)
+	}
+	if jobs[0].PerformAt.Before(jobs[1].PerformAt) {
+		return jobs[0].ID
+	}
+	return jobs[1].ID
+}
+
 // A search goes on from page to page, and stays what it is meanwhile.
 func TestSearchGoesOn(t *testing.T) {
 	t.Parallel()
@@ -87,7 +144,7 @@ func TestSearchGoesOn(t *testing.T) {
 			body := answer.Body.String()
 			expect(t, answer, 200, `value="page-"`, "<option selected>25", "looked through ")
 			if pages > 1 {
-				expect(t, answer, 200, " for this page.", `<a href="/queues/orders/jobs?`)
+				expect(t, answer, 200, " for this page", `<a href="/queues/orders/jobs?`)
 			}
 			if strings.Contains(kept, "state=ready") {
 				expect(t, answer, 200, `<option value="ready" selected>`)

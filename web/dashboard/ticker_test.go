@@ -78,5 +78,5 @@ func TestPermitsAreShown(t *testing.T) {
 	must(t, err)
 	_, err = w.client.Permits("orders").Ask(t.Context(), queue.PermitRequest{Instance: "n1/01J.1", Number: 1, Limit: 5, Wanted: 3})
 	must(t, err)
-	expect(t, w.get("/queues/orders/rules"), 200, "Who has permits", `<th scope="row">n1</th><td class="id break">n1/01J.1</td><td class="num">3</td>`)
+	expect(t, w.get("/queues/orders/rules"), 200, "Who has permits", `<th scope="row">n1</th><td class="id break">n1/01J.1</td><td class="num" data-name="permits">3</td>`)
 }

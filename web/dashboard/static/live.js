@@ -16,6 +16,21 @@
     });
   });
 
+  // A search that has found nothing so far goes on by itself, page after page, while somebody looks at it.
+  const goOn = document.querySelector('[data-go-on]');
+  if (goOn) {
+    let stopped = false;
+    const stop = document.createElement('button');
+    stop.type = 'button';
+    stop.textContent = 'Stop';
+    stop.addEventListener('click', () => { stopped = true; window.stop(); stop.remove(); });
+    goOn.textContent = 'Going on…';
+    goOn.after(' ', stop);
+    const next = () => { if (!stopped && !document.hidden) location.replace(goOn.href); };
+    document.addEventListener('visibilitychange', next);
+    next();
+  }
+
   if (!source || !bar) return;
 
   const say = (words) => { if (text.textContent !== words) text.textContent = words; };
