@@ -69,7 +69,7 @@ type look struct {
 
 func (l look) String() string { return fmt.Sprintf("%d-%s", l.width, l.scheme) }
 
-var looks = []look{{360, "light"}, {360, "dark"}, {1440, "light"}, {1440, "dark"}}
+var looks = []look{{390, "light"}, {360, "dark"}, {1440, "light"}, {1440, "dark"}}
 
 // tab is a tab of the browser.
 type tab struct {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -16,6 +17,7 @@ import (
 type endpoint struct {
 	server  *httptest.Server
 	release chan struct{}
+	letGo   func() // ends what is slow
 }
 
 // failures are of several kinds, and one tries to be markup.
@@ -30,7 +32,8 @@ var failures = []string{
 func newEndpoint(t testing.TB) *endpoint {
 	e := &endpoint{release: make(chan struct{})}
 	e.server = httptest.NewServer(e)
-	t.Cleanup(func() { close(e.release); e.server.Close() })
+	e.letGo = sync.OnceFunc(func() { close(e.release) })
+	t.Cleanup(func() { e.letGo(); e.server.Close() })
 	return e
 }
 

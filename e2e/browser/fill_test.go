@@ -52,6 +52,10 @@ func (w *world) fill() {
 	w.push("ledger", append(named("bad", 12), prefixed("bad ", hostile)...)...)
 	w.await("mail", "bad jobs are buried", func(c queue.Counts, dead int) bool { return c.Total() == 0 && dead >= 40 })
 	w.await("ledger", "bad jobs are blocked", func(c queue.Counts, _ int) bool { return c.Ready+c.InFlight == 0 && c.Blocked >= 12 })
+	wide := strings.Repeat("W", lowkiq.MaxIDBytes)
+	w.push(longest, "slow-"+wide[5:])
+	w.push(longest, append(prefixed("bad ", hostile), wide, "bad-"+wide[4:])...)
+	w.schedule(longest, append(hostile, "later-"+wide[6:])...)
 	// What is left is behind the slow ones, and fits on a page with some of the scheduled ones.
 	w.await("orders", "bad jobs wait for a retry", func(c queue.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
 	w.workedForWeeks()
@@ -61,6 +65,7 @@ func (w *world) fill() {
 		"nightly": {Cron: "30 2 1 1 *", Zone: "Europe/Berlin", Jitter: recurring.Duration(10 * time.Minute), Queue: "ledger", ID: hostile[0], Header: map[string]string{"tag": "nightly"},
 			Payload: json.RawMessage(`{"kind":"report","day":"{tick}","note":"</pre><b>all of it</b>"}`)},
 		"each-minute-of-a-night": {Cron: "* 0-5 29 2 *", Zone: "America/Argentina/ComodRivadavia", Queue: "idle", ID: "a-long-id-that-goes-on-and-on-and-on-and-on", Missed: recurring.All},
+		longest:                  {Every: recurring.Duration(time.Hour), Queue: longest, ID: wide},
 		"paused":                 {Every: recurring.Duration(90 * time.Minute), Offset: recurring.Duration(5 * time.Minute), Queue: "idle"},
 	} {
 		if err := book.Add(context.Background(), name, spec); err != nil {
@@ -81,6 +86,13 @@ func (w *world) fill() {
 		return map[string]json.RawMessage{"holds": value}, nil, err
 	}}
 	if _, err := rules.In(w.client.DB()).Change(context.Background(), "orders", hold); err != nil {
+		w.t.Fatal(err)
+	}
+	wider := rules.Change{If: -1, Edit: func(in map[string]rules.Setting, now time.Time) (map[string]json.RawMessage, []string, error) {
+		value, _, err := rules.WithHold(in, rules.Hold{Prefix: wide[:400], At: now, Why: strings.Repeat("V", 1000), By: change.By}, now)
+		return map[string]json.RawMessage{"holds": value}, nil, err
+	}}
+	if _, err := rules.In(w.client.DB()).Change(context.Background(), longest, wider); err != nil {
 		w.t.Fatal(err)
 	}
 	// No node handles this one.

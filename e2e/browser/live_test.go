@@ -5,11 +5,63 @@ package browser
 import (
 	"fmt"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 // figure is the number of ready jobs that the overview shows of a queue.
 func figure(name string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll("main tbody tr")].find((r) => r.cells[0].innerText.trim().startsWith(%q)).cells[2].innerText.trim()`, name)
+}
+
+// TestJobStaysLive: the page of a job shows what becomes of it, without being loaded again, and nothing moves while somebody types.
+func TestJobStaysLive(t *testing.T) {
+	t.Parallel()
+	browser := chromium(t)
+	w := newWorld(t, "n1")
+	w.push("orders", "slow-job")
+	w.await("orders", "it is in flight", func(c queue.Counts, _ int) bool { return c.InFlight == 1 })
+	b := newTab(t, browser, looks[3])
+	b.open(w.url("n1") + query("/queues/orders/job", "id", "slow-job"))
+	b.sees("a job in flight", `document.querySelector("main").innerText.includes("in_flight")`)
+	eval[bool](b, "window.same = true")
+	w.push("orders", "slow-job")
+	b.sees("what was pushed meanwhile", `document.querySelector("main").innerText.includes("Pushed meanwhile")`)
+	eval[bool](b, `(document.querySelector("main input[name=why]").focus(), document.querySelector("main input[name=why]").value = "typed", true)`)
+	w.endpoint.letGo()
+	w.await("orders", "it is done", func(c queue.Counts, _ int) bool { return c.Total() == 0 })
+	if !eval[bool](b, `document.querySelector("main input[name=why]")?.value === "typed"`) {
+		t.Error("what somebody types is gone, want nothing moved meanwhile")
+	}
+	eval[bool](b, `(document.activeElement.blur(), true)`)
+	b.sees("that it is done", `[...document.querySelectorAll("main td .tag")].some((e) => e.innerText === "done")`)
+	if !eval[bool](b, "window.same === true") {
+		t.Error("the page was loaded again, want it changed in place")
+	}
+	for _, o := range b.objections() {
+		t.Error(o)
+	}
+	for _, fault := range b.wrong() {
+		t.Error(fault)
+	}
+}
+
+// TestShiftTicks: shift and a click tick all boxes between two.
+func TestShiftTicks(t *testing.T) {
+	t.Parallel()
+	browser := chromium(t)
+	w := newWorld(t, "n1")
+	w.schedule("idle", named("later", 10)...)
+	b := newTab(t, browser, looks[3])
+	b.open(w.url("n1") + "/queues/idle/jobs")
+	const click = `(() => { const all = [...document.querySelectorAll("input[name=key]")]; for (const [i, shiftKey] of %s) all[i].dispatchEvent(new MouseEvent("click", {bubbles: true, shiftKey}));
+		return all.map(one => one.checked ? "x" : ".").join(""); })()`
+	if got := eval[string](b, fmt.Sprintf(click, "[[2, false], [5, true]]")); got != "..xxxx...." {
+		t.Errorf("third to sixth: got %s", got)
+	}
+	if got := eval[string](b, fmt.Sprintf(click, "[[8, false], [7, true], [4, false], [2, true]]")); got != ".....x.xx." {
+		t.Errorf("two more, and three less: got %s", got)
+	}
 }
 
 // TestLive: figures and the map of shards change on an open page, whatever node shows it,

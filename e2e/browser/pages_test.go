@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/lowkiq/lowkiq"
 )
 
 // page is one of the dashboard.
@@ -81,6 +83,16 @@ func pages() []page {
 		{name: "nowhere", path: "/nowhere", want: "nowhere", fail: true},
 		{name: "nowhere-queue", path: "/queues/nobody", want: "nobody", fail: true},
 	}
+	for _, one := range []string{"", "/jobs", "/jobs?q=later", "/jobs?by=id", "/in-flight", "/blocked", "/morgue", "/errors", "/runs", "/days", "/rules"} {
+		name := "long" + strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(one)
+		list = append(list, page{name: name, path: "/queues/" + longest + one, want: longest[:20]})
+	}
+	wide := strings.Repeat("W", lowkiq.MaxIDBytes)
+	list = append(list,
+		page{name: "long-job", path: query("/queues/"+longest+"/job", "id", "later-"+wide[6:]), want: "later-"},
+		page{name: "long-found", path: query("/search", "id", hostile[0]), want: "queues:"},
+		page{name: "long-recurring", path: "/recurring/" + longest, want: longest[:20]},
+	)
 	for i, id := range hostile {
 		list = append(list, page{name: fmt.Sprint("job-hostile-", i), path: query("/queues/orphan/job", "id", id)})
 	}
@@ -124,6 +136,8 @@ func (b *tab) check(node string, p page) {
 		b.t.Error(o)
 	}
 	b.shoot(p.name)
+	// A long name takes no more than a part of a table: its first figures are on the screen.
+	b.sees("figures beside names", `[...document.querySelectorAll("table.wide tbody tr")].every(r => r.cells[1].getBoundingClientRect().right <= innerWidth + 1)`)
 	if b.width < 600 {
 		// An error is wholly on the screen, and an id on one line.
 		b.sees("errors within the width", `[...document.querySelectorAll("td.error")].every(e => e.getBoundingClientRect().right <= innerWidth + 1)`)

@@ -106,6 +106,7 @@ func TestPagesOfManyQueues(t *testing.T) {
 		return strings.Contains(first, "queue-0000") && strings.Contains(byLag, "million") && !strings.Contains(first+byLag, unread)
 	})
 	t.Logf("all figures were read after %s", time.Since(began).Round(time.Second))
+	goesOn(t, url)
 	for _, p := range bigPages {
 		body, took := get(t, url+p.path)
 		if !strings.Contains(body, p.want) || !strings.Contains(body, "</html>") || strings.Contains(body, unread) {
@@ -114,6 +115,23 @@ func TestPagesOfManyQueues(t *testing.T) {
 		if took > quick {
 			t.Errorf("%s: took %s", p.path, took)
 		}
+	}
+}
+
+// goesOn: a search that finds nothing goes through all jobs by itself, and leaves one page in the tab's history.
+func goesOn(t *testing.T, url string) {
+	t.Helper()
+	b := newTab(t, chromium(t), looks[0])
+	b.open(url + "/redis")
+	before := eval[int](b, "history.length")
+	b.open(url + query("/queues/million/jobs", "q", "nowhere-to-be-found"))
+	first := eval[string](b, `document.querySelector("[role=status]").innerText`)
+	b.sees("the end of the search", `document.querySelector("[role=status]").innerText.includes("looked through 100 %")`)
+	if last := eval[string](b, `document.querySelector("[role=status]").innerText`); first == last || strings.Contains(last, "Stop") {
+		t.Errorf("got %q, then %q, want a search of several pages, which ends", first, last)
+	}
+	if pages := eval[int](b, "history.length") - before; pages != 1 {
+		t.Errorf("got %d pages in the history, want one", pages)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -40,6 +41,7 @@ const queueRules = `
   mail: {shards: 4, max_retry_count: 0, exhausted: bury, handler: {http: %[1]q}}
   ledger: {shards: 4, max_retry_count: 0, exhausted: block, handler: {http: %[1]q}}
   idle: {shards: 4, handler: {http: %[1]q}}
+  %[2]s: {shards: 2, retry_in: [1h], journal: all, limit: {concurrency: 1}, groups: {by: "W", concurrency: 1}, handler: {http: %[1]q}}
   b-retry: {shards: 2, retry_in: [1h], handler: {http: %[1]q}}
   b-morgue: {shards: 2, max_retry_count: 0, exhausted: bury, handler: {http: %[1]q}}
   b-blocked: {shards: 2, max_retry_count: 0, exhausted: block, handler: {http: %[1]q}}
@@ -47,6 +49,9 @@ const queueRules = `
   b-fails: {shards: 2, retry_in: [1h], handler: {http: %[1]q}}
   b-later: {shards: 2, handler: {http: %[1]q}}
 `
+
+// longest is a queue's name without a place to break it.
+var longest = strings.Repeat("W", lowkiq.MaxQueueName)
 
 // newWorld starts Redis and as many nodes as names are given.
 func newWorld(t testing.TB, names ...string) *world {
@@ -58,7 +63,7 @@ func newWorld(t testing.TB, names ...string) *world {
 	}
 	t.Cleanup(func() { w.client.Close() })
 	w.config = filepath.Join(t.TempDir(), "node.yaml")
-	text := fmt.Sprintf("redis: %s\nnode: {concurrency: 8}\nqueues:", w.redis.URL()) + fmt.Sprintf(queueRules, w.endpoint.server.URL)
+	text := fmt.Sprintf("redis: %s\nnode: {concurrency: 8}\nqueues:", w.redis.URL()) + fmt.Sprintf(queueRules, w.endpoint.server.URL, longest)
 	if err := os.WriteFile(w.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -136,7 +136,7 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 	}
 	b.MayCancel, b.Thens = auth.MayChange(r) && b.Found && b.Job.State == browse.StateInFlight, queue.Thens()
 	b.fill(auth.MayChange(r))
-	v := view{Page: "job", Title: showID(id) + " of " + q.Name, Nav: "/", Queue: q.Name, Body: b}
+	v := view{Page: "job", Title: showID(id) + " of " + q.Name, Nav: "/", Queue: q.Name, Again: b.Found, Body: b}
 	if !b.Found && len(b.Runs) == 0 {
 		v.Status = http.StatusNotFound
 	}

@@ -56,6 +56,7 @@ type view struct {
 	Nav    string // path of the entry in the navigation that is marked
 	Queue  string // that the search box begins with
 	Live   string // where the page's stream of events is; "" = it has none
+	Again  bool   // an open page is read again now and then
 	Status int    // of the answer; 0 = 200
 	Body   any
 	Exact  bool // it is the page that Nav names

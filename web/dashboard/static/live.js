@@ -1,10 +1,11 @@
 // Keeps the parts of a page live that the server makes anew: [data-region] elements take
-// the HTML of the events of their name. Elements are changed in place, so that focus,
-// selection and scrolling stay where they are.
+// the HTML of the events of their name, and a page with data-again is read again now and then.
+// Elements are changed in place, so that focus, selection and scrolling stay where they are.
 'use strict';
 
 (() => {
   const source = document.body.dataset.live;
+  const again = document.body.dataset.again !== undefined;
   const bar = document.querySelector('[data-live-state]');
   const text = document.querySelector('[data-live-text]');
   const toggle = document.querySelector('[data-live-toggle]');
@@ -14,6 +15,19 @@
     box.addEventListener('change', () => {
       box.closest('form').querySelectorAll('input[name=key]').forEach((one) => { one.checked = box.checked; });
     });
+  });
+
+  // Shift and a click tick what lies between two boxes.
+  let ticked = null;
+  document.addEventListener('click', (event) => {
+    const box = event.target;
+    if (!box.matches || !box.matches('input[type=checkbox][name=key]')) return;
+    const all = [...document.querySelectorAll('input[type=checkbox][name=key]')];
+    if (event.shiftKey && all.includes(ticked)) {
+      const [from, to] = [all.indexOf(ticked), all.indexOf(box)].sort((a, b) => a - b);
+      all.slice(from, to + 1).forEach((one) => { one.checked = box.checked; });
+    }
+    ticked = box;
   });
 
   // A search that has found nothing so far goes on by itself, page after page, while somebody looks at it.
@@ -31,7 +45,7 @@
     next();
   }
 
-  if (!source || !bar) return;
+  if (!(source || again) || !bar) return;
 
   const say = (words) => { if (text.textContent !== words) text.textContent = words; };
 
@@ -82,7 +96,35 @@
 
   let stream = null;
 
+  // reader reads the page again every five seconds, or more seldom if that takes long. While somebody types or has text selected, nothing moves.
+  const every = 5000;
+  function reader() {
+    const own = { close: () => clearTimeout(own.timer) };
+    const busy = () => document.activeElement.matches('main :is(input, select, textarea)') || !document.getSelection().isCollapsed;
+    const read = async () => {
+      const began = Date.now();
+      try {
+        const answer = await fetch(location.href);
+        const page = new DOMParser().parseFromString(await answer.text(), 'text/html').querySelector('main');
+        if (stream !== own) return;
+        if (answer.redirected || !page) { close('not live: reload the page'); return; }
+        if (!busy()) syncChildren(document.querySelector('main'), page);
+        say('live');
+      } catch {
+        if (stream !== own) return;
+        say('the connection is lost, trying again');
+      }
+      wait(Math.max(every, 20 * (Date.now() - began)));
+    };
+    const wait = (time) => { own.timer = setTimeout(read, time); };
+    wait(every);
+    say('live');
+    return own;
+  }
+
   function open() {
+    toggle.textContent = 'Hold still';
+    if (again) { stream = reader(); return; }
     const own = new EventSource(source);
     stream = own;
     own.onopen = () => say('live');
@@ -101,7 +143,6 @@
       banner.querySelector('[data-trouble]').textContent = event.data;
       banner.hidden = event.data === '';
     });
-    toggle.textContent = 'Hold still';
   }
 
   function close(words) {
