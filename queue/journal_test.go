@@ -152,7 +152,13 @@ func journalDone(t *testing.T, b *backend) {
 	}
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	p := r.pop(3)
+	if last, err := r.claim.LastNote(r.ctx, "a", "b"); err != nil || !last.IsZero() {
+		t.Errorf("got %s, %v for the last note, want none", last, err)
+	}
 	r.no(r.claim.Note(r.ctx, Note{Flight: p.Flight, ID: "a", Note: lowkiq.Note{Log: "one"}}))
+	last, err := r.claim.LastNote(r.ctx, "a", "b")
+	r.no(err)
+	near(t, "the last note", last, 0)
 	r.no(r.claim.Note(r.ctx, Note{Flight: p.Flight, ID: "a", Note: lowkiq.Note{Log: "two"}}))
 	runs := line("a", "three", []byte("r"))
 	runs.Join(line("b", "", nil))

@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // Note is what a handler says of a job in flight.
@@ -29,6 +32,26 @@ func (c *Claim) Note(ctx context.Context, note Note) error {
 		return fmt.Errorf("shard %s: job %q is not in flight %d: %w", c.Shard, note.ID, note.Flight, lowkiq.ErrEnded)
 	}
 	return nil
+}
+
+// LastNote is when the last of these ids was noted of that is in flight or was, whoever has sent it, by Redis's clock; a note of a state alone
+// does not count. Zero: none was.
+func (c *Claim) LastNote(ctx context.Context, ids ...string) (last time.Time, err error) {
+	cmd := redisdb.Cmd{"HMGET", c.keys.Progress}
+	for _, id := range ids {
+		cmd = append(cmd, id)
+	}
+	reply, err := c.registry.db.Do(ctx, "look for notes", cmd...)
+	if err != nil {
+		return last, fmt.Errorf("shard %s: %w", c.Shard, err)
+	}
+	for _, text := range redisdb.List(reply) {
+		us, _, _ := strings.Cut(redisdb.Text(text), " ")
+		if n, err := strconv.ParseInt(us, 10, 64); err == nil && n > last.UnixMicro() {
+			last = time.UnixMicro(n)
+		}
+	}
+	return last, nil
 }
 
 // Note is Claim.Note for who knows the fence alone, which a handler is given with its batch.

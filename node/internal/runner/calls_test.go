@@ -81,7 +81,21 @@ func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
 // noting is a claim that keeps what it is told of failures.
 type noting struct {
 	*fake
-	texts sync.Map // by id
+	texts sync.Map                 // by id
+	last  atomic.Pointer[lastNote] // nil: none
+}
+
+// lastNote is when somebody else has noted something, or why Redis does not say so.
+type lastNote struct {
+	at  time.Time
+	err error
+}
+
+func (n *noting) LastNote(context.Context, ...string) (time.Time, error) {
+	if last := n.last.Load(); last != nil {
+		return last.at, last.err
+	}
+	return time.Time{}, nil
 }
 
 func (n *noting) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {

@@ -121,3 +121,34 @@ func TestStuck(t *testing.T) {
 		}
 	})
 }
+
+// TestStuckAsksRedis: what an endpoint has noted at another node counts, and a Redis that does not answer ends no call.
+func TestStuckAsksRedis(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		var cause error
+		var took time.Duration
+		s := p.add(Queue{Rules: Rules{StuckAfter: time.Second}}, func(ctx context.Context, b *lowkiq.Batch) error {
+			began, claim := time.Now(), p.runners[b.Shard].claim.(*noting)
+			for range 3 {
+				time.Sleep(900 * time.Millisecond)
+				claim.last.Store(&lastNote{at: p.RedisTime(p.Now())})
+			}
+			claim.last.Store(&lastNote{err: context.DeadlineExceeded})
+			time.Sleep(5 * time.Second)
+			if ctx.Err() != nil {
+				t.Errorf("ended by %v while Redis did not answer", context.Cause(ctx))
+			}
+			claim.last.Store(&lastNote{at: p.RedisTime(p.Now())})
+			<-ctx.Done()
+			took, cause = time.Since(began), context.Cause(ctx)
+			return cause
+		})
+		p.give(s, "a")
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if !errors.Is(cause, lowkiq.ErrStuck) || took < 8700*time.Millisecond || took > 8800*time.Millisecond {
+			t.Errorf("ended after %s by %v, want 8.7s and ErrStuck", took, cause)
+		}
+	})
+}

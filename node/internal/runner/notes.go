@@ -56,31 +56,76 @@ func (n *notes) end() (sent map[string]time.Time, logs map[string]string) {
 	return sent, logs
 }
 
-// watch ends a call when nothing is noted for so long. stop ends the watch.
+// watch ends a call when nothing is noted of its jobs for so long. stop ends the watch.
 func (n *notes) watch(after time.Duration, cancel context.CancelCauseFunc) (stop func()) {
-	over := false
-	var timer *time.Timer
-	n.mu.Lock() // it guards these, too
+	w := &silenceWatch{n: n, after: after, cancel: cancel}
+	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.heard = time.Now()
-	timer = time.AfterFunc(after, func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		silent := time.Since(n.heard)
-		switch {
-		case over:
-		case silent < after:
-			timer.Reset(after - silent)
-		default:
-			cancel(lowkiq.ErrStuck)
-		}
-	})
+	w.timer = time.AfterFunc(after, w.ring)
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		over = true
-		timer.Stop()
+		w.over = true
+		w.timer.Stop()
 	}
+}
+
+// silenceWatch waits until nothing was noted for too long. The notes' mu guards it.
+type silenceWatch struct {
+	n      *notes
+	after  time.Duration
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	over   bool // the call has returned
+}
+
+// ring is the timer's. What an endpoint notes goes to any node, so Redis is asked before the call ends.
+func (w *silenceWatch) ring() {
+	n := w.n
+	if n.silent() >= w.after {
+		last, err := n.r.claim.LastNote(n.r.process.IO, n.ids()...)
+		ago := n.r.process.RedisTime(n.r.process.Now()).Sub(last)
+		n.mu.Lock()
+		switch {
+		case err != nil && !Refused(err): // what ends a call is the loss of its lease, unless Redis answers
+			n.heard = time.Now().Add(noteEvery - w.after)
+		case err == nil:
+			n.heard = later(n.heard, time.Now().Add(-ago))
+		}
+		n.mu.Unlock()
+	}
+	silent := n.silent()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case w.over:
+	case silent < w.after:
+		w.timer.Reset(w.after - silent)
+	default:
+		w.cancel(lowkiq.ErrStuck)
+	}
+}
+
+func later(x, y time.Time) time.Time {
+	if y.After(x) {
+		return y
+	}
+	return x
+}
+
+// silent is for how long nothing was heard.
+func (n *notes) silent() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Since(n.heard)
+}
+
+// ids are those of the batch at hand.
+func (n *notes) ids() []string {
+	n.r.mu.Lock()
+	defer n.r.mu.Unlock()
+	return slices.Clone(n.turn.ids)
 }
 
 // has reports whether an id is in the batch at hand.

@@ -107,6 +107,7 @@ type Claim interface {
 	Nack(context.Context, ...queue.Nack) (int, error)
 	Bury(context.Context, ...queue.Burial) (int, error)
 	Note(context.Context, queue.Note) error
+	LastNote(context.Context, ...string) (time.Time, error)
 	SetJournal(journal.Rule)
 	HasHeld() bool
 	Release(context.Context) (int, error)

@@ -467,6 +467,8 @@ func (f *fake) SetJournal(journal.Rule) {}
 func (f *fake) HasHeld() bool { return f.hasHeld }
 
 // Note is note.lua. Nothing waits for a note, and what is late finds the flight ended.
+func (f *fake) LastNote(context.Context, ...string) (time.Time, error) { return time.Time{}, nil }
+
 func (f *fake) Note(ctx context.Context, note queue.Note) error {
 	return f.send(ctx, "a note", note.ID, func() error {
 		if !slices.Contains(f.flights[note.Flight], note.ID) {
