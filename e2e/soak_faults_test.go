@@ -200,7 +200,7 @@ func (s *soak) holds() string {
 
 // limits puts another limit in force.
 func (s *soak) limits() string {
-	limit := rules.Limit{Concurrency: 4 + s.dice.IntN(9), Rate: rules.Rate{N: 150 + s.dice.IntN(300), Per: time.Second}, Burst: 5 + s.dice.IntN(50)}
+	limit := rules.Limit{Concurrency: 4 + s.dice.IntN(6), Rate: rules.Rate{N: 120 + s.dice.IntN(200), Per: time.Second}, Burst: 1 + s.dice.IntN(30)}
 	text, err := limit.MarshalJSON()
 	if err != nil {
 		s.f.t.Fatal(err)

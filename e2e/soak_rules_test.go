@@ -26,8 +26,8 @@ const (
 var (
 	latestRules  = queue.PushRules{Coalesce: rules.CoalesceLatest, Debounce: rules.Debounce{Quiet: 200 * time.Millisecond, Most: time.Second}}
 	expiryRule   = rules.Expire{After: 2 * time.Second, To: rules.ExpireMorgue}
-	heldGroups   = rules.Groups{By: "/", Limit: rules.Limit{Concurrency: 3, Rate: rules.Rate{N: 80, Per: time.Second}, Burst: 10}} // ids are paths
-	heldLimit    = rules.Limit{Concurrency: 10, Rate: rules.Rate{N: 300, Per: time.Second}, Burst: 30}
+	heldGroups   = rules.Groups{By: "/", Limit: rules.Limit{Concurrency: 3, Rate: rules.Rate{N: 60, Per: time.Second}, Burst: 5}} // ids are paths
+	heldLimit    = rules.Limit{Concurrency: 5, Rate: rules.Rate{N: 130, Per: time.Second}, Burst: 10}
 	heldPrefixes = []string{"system_test/", "db/", "store/", "cluster/", "snapshot/", "DOC/", "command/"} // of many ids of queueName
 )
 
