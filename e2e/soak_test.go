@@ -56,6 +56,9 @@ func TestSoak(t *testing.T) {
 		}
 	})
 	t.Log(sum.words())
+	if sum.total() >= 100 && (sum.verdict.Replaced == 0 || sum.expired == 0) {
+		t.Error("no push has taken the place of another, or nothing has expired: the soak shows little")
+	}
 }
 
 // silence is a log of go-redis that is dropped.
@@ -223,13 +226,21 @@ func (sum *soakSum) add(s *soak) {
 	}
 }
 
-func (sum *soakSum) words() string {
+func (sum *soakSum) total() (faults int) {
 	sum.mu.Lock()
 	defer sum.mu.Unlock()
-	total := 0
+	for _, n := range sum.faults {
+		faults += n
+	}
+	return faults
+}
+
+func (sum *soakSum) words() string {
+	total := sum.total()
+	sum.mu.Lock()
+	defer sum.mu.Unlock()
 	var kinds []string
 	for _, name := range slices.Sorted(maps.Keys(sum.faults)) {
-		total += sum.faults[name]
 		kinds = append(kinds, fmt.Sprintf("%s %d", name, sum.faults[name]))
 	}
 	v := sum.verdict

@@ -67,7 +67,12 @@ func TestGroups(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
 		calmly(t, 4, func(t *testing.T, p *process) {
-			p.OpFailed = func(string, lowkiq.Shard, error) bool { return false }
+			var failing atomic.Bool
+			p.OpFailed = func(op string, _ lowkiq.Shard, _ error) bool {
+				failing.Store(failing.Load() || op == "ask for groups")
+				return false
+			}
+			p.OpDone = func(op string, _ lowkiq.Shard) { failing.Store(failing.Load() && op != "ask for groups") }
 			rng := rand.New(rand.NewPCG(seed, 3))
 			g := &groupsOfOne{t: t, lose: func() bool { return rng.IntN(8) == 0 }, held: map[string]int{}, stops: map[string]time.Time{}}
 			by := rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}
@@ -121,6 +126,9 @@ func TestGroups(t *testing.T) {
 			defer mu.Unlock()
 			if len(ran) != len(ids) {
 				t.Errorf("seed %d: %d of %d ran", seed, len(ran), len(ids))
+			}
+			if failing.Load() {
+				t.Errorf("seed %d: requests are said to fail still", seed)
 			}
 			g.mu.Lock()
 			defer g.mu.Unlock()
