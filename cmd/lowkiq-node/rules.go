@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,6 +49,9 @@ func (c *rulesCommand) Run(with *conversation) error {
 	if err := with.fetch(path, &was); err != nil {
 		return err
 	}
+	if err := whole(change.Set, &was); err != nil {
+		return err
+	}
 	answer, err := with.Patch(with.ctx, path, fmt.Sprintf(`"%d"`, was.Revision), change)
 	if err != nil {
 		var refused *web.Problem
@@ -78,8 +84,10 @@ func (c *rulesCommand) change() (web.RulesChange, error) {
 		if err != nil {
 			return change, fail(exitUsage, "--set %s: %w", key, err)
 		}
-		if _, err := rules.Check(key, data); err != nil {
-			return change, fail(exitUsage, "--set: %w", err)
+		if _, _, part := strings.Cut(key, "."); !part {
+			if _, err := rules.Check(key, data); err != nil {
+				return change, fail(exitUsage, "--set: %w", err)
+			}
 		}
 		if change.Set == nil {
 			change.Set = map[string]json.RawMessage{}
@@ -90,6 +98,58 @@ func (c *rulesCommand) change() (web.RulesChange, error) {
 		change.Set[key] = data
 	}
 	return change, nil
+}
+
+// whole makes parts of mappings, as limit.rate, whole values: the others of their parts are as they were.
+func whole(set map[string]json.RawMessage, was *web.Rules) error {
+	changed := map[string]map[string]json.RawMessage{}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		key, part, two := strings.Cut(name, ".")
+		if !two {
+			continue
+		}
+		if _, too := set[key]; too {
+			return fail(exitUsage, "--set %s: %s is set as a whole, too", name, key)
+		}
+		i := slices.IndexFunc(was.Rules, func(r web.Rule) bool { return r.Key == key })
+		if i < 0 {
+			_, err := rules.Check(key, set[name])
+			return fail(exitUsage, "--set: %w", err)
+		}
+		if was.Rules[i].From == "" {
+			return fail(exitUsage, "--set %s: the node that was asked does not know the rest of %s: set it as a whole", name, key)
+		}
+		if changed[key] == nil {
+			parts := map[string]json.RawMessage{}
+			if json.Unmarshal(was.Rules[i].Value, &parts) != nil || parts == nil {
+				parts = map[string]json.RawMessage{} // a text, as in none, has no parts
+			}
+			withoutDefault(parts)
+			changed[key] = parts
+		}
+		changed[key][part] = set[name]
+		delete(set, name)
+	}
+	for key, parts := range changed {
+		data, err := json.Marshal(parts)
+		if err == nil {
+			_, err = rules.Check(key, data)
+		}
+		if err != nil {
+			return fail(exitUsage, "--set: %w", err)
+		}
+		set[key] = data
+	}
+	return nil
+}
+
+// withoutDefault takes a burst out that is its rate's default: another rate has another one.
+func withoutDefault(parts map[string]json.RawMessage) {
+	var shown rules.Limit
+	text, err := json.Marshal(map[string]json.RawMessage{"rate": parts["rate"]})
+	if err == nil && shown.UnmarshalJSON(text) == nil && string(parts["burst"]) == strconv.Itoa(shown.WithDefaults().Burst) {
+		delete(parts, "burst")
+	}
 }
 
 func rulesTable(with *conversation, now *web.Rules) {
