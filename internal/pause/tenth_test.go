@@ -58,3 +58,28 @@ func TestTenthEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestTenthBy: who waits no longer than until a time is told so then, and keeps nobody from a turn; who does not wait leaves a rest to the next.
+func TestTenthBy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tenth := NewTenth()
+		work := func() error { time.Sleep(time.Second); return nil }
+		took := func(what string, want time.Duration, wantRan bool, do func() (bool, error)) {
+			t.Helper()
+			began := time.Now()
+			ran, err := do()
+			if got := time.Since(began); got != want || ran != wantRan || err != nil {
+				t.Errorf("%s: got ran %t, %v after %s, want %t after %s", what, ran, err, got, wantRan, want)
+			}
+		}
+		by := func(wait time.Duration) func() (bool, error) {
+			return func() (bool, error) { return tenth.By(t.Context(), time.Now().Add(wait), work) }
+		}
+		took("a free one", time.Second, true, by(time.Second))
+		took("too early", 3*time.Second, false, by(3*time.Second))
+		took("in time", 7*time.Second, true, by(6*time.Second))
+		took("at once", time.Second, true, func() (bool, error) { return true, tenth.Owe(work) })
+		took("the rest of two", 17*time.Second-time.Millisecond, false, by(17*time.Second-time.Millisecond))
+	})
+}

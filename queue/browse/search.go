@@ -74,7 +74,7 @@ func (j *Jobs) gently(ctx context.Context, query Query, ask func() error) error 
 	if !query.searches() {
 		return ask()
 	}
-	return j.db.Slow.Do(ctx, ask)
+	return j.db.Slow.Owe(ask) // what is found is shown at once: who searches next rests for it
 }
 
 // look is an id that is to be looked at, in the spill behind a key if there is one.
@@ -87,9 +87,10 @@ type look struct {
 type seeker struct {
 	jobs  *Jobs
 	from  State
-	text  string // of an id or a payload; "" = any, of all three
-	tag   string // of a payload, as JSON has it
-	fault string // of an error
+	text  string    // of an id or a payload; "" = any, of all three
+	tag   string    // of a payload, as JSON has it
+	fault string    // of an error
+	until time.Time // by which its turn at Redis must come; zero: it waits
 }
 
 func (j *Jobs) seeker(query Query) seeker {
@@ -105,6 +106,7 @@ type sought struct {
 	next   string // HSCAN's cursor, "" if there was no scan
 	looked int    // ids
 	left   []look // that there was no room for
+	late   bool   // its turn did not come in time: nothing was looked at
 	finds  []find
 }
 
@@ -121,13 +123,14 @@ func (s seeker) seek(ctx context.Context, shard *queue.Shard, todo []look, curso
 	for _, l := range todo {
 		args = append(args, l.ID, l.Key)
 	}
-	err = s.jobs.db.Slow.Do(ctx, func() error {
+	ran, err := s.jobs.db.Slow.By(ctx, s.until, func() error {
 		reply, err := shard.Run(ctx, s.jobs.db.Scripts.Search, args...)
 		if err == nil {
 			r, err = decodeSought(reply)
 		}
 		return err
 	})
+	r.late = !ran
 	if err != nil {
 		return r, fmt.Errorf("shard %s: %w", shard, err)
 	}
@@ -197,6 +200,7 @@ func (s *Search) sift(r *sought, found map[string]bool) (ids []string) {
 // searched for. It returns how many it looked at; if it stopped within an id, the cursor says where to go on.
 func (j *Jobs) searchIn(ctx context.Context, query Query, all []candidate, cur *cursor, want int, until time.Time) (done int, err error) {
 	s, found, few := j.seeker(query), 0, searchLeast
+	s.until = until.Add(searchTime) // who has just searched much rests for a while
 	begin := cur.Part
 	for cur.Part = nil; done < len(all) && found < want; {
 		began := time.Now()
@@ -253,6 +257,9 @@ func (s seeker) those(ctx context.Context, query Query, some []candidate, todo [
 		r, err := s.seek(ctx, shard, here, "", 0)
 		if err != nil {
 			return 0, nil, err
+		}
+		if r.late {
+			break
 		}
 		query.sift(&r, found)
 		if todo = append(r.left, rest...); time.Now().After(until) {
@@ -356,10 +363,14 @@ func (j *Jobs) searchedPage(ctx context.Context, query Query, cur cursor) (Page,
 	seen := map[string]bool{} // a scan may give an id twice
 	s := &scan{seeker: j.seeker(query), at: cur.Walk, count: searchLeast}
 	began := time.Now()
+	s.until = began.Add(j.patience + searchTime)
 	for steps := 0; !s.ended() && len(found) < query.Limit && (steps == 0 || time.Since(began) < j.patience); steps++ {
 		r, err := s.step(ctx)
 		if err != nil {
 			return Page{}, err
+		}
+		if r.late {
+			break
 		}
 		here := map[string]bool{}
 		ids := slices.DeleteFunc(query.sift(&r, here), func(id string) bool { return seen[id] })
