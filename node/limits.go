@@ -17,9 +17,10 @@ import (
 
 const (
 	// askSoon and askLate bound how long an instance waits before it asks again while it has fewer permits than it wants: the
-	// more often it asked in vain, the longer.
+	// more often it asked in vain, the longer, unless it is the next one to get one.
 	askSoon, askLate = 5 * time.Millisecond, 40 * time.Millisecond
-	// askKept is how often one that has what it wants asks whether others lack some, and gives back what it does not use.
+	// askKept is how often one that has what it wants asks whether others lack some, and gives back what it does not use. While
+	// others lack some it asks after askLate.
 	askKept = 250 * time.Millisecond
 	// ofLate is for how long it keeps permits that it does not use any more.
 	ofLate = time.Second
@@ -30,7 +31,7 @@ const (
 // permits shares a queue's limit with other instances.
 type permits struct {
 	queue    *runner.Queue
-	ask      func(context.Context, queue.PermitRequest) (int, error)
+	ask      func(context.Context, queue.PermitRequest) (queue.PermitGrant, error)
 	failed   func(error)
 	instance string
 
@@ -64,6 +65,7 @@ func (p *permits) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-wanting:
+		case <-p.queue.Ended():
 		case <-timer.C:
 		}
 		timer.Reset(p.once(ctx))
@@ -72,15 +74,20 @@ func (p *permits) run(ctx context.Context) {
 
 // once asks for what is wanted now, and says when to ask again.
 func (p *permits) once(ctx context.Context) (again time.Duration) {
-	busy, waiting, limit := p.queue.Permits()
-	if limit == 0 {
+	has := p.queue.Permits()
+	if has.Limit == 0 {
 		p.vain = 0
 		return idle
 	}
+	wanted := min(has.Busy+has.Waiting, p.most())
+	kept := p.kept(wanted)
+	if keep := max(has.Busy, kept); keep < has.Has { // it gives back what it does not use
+		p.queue.Permitted(keep, has.Limit)
+		has = p.queue.Permits()
+	}
 	p.number++
-	r := queue.PermitRequest{Instance: p.instance, Number: p.number, Limit: limit, Busy: busy, Wanted: min(busy+waiting, p.most())}
-	r.Kept = p.kept(r.Wanted)
-	may, err := p.ask(ctx, r)
+	grant, err := p.ask(ctx, queue.PermitRequest{
+		Instance: p.instance, Number: p.number, Limit: has.Limit, Has: has.Has, Wanted: max(wanted, has.Busy), Kept: kept})
 	if err != nil {
 		if ctx.Err() == nil {
 			p.failed(err)
@@ -88,17 +95,23 @@ func (p *permits) once(ctx context.Context) (again time.Duration) {
 		p.vain = askLate
 		return askLate
 	}
-	p.queue.Permitted(may, limit)
+	p.queue.Permitted(grant.May, has.Limit)
 	switch {
-	case may < busy: // others lack what it has: they get it once calls have ended
-		p.vain = askSoon
-	case may >= r.Wanted && r.Kept > 0:
-		p.vain = 0
-		return askKept
-	case r.Kept == 0:
+	case grant.May < has.Has: // others lack what it has: Redis is told once calls have ended
+		p.vain = askLate
+		if p.queue.Permits().Has <= grant.May {
+			return 0
+		}
+	case kept == 0:
 		p.vain = 0
 		return idle
-	case may > busy: // it gets more
+	case grant.May >= wanted:
+		p.vain = 0
+		if grant.Lack {
+			return askLate
+		}
+		return askKept
+	case grant.May > has.Has || grant.Next: // it gets more
 		p.vain = askSoon
 	default:
 		p.vain = min(max(askSoon, 2*p.vain), askLate)

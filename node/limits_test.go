@@ -48,7 +48,7 @@ func (c *together) handed() int {
 }
 
 // cluster3 starts three nodes with the same queue.
-func cluster3(t *testing.T, redis string, rules QueueConfig, handle lowkiq.HandlerFunc) (all []*running) {
+func cluster3(t testing.TB, redis string, rules QueueConfig, handle lowkiq.HandlerFunc) (all []*running) {
 	t.Helper()
 	for i := range 3 {
 		all = append(all, start(t, Config{Redis: redis, Name: fmt.Sprint("n", i+1), Bind: "127.0.0.1:0", TTL: 6 * time.Second, Concurrency: 50}, rules, handle))

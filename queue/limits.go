@@ -24,27 +24,34 @@ type PermitRequest struct {
 	Instance string
 	Number   int64 // one more with each request of the instance, but for one that is sent again
 	Limit    int   // of the cluster
-	Busy     int   // calls that run; until the answer no other one may begin
+	Has      int   // permits that it has, or calls, if these are more; until the answer there are no more calls than that
 	Wanted   int   // calls that it could have at once
 	Kept     int   // calls that it has had of late: it keeps permits for these if nobody lacks them
+}
+
+// PermitGrant is the answer to it.
+type PermitGrant struct {
+	May  int  // calls that it may have from now on; if these are fewer than it has, none may begin until fewer run
+	Next bool // it has none, and is the next one to get one
+	Lack bool // others want more than they have
 }
 
 // permitTurn is for how long an instance has a permit while there are fewer than instances that want one.
 const permitTurn = 500 * time.Millisecond
 
-// Ask says how many calls the instance may have from now on; if these are fewer than it has, none may begin until fewer run.
-// After an error it is to have no more than Busy; ErrGone of package lease is final.
-func (p Permits) Ask(ctx context.Context, r PermitRequest) (may int, err error) {
+// Ask says how many calls the instance may have from now on. After an error it is to have no more than it had; ErrGone of
+// package lease is final.
+func (p Permits) Ask(ctx context.Context, r PermitRequest) (PermitGrant, error) {
 	reply, err := p.db.Run(ctx, p.db.Scripts.Permit, []string{p.db.Keys.Permits(p.queue), p.db.Keys.Leases()},
-		r.Instance, r.Number, r.Limit, r.Busy, r.Wanted, r.Kept, permitTurn.Microseconds())
+		r.Instance, r.Number, r.Limit, r.Has, r.Wanted, r.Kept, permitTurn.Microseconds())
 	if err != nil {
-		return 0, fmt.Errorf("permits of queue %q: %w", p.queue, limitRefusal(err))
+		return PermitGrant{}, fmt.Errorf("permits of queue %q: %w", p.queue, limitRefusal(err))
 	}
-	n, ok := twoNumbers(reply)
-	if !ok || n[0] < 0 {
-		return 0, fmt.Errorf("permits of queue %q: got %v, want two numbers", p.queue, reply)
+	n := redisdb.List(reply)
+	if len(n) != 3 || redisdb.Int(n[0]) < 0 {
+		return PermitGrant{}, fmt.Errorf("permits of queue %q: got %v, want three numbers", p.queue, reply)
 	}
-	return n[0], nil
+	return PermitGrant{May: int(redisdb.Int(n[0])), Next: redisdb.Int(n[1]) == 1, Lack: redisdb.Int(n[2]) == 1}, nil
 }
 
 // Holders are the instances that hold permits, and how many; those that have died since the last request included.

@@ -23,7 +23,7 @@ var limitTests = []testCase{
 	{"Rate_LargeBatchesAndSmallOnes", rateSizes},
 }
 
-// asker is an instance that wants permits, as a node does: it begins no call while it asks.
+// asker is an instance that wants permits, as a node does: it has no more calls than it may, also while it asks.
 type asker struct {
 	r      *rig
 	name   string
@@ -31,6 +31,7 @@ type asker struct {
 	number int64
 	busy   int // calls that run
 	may    int // calls that there may be
+	next   bool
 	late   []PermitRequest
 }
 
@@ -43,14 +44,14 @@ func (r *rig) asker(name string) *asker {
 
 func (a *asker) request(limit, wanted int) PermitRequest {
 	a.number++
-	return PermitRequest{Instance: a.name, Number: a.number, Limit: limit, Busy: a.busy, Wanted: max(a.busy, wanted)}
+	return PermitRequest{Instance: a.name, Number: a.number, Limit: limit, Has: max(a.may, a.busy), Wanted: max(a.busy, wanted)}
 }
 
 func (a *asker) ask(limit, wanted int) int {
 	a.r.t.Helper()
-	var err error
-	a.may, err = a.r.c.Permits("q").Ask(a.r.ctx, a.request(limit, wanted))
+	grant, err := a.r.c.Permits("q").Ask(a.r.ctx, a.request(limit, wanted))
 	a.r.no(err)
+	a.may, a.next = grant.May, grant.Next
 	return a.may
 }
 
@@ -64,9 +65,9 @@ func permitsNeverMore(t *testing.T, b *backend) {
 		fresh := func() *asker { named++; return r.asker(fmt.Sprint("n/", named)) }
 		all := []*asker{fresh(), fresh(), fresh()}
 		send := func(a *asker, req PermitRequest) int {
-			may, err := permits.Ask(r.ctx, req)
+			grant, err := permits.Ask(r.ctx, req)
 			r.no(err)
-			return may
+			return grant.May
 		}
 		for step := range 300 {
 			i := rng.IntN(len(all))
@@ -77,8 +78,10 @@ func permitsNeverMore(t *testing.T, b *backend) {
 			case k < 7 && a.busy > 0:
 				a.busy--
 			case k < 11:
+				if rng.IntN(3) == 0 {
+					a.may = a.busy // it gives back what it does not use
+				}
 				req := a.request(limit, rng.IntN(limit+2))
-				a.may = a.busy // until there is an answer
 				switch rng.IntN(6) {
 				case 0: // it is lost
 				case 1: // its answer is
@@ -110,7 +113,7 @@ func permitsNeverMore(t *testing.T, b *backend) {
 			}
 		}
 		for _, a := range all {
-			a.busy = 0
+			a.busy, a.may = 0, 0
 			a.ask(limit, 0)
 		}
 		if got := all[1].ask(limit, limit); got != limit {
@@ -148,12 +151,16 @@ func permitsTurns(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	all := []*asker{r.asker("n/1"), r.asker("n/2"), r.asker("n/3"), r.asker("n/4")}
 	had := map[string]int{}
+	eq(t, "the first", all[0].ask(1, 3), 1)
+	for i, a := range all[1:] {
+		eq(t, "none is left", a.ask(1, 3), 0)
+		eq(t, "is the next one", a.next, i == 0)
+	}
 	for end := time.Now().Add(time.Minute); len(had) < len(all); {
 		if time.Now().After(end) {
 			t.Fatalf("got turns %v in a minute, want one of each", had)
 		}
 		for _, a := range all {
-			a.busy = 0
 			if a.ask(1, 3) > 0 {
 				had[a.name]++
 			}
@@ -168,9 +175,9 @@ func permitsLate(t *testing.T, b *backend) {
 	late := one.request(3, 0)
 	eq(t, "all", one.ask(3, 3), 3)
 	for range 2 {
-		may, err := r.c.Permits("q").Ask(r.ctx, late)
+		grant, err := r.c.Permits("q").Ask(r.ctx, late)
 		r.no(err)
-		eq(t, "what it holds", may, 3)
+		eq(t, "what it holds", grant.May, 3)
 	}
 	eq(t, "nothing is left", two.ask(3, 3), 0)
 }

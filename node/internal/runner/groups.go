@@ -163,12 +163,19 @@ func (g *groups) request(limit rules.Limit) (r *queue.GroupRequest, asks []*grou
 		g.asking = false
 		return nil, nil
 	}
-	if limit.Concurrency > 0 { // a bit more often than calls end, so that nothing waits for those that come late
-		r.Spacing = min(g.took*6/10/time.Duration(limit.Concurrency), 10*time.Second)
+	if limit.Concurrency > 0 {
+		r.Spacing = g.spacing(limit.Concurrency)
 	}
 	g.number++
 	r.Number, g.told = g.number, time.Now()
 	return r, asks
+}
+
+// spacing is what is to lie between two ids of a group that ask again. They come a bit more often than its calls end. When a call has
+// ended, nothing of the group runs until the next one comes, half of the spacing later: so it is a tenth of what a call takes, as
+// long as there are not too many groups for that. mu is held.
+func (g *groups) spacing(limit int) time.Duration {
+	return min(g.took*6/10/time.Duration(limit), max(g.took/10, time.Duration(len(g.busy))*time.Millisecond), 10*time.Second)
 }
 
 // take hands an answer to the lanes that have asked. mu is held.

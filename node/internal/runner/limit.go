@@ -13,22 +13,30 @@ import (
 // A queue's limits hold for the whole cluster, so nodes share them out by Redis (queue.Permits, queue.Client.TakeRate).
 //
 // Of calls at once each node has permits. They are the queue's slots on the node, so a lane waits for one as it does for the
-// node's own bound, and the next lane has it without Redis being asked. The node asks for more, or gives some back.
+// node's own bound, and the next lane has it without Redis being asked. The node asks for more, or gives some back, while calls go on:
+// until Redis answers it keeps to those that it has.
 //
 // The rate is asked right before a call, when its lane has all else that it needs: what was taken is used at once, or never.
 // Only as many lanes get ready for that as there is likely to be room for; the others wait, and hold nothing meanwhile that
 // others could use. One request of a queue and node is on its way at a time; what lanes ask meanwhile goes with the next one.
 
-// Permits makes the calls of the queue no more than run now, until Permitted says otherwise. It returns how many that are, and how
-// many wait for one, and the limit; 0: the queue has none.
-func (q *Queue) Permits() (busy, waiting, limit int) {
+// Permits are a queue's calls on this node, and what its limit lets it have.
+type Permits struct {
+	Has     int // calls that there may be until Permitted says otherwise, or that there are if these are more
+	Busy    int // calls that there are
+	Waiting int // lanes that wait for one
+	Limit   int // of the cluster; 0: the queue has none
+}
+
+// Permits reads them.
+func (q *Queue) Permits() (p Permits) {
 	q.live.mu.Lock()
 	defer q.live.mu.Unlock()
-	if limit = q.live.rules.Load().Limit.Concurrency; limit > 0 {
-		busy, waiting = q.live.bound.freeze()
-		q.live.permits = busy
+	if p.Limit = q.live.rules.Load().Limit.Concurrency; p.Limit > 0 {
+		p.Busy, p.Waiting = q.live.bound.taken()
+		p.Has = max(q.live.permits, p.Busy)
 	}
-	return busy, waiting, limit
+	return p
 }
 
 // Permitted says how many calls of the queue there may be on this node, of a limit that holds still.
@@ -43,6 +51,9 @@ func (q *Queue) Permitted(n, limit int) {
 
 // Wanting gets a value when a lane waits for a call.
 func (q *Queue) Wanting() <-chan struct{} { return q.live.bound.wanting }
+
+// Ended gets a value when there are no more calls than there may be, after there were.
+func (q *Queue) Ended() <-chan struct{} { return q.live.bound.ended }
 
 // Rate asks Redis; see queue.Client.TakeRate.
 type Rate func(ctx context.Context, batches []int) (queue.RateGrant, error)

@@ -15,8 +15,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestPermits: lanes begin no call while the node asks, as many as it is granted then, and none by the answer to a request
-// about a limit that holds no more; without the limit nothing keeps them.
+// TestPermits: lanes begin as many calls as are granted, while the node asks, too; and none by the answer to a request about a
+// limit that holds no more; it is told when calls have ended that are too many; without the limit nothing keeps them.
 func TestPermits(t *testing.T) {
 	t.Parallel()
 	calmly(t, 10, func(t *testing.T, p *process) {
@@ -26,11 +26,20 @@ func TestPermits(t *testing.T) {
 		s := p.add(Queue{Rules: limited}, func(context.Context, *lowkiq.Batch) error { runs.Add(1); <-end; return nil })
 		q := p.runners[s.Shard].queue
 		p.give(s, "a", "b", "c", "d", "e")
-		want := func(busy, waiting, limit int, when string) {
+		want := func(has, busy, waiting, limit int, when string) {
 			t.Helper()
 			soon()
-			if b, w, l := q.Permits(); b != busy || w != waiting || l != limit {
-				t.Errorf("%s: %d busy, %d wait, limit %d, want %d, %d, %d", when, b, w, l, busy, waiting, limit)
+			if got, want := q.Permits(), (Permits{Has: has, Busy: busy, Waiting: waiting, Limit: limit}); got != want {
+				t.Errorf("%s: %+v, want %+v", when, got, want)
+			}
+		}
+		ended := func() bool {
+			soon()
+			select {
+			case <-q.Ended():
+				return true
+			default:
+				return false
 			}
 		}
 		select {
@@ -38,15 +47,22 @@ func TestPermits(t *testing.T) {
 			t.Error("somebody wants a permit before there is a lane")
 		default:
 		}
-		want(0, 5, 3, "before anything is granted")
+		want(0, 0, 5, 3, "before anything is granted")
 		<-q.Wanting()
 		q.Permitted(2, 3)
-		want(2, 3, 3, "two are granted")
-		end <- struct{}{} // while it asks: one ends, and its lane's permit is passed on, but no more
-		want(2, 2, 3, "one has ended")
+		want(2, 2, 3, 3, "two are granted")
+		end <- struct{}{} // its lane's permit is passed on
+		want(2, 2, 2, 3, "one has ended")
+		if ended() {
+			t.Error("told that calls have ended, and there were not too many")
+		}
 		q.Permitted(1, 3) // fewer than run: none begins until fewer do
+		want(2, 2, 2, 3, "one of the two is too many")
 		end <- struct{}{}
-		want(1, 2, 3, "two have ended")
+		want(1, 1, 2, 3, "two have ended")
+		if !ended() {
+			t.Error("not told that there are not too many calls any more")
+		}
 		end <- struct{}{} // its permit is passed on
 		soon()
 		changed := *q.rules()
@@ -54,7 +70,7 @@ func TestPermits(t *testing.T) {
 		q.Change(changed, 0)
 		<-q.Wanting()
 		q.Permitted(3, 3) // the answer to what was asked before
-		want(1, 1, 5, "after a change")
+		want(1, 1, 1, 5, "after a change")
 		changed.Limit = rules.Limit{}
 		q.Change(changed, 0)
 		close(end)

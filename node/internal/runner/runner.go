@@ -208,7 +208,7 @@ type live struct {
 // NewQueue completes what the runners of a queue share.
 func NewQueue(q Queue) *Queue {
 	q.live = &live{bound: NewSlots(0)}
-	q.live.bound.wanting = make(chan struct{}, 1)
+	q.live.bound.wanting, q.live.bound.ended = make(chan struct{}, 1), make(chan struct{}, 1)
 	q.Change(q.Rules, q.Concurrency)
 	return &q
 }

@@ -19,6 +19,7 @@ type Slots struct {
 	waiters atomic.Int32  // all of them, read without mu
 	wanting chan struct{} // gets a value when one comes, if there is room; nil: nobody listens
 	over    atomic.Bool   // more are taken than there are, since resize; written with mu held
+	ended   chan struct{} // gets a value when over ends, if there is room; nil: nobody listens
 
 	mu     sync.Mutex
 	total  int       // guarded by mu
@@ -151,19 +152,21 @@ func (s *Slots) resize(n int) {
 }
 
 // want tells whoever listens that there may be too few.
-func (s *Slots) want() {
+func (s *Slots) want() { notify(s.wanting) }
+
+// notify leaves a value in a channel that has room for one.
+func notify(ch chan struct{}) {
 	select {
-	case s.wanting <- struct{}{}:
+	case ch <- struct{}{}:
 	default:
 	}
 }
 
-// freeze makes them no more than are taken. It returns how many that are, and how many lanes wait.
-func (s *Slots) freeze() (taken, waiting int) {
+// taken is how many are taken, and how many lanes wait.
+func (s *Slots) taken() (taken, waiting int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.total, s.free = s.total-s.free, 0
-	return s.total, int(s.waiters.Load())
+	return s.total - s.free, int(s.waiters.Load())
 }
 
 // serve gives what is free to those that wait. mu is held.
@@ -182,6 +185,9 @@ func (s *Slots) serve() {
 	}
 	if over := s.free < 0; over != s.over.Load() {
 		s.over.Store(over)
+		if !over {
+			notify(s.ended)
+		}
 	}
 }
 
