@@ -78,7 +78,7 @@ func TestLimitOfGroups(t *testing.T) {
 	took := slices.MaxFunc(a, time.Time.Compare).Sub(slices.MinFunc(a, time.Time.Compare))
 	refused := total(t, all, "lowkiq_limited_total")
 	t.Logf("150 ids of 10 ms, 2 at once, took %s: %.0f%% of the limit; %.0f times one was put back", took, 100*150*0.01/2/took.Seconds(), refused)
-	if refused > 6*170 {
+	if refused > 20*170 { // all that wait, whenever a call ends, would be some 12,000
 		t.Errorf("%.0f times one was put back, of 170 that had to wait, want a few times each", refused)
 	}
 }

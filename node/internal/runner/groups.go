@@ -173,9 +173,9 @@ func (g *groups) request(limit rules.Limit) (r *queue.GroupRequest, asks []*grou
 
 // spacing is what is to lie between two ids of a group that ask again. They come a bit more often than its calls end. When a call has
 // ended, nothing of the group runs until the next one comes, half of the spacing later: so it is a tenth of what a call takes, as
-// long as there are not too many groups for that. mu is held.
+// long as that means no more than about 500 requests a second for all groups of the node. mu is held.
 func (g *groups) spacing(limit int) time.Duration {
-	return min(g.took*6/10/time.Duration(limit), max(g.took/10, time.Duration(len(g.busy))*time.Millisecond), 10*time.Second)
+	return min(g.took*6/10/time.Duration(limit), max(g.took/10, 2*time.Millisecond*time.Duration(len(g.busy))), 10*time.Second)
 }
 
 // take hands an answer to the lanes that have asked. mu is held.
