@@ -142,3 +142,149 @@ func TestDaysAreJoined(t *testing.T) {
 		})
 	}
 }
+
+// sumOfDays adds up what the days say of the queue.
+func sumOfDays(t *testing.T, p *producer) (sum days.Figures, byDay map[string]days.Figures) {
+	t.Helper()
+	found, err := days.Read(t.Context(), p.client, days.Days, 3, "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	byDay = map[string]days.Figures{}
+	for _, day := range found {
+		sum, byDay[day.Period] = sum.Add(day.Figures), day.Figures
+		if day.Unreadable > 0 {
+			t.Errorf("%s: %d parts cannot be read", day.Period, day.Unreadable)
+		}
+	}
+	return sum, byDay
+}
+
+// TestDaysOfTwoNodes: of two nodes at once, one of which is drained while jobs come, the sums equal what both their handlers
+// wrote down, and what was pushed.
+func TestDaysOfTwoNodes(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	p := open(t, url, 20)
+	var mu sync.Mutex
+	runs, failed := map[string]uint64{}, map[string]bool{} // by node, by id
+	member := func(name string) *running {
+		handle := func(_ context.Context, b *lowkiq.Batch) error {
+			mu.Lock()
+			defer mu.Unlock()
+			runs[name]++
+			id := b.Jobs[0].ID
+			if strings.HasPrefix(id, "bad") && !failed[id] {
+				failed[id] = true
+				return errBoom
+			}
+			return nil
+		}
+		rules := QueueConfig{Name: "orders", Shards: 20, BatchSize: 1, RetryIn: func(int) time.Duration { return 0 }}
+		return startQueues(t, Config{Name: name, Redis: url, Bind: "127.0.0.1:0", TTL: 6 * time.Second}, func(n *Node) error {
+			return n.Handle(rules, lowkiq.HandlerFunc(handle))
+		})
+	}
+	one, two := member("n1"), member("n2")
+	awaitSpread(t, []int{10, 10}, one, two)
+	pushing, err := queue.Open(queue.Config{Redis: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pushing.Close()
+	push := func(prefix string, n int) {
+		t.Helper()
+		var jobs []lowkiq.Push
+		for i := range n {
+			jobs = append(jobs, lowkiq.Push{ID: fmt.Sprint(prefix, i)})
+		}
+		if _, err := pushing.Push(t.Context(), "orders", jobs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push("a", 200)
+	push("bad", 20)
+	one.drain(true)
+	push("b", 200)
+	awaitSpread(t, []int{0, 20}, one, two)
+	push("c", 30)
+	p.drained()
+	one.stop()
+	two.stop()
+	if err := pushing.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sum, _ := sumOfDays(t, p)
+	if got, want := sum.Run.Count(), runs["n1"]+runs["n2"]; got != want || sum.Wait.Count() != want || sum.Failed != uint64(len(failed)) ||
+		sum.Retried != sum.Failed || sum.Processed != want-sum.Failed || sum.Pushed != 450 {
+		t.Errorf("handlers wrote down %v runs, %d failed, of 450 pushes; the days say %+v", runs, len(failed), sum)
+	}
+	if runs["n1"] == 0 || runs["n2"] == 0 || len(failed) != 20 {
+		t.Errorf("runs %v, %d failed: the test would show little", runs, len(failed))
+	}
+}
+
+// TestDaysAtMidnight: what a node has done and a program has pushed before midnight of Redis's clock, in their first seconds,
+// is in that day, and the rest in the next, as the handlers wrote it down by the same clock.
+func TestDaysAtMidnight(t *testing.T) {
+	t.Parallel()
+	for _, lead := range []time.Duration{4 * time.Second, 20 * time.Second, time.Minute} { // more where the machine is slow
+		if daysAtMidnight(t, lead) {
+			return
+		}
+	}
+	t.Error("a node and 20 jobs took more than a minute")
+}
+
+func daysAtMidnight(t *testing.T, lead time.Duration) (inTime bool) {
+	server, clock := redistest.StartClocked(t)
+	p := open(t, server.URL(), 4)
+	now := func() time.Time {
+		at, err := p.client.Time(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		return at.UTC()
+	}
+	today := now()
+	midnight := today.Truncate(24 * time.Hour).Add(24 * time.Hour)
+	clock.Set(midnight.Add(-lead).Sub(today))
+	var mu sync.Mutex
+	noted := map[string]uint64{}
+	handle := func(context.Context, *lowkiq.Batch) error {
+		at := now().Format(redisdb.Days)
+		mu.Lock()
+		defer mu.Unlock()
+		noted[at]++
+		return nil
+	}
+	push := func(prefix string, n int) {
+		one := open(t, server.URL(), 4)
+		one.ids(prefix, n)
+		if err := one.client.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := start(t, Config{Redis: server.URL()}, QueueConfig{Shards: 4, BatchSize: 1}, handle).serving()
+	push("before", 20)
+	p.drained()
+	if now().After(midnight.Add(-500 * time.Millisecond)) {
+		node.stop()
+		return false
+	}
+	await(t, "the day before is written", func() bool {
+		sum, _ := sumOfDays(t, p)
+		return sum.Run.Count() == 20 && now().After(midnight)
+	})
+	push("after", 10)
+	p.drained()
+	node.stop()
+	_, byDay := sumOfDays(t, p)
+	before, after := midnight.Add(-time.Second).Format(redisdb.Days), midnight.Format(redisdb.Days)
+	for day, want := range map[string]uint64{before: 20, after: 10} {
+		if got := byDay[day]; noted[day] != want || got.Run.Count() != want || got.Processed != want || got.Pushed != want || got.Wait.Count() != want {
+			t.Errorf("%s: handlers wrote down %d runs of %d pushes; the day says %+v", day, noted[day], want, got)
+		}
+	}
+	return true
+}

@@ -61,5 +61,6 @@ func (q *Queue) takeIn(ctx context.Context, jobs []lowkiq.Push) ([]Result, error
 		}
 		q.answer(ch, jobs, results)
 	}
+	q.count(results)
 	return results, firstError(results)
 }

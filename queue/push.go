@@ -180,6 +180,7 @@ func (q *Queue) write(ctx context.Context, jobs []lowkiq.Push, results []Result)
 			wave, rest = q.nextWave(rest, jobs)
 		}
 	}
+	q.count(results)
 }
 
 // nextWave fills as many chunks as one pipeline takes, and returns them and the rest.

@@ -64,6 +64,7 @@ type Registry struct {
 	cfg Config // of the client
 
 	sharing *sharing // of pops and acks
+	pushes  *pushes  // for the figures of days
 
 	mu     sync.Mutex
 	queues map[string]*Queue    // by name, as registered; guarded by mu
@@ -84,6 +85,7 @@ type Queue struct {
 	rules    atomic.Pointer[PushRules]
 	push     atomic.Pointer[Pusher] // by the rules
 	deliver  atomic.Pointer[Pusher] // by the same, for Deliver
+	pushed   *atomic.Uint64         // payloads stored by this client
 }
 
 // Shard is one part of a queue in Redis. It is safe for concurrent use.
@@ -103,7 +105,7 @@ func (g *Registry) newQueue(name string, entry Entry) *Queue {
 		all[i] = Shard{Shard: lowkiq.Shard{Queue: name, Index: i}, registry: g, keys: keys, push: keys.For(g.db.Scripts.Push)}
 		q.shards[i] = &all[i]
 	}
-	q.commit, q.entry = newCommitter(q), entry
+	q.commit, q.entry, q.pushed = newCommitter(q), entry, g.pushes.queue(name)
 	q.looked.Store(time.Now().UnixNano())
 	return q
 }

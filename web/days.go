@@ -20,6 +20,7 @@ type Days struct {
 type Day struct {
 	Queue      string `json:"queue"`
 	Day        string `json:"day"`        // as 2026-01-31, or 2026-01-31T15
+	Pushed     uint64 `json:"pushed"`     // payloads that pushes stored, or merged with equal ones that waited
 	Processed  uint64 `json:"processed"`  // job ids done
 	Failed     uint64 `json:"failed"`     // failures of job ids, retried or not
 	Retried    uint64 `json:"retried"`    // those of them that were to be retried
@@ -103,7 +104,7 @@ func DaysOf(found []days.Day) []Day {
 	for i, d := range found {
 		f := d.Figures
 		all[i] = Day{
-			Queue: d.Queue, Day: d.Period, Processed: f.Processed, Failed: f.Failed, Retried: f.Retried, Buried: f.Buried,
+			Queue: d.Queue, Day: d.Period, Pushed: f.Pushed, Processed: f.Processed, Failed: f.Failed, Retried: f.Retried, Buried: f.Buried,
 			Run: spreadOf(f.Run), Wait: spreadOf(f.Wait), Unreadable: d.Unreadable,
 		}
 	}

@@ -126,14 +126,14 @@ func (c *statsCommand) days(with *conversation, span string, n int) error {
 	var answer web.Days
 	return with.show("/api/v1/stats/days?"+query.Encode(), &answer, func() {
 		unreadable := 0
-		with.table("QUEUE DAY RUNS PROCESSED FAILED RETRIED BURIED MEAN STD P50 P95 P99 WAIT_MEAN WAIT_STD WAIT_P50 WAIT_P95 WAIT_P99", func(row func(string, ...any)) {
+		with.table("QUEUE DAY PUSHED RUNS PROCESSED FAILED RETRIED BURIED MEAN STD P50 P95 P99 WAIT_MEAN WAIT_STD WAIT_P50 WAIT_P95 WAIT_P99", func(row func(string, ...any)) {
 			for i := range answer.Days {
 				d := &answer.Days[i]
-				line := []any{d.Queue, d.Day, d.Run.Count, d.Processed, d.Failed, d.Retried, d.Buried}
+				line := []any{d.Queue, d.Day, d.Pushed, d.Run.Count, d.Processed, d.Failed, d.Retried, d.Buried}
 				for _, s := range []web.Spread{d.Run, d.Wait} {
 					line = append(line, seconds(s.Mean), seconds(s.Deviation), seconds(s.P50), seconds(s.P95), seconds(s.P99))
 				}
-				row("%s\t%s\t%d\t%d\t%d\t%d\t%d"+strings.Repeat("\t%s", 10), line...)
+				row("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d"+strings.Repeat("\t%s", 10), line...)
 				unreadable += d.Unreadable
 			}
 		})

@@ -20,6 +20,7 @@ type Figures struct {
 	Failed    uint64    `json:"failed"`    // failures of job ids, retried or not
 	Retried   uint64    `json:"retried"`   // those of Failed that were to be retried
 	Buried    uint64    `json:"buried"`    // job ids that their failures sent to the morgue
+	Pushed    uint64    `json:"pushed"`    // payloads that pushes stored, or merged with others that waited
 }
 
 // Durations are a histogram, and what its standard deviation needs.
@@ -83,6 +84,7 @@ func (f Figures) Add(g Figures) Figures {
 	return Figures{
 		Run: f.Run.add(g.Run), Wait: f.Wait.add(g.Wait),
 		Processed: f.Processed + g.Processed, Failed: f.Failed + g.Failed, Retried: f.Retried + g.Retried, Buried: f.Buried + g.Buried,
+		Pushed: f.Pushed + g.Pushed,
 	}
 }
 
@@ -91,13 +93,14 @@ func (f Figures) Since(then Figures) Figures {
 	return Figures{
 		Run: f.Run.since(then.Run), Wait: f.Wait.since(then.Wait),
 		Processed: f.Processed - then.Processed, Failed: f.Failed - then.Failed, Retried: f.Retried - then.Retried, Buried: f.Buried - then.Buried,
+		Pushed: f.Pushed - then.Pushed,
 	}
 }
 
 // Same reports whether nothing was counted between two readings of the same counters.
 func (f Figures) Same(then Figures) bool {
 	return f.Run.same(then.Run) && f.Wait.same(then.Wait) &&
-		f.Processed == then.Processed && f.Failed == then.Failed && f.Retried == then.Retried && f.Buried == then.Buried
+		f.Processed == then.Processed && f.Failed == then.Failed && f.Retried == then.Retried && f.Buried == then.Buried && f.Pushed == then.Pushed
 }
 
 // same compares the sums, too: a reading may have come between the count of a duration and its sum.

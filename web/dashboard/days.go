@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strconv"
@@ -49,22 +50,32 @@ func (d *Dashboard) daysPage(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	b := daysBody{Queue: q.Name, Tabs: tabs{Queue: q.Name, On: "days"}, Spans: daySpans()}
-	at := slices.IndexFunc(b.Spans, func(s daySpan) bool { return s.Query == r.URL.RawQuery })
+	spans := daySpans()
+	at := slices.IndexFunc(spans, func(s daySpan) bool { return s.Query == r.URL.RawQuery })
 	if at < 0 {
 		return view{}, web.NewProblem(http.StatusBadRequest, "%.60q: want days=92, hours=48 or nothing.", r.URL.RawQuery)
 	}
-	b.Now = b.Spans[at]
-	found, err := days.Read(r.Context(), d.client, b.Now.Span, b.Now.N, q.Name)
+	b, err := d.daysOf(r.Context(), q.Name, spans[at])
 	if err != nil {
 		return view{}, err
 	}
-	now, err := d.client.Time(r.Context())
+	b.Tabs, b.Spans = tabs{Queue: q.Name, On: "days"}, spans
+	return view{Page: "days", Title: "Days of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
+}
+
+// daysOf reads and draws what a queue did.
+func (d *Dashboard) daysOf(ctx context.Context, queue string, span daySpan) (daysBody, error) {
+	b := daysBody{Queue: queue, Now: span}
+	found, err := days.Read(ctx, d.client, span.Span, span.N, queue)
 	if err != nil {
-		return view{}, err
+		return b, err
+	}
+	now, err := d.client.Time(ctx)
+	if err != nil {
+		return b, err
 	}
 	b.chart(found, now)
-	return view{Page: "days", Title: "Days of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
+	return b, nil
 }
 
 // chart draws what was found of the periods up to now.

@@ -20,14 +20,15 @@ func TestDaysPage(t *testing.T) {
 	now, err := w.client.Time(t.Context())
 	must(t, err)
 	took := days.Durations{Histogram: browse.Histogram{Counts: map[int]uint64{0: 4}, Sum: 2}, Squares: 1}
-	part, err := json.Marshal(days.Figures{Run: took, Wait: took, Processed: 12345, Failed: 100, Retried: 7, Buried: 3})
+	part, err := json.Marshal(days.Figures{Run: took, Wait: took, Processed: 12345, Failed: 100, Retried: 7, Buried: 3, Pushed: 777})
 	must(t, err)
 	today, hour := now.UTC().Format("2006-01-02"), now.UTC().Format("2006-01-02T15")
 	for _, period := range []string{today, hour} {
 		_, err = w.client.DB().Do(t.Context(), "write", "HSET", w.client.DB().Keys.Day("orders", period), "n1", string(part))
 		must(t, err)
 	}
-	expect(t, page(""), 200, "<title>"+today+": 12,345 done, 100 failed</title>", ">"+today+"</th><td>12,345</td>", "500 ms")
+	expect(t, w.get("/queues/orders"), 200, "<title>"+today+": 12,345 done, 100 failed</title>", `href="/queues/orders/days">14 days</a>`)
+	expect(t, page(""), 200, "<title>"+today+": 12,345 done, 100 failed</title>", ">"+today+"</th><td>777</td><td>12,345</td>", "500 ms")
 	expect(t, page("?days=92"), 200, "<title>"+today+": 12,345 done", now.UTC().AddDate(0, 0, -91).Format("2006-01-02"))
 	expect(t, page("?hours=48"), 200, "<title>"+hour+": 12,345 done", `">Hour</th>`)
 	_, err = w.client.DB().Do(t.Context(), "write", "HSET", w.client.DB().Keys.Day("orders", today), "n2", "no figures")

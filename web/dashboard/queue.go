@@ -24,6 +24,7 @@ type queueBody struct {
 	Actions []action
 	Now     time.Time
 	Ticker  ticker
+	Days    *daysBody // nil if nothing was counted, or it cannot be read
 }
 
 // tabs are the pages of a queue; On is the one that is shown.
@@ -57,7 +58,14 @@ func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 		}
 		s = d.sampler.learn(fresh)
 	}
-	return d.queueView(s, accessOf(r))
+	v, err := d.queueView(s, accessOf(r))
+	if b, is := v.Body.(queueBody); err == nil && is {
+		if of, err := d.daysOf(r.Context(), name, daySpans()[0]); err == nil && len(of.Rows) > 0 {
+			b.Days = &of
+		}
+		v.Body = b
+	}
+	return v, err
 }
 
 func unknownQueue(name string, err error) error {

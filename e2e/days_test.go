@@ -1,0 +1,89 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/tally"
+	"github.com/lowkiq/lowkiq/queue/days"
+)
+
+// TestDaysOfAKilledNode: a node that is killed with SIGKILL while it works loses of the day's figures what ended in its last
+// ten seconds, at most; what its handlers wrote down before is there, once.
+func TestDaysOfAKilledNode(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 4)
+	w := r.start(settings{TTL: calmTTL, Work: time.Millisecond})
+	n := 0
+	counted := func() (runs uint64) {
+		t.Helper()
+		found, err := days.Read(t.Context(), r.client, days.Days, 2, queueName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, day := range found { // two if it is midnight
+			runs += day.Figures.Run.Count()
+		}
+		return runs
+	}
+	push := func() {
+		score := float64(n)
+		r.push(lowkiq.Push{ID: fmt.Sprint("job", n), Score: &score})
+		n++
+	}
+	r.await("calls are older than what may be lost", tally.Every+patience, func() bool {
+		push()
+		all := r.ends()
+		return len(all) > 100 && all[100] < judge.Now()-tally.Every-slack
+	})
+	first := counted()
+	r.await("figures are written, and calls end after it", tally.Every+patience, func() bool { push(); return counted() > first })
+	more := len(r.ends()) + 20
+	r.await("more is handled", patience, func() bool { push(); return len(r.ends()) > more })
+	killed := r.kill(w)
+	got, ended := counted(), r.ends()
+	before := uint64(0)
+	for _, at := range ended {
+		if at < killed-tally.Every-slack {
+			before++
+		}
+	}
+	t.Logf("%d calls ended, %d of them more than %s before the kill; the day has %d", len(ended), before, tally.Every+slack, got)
+	if got < before || got > uint64(len(ended)) {
+		t.Errorf("the day has %d runs; handlers wrote down %d, of which %d ended more than %s before the kill", got, len(ended), before, tally.Every+slack)
+	}
+	if before == 0 || got == uint64(len(ended)) {
+		t.Errorf("the day has %d of %d runs: the test would show little", got, len(ended))
+	}
+	r.start(settings{TTL: calmTTL, Work: time.Millisecond})
+	r.drained()
+}
+
+// ends are when the handler calls ended that are in the history.
+func (r *rig) ends() (all []time.Duration) {
+	r.t.Helper()
+	text, err := os.ReadFile(r.history)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		if len(words) < 3 || words[0] != "end" || words[len(words)-1] != "." {
+			continue
+		}
+		at, err := strconv.ParseInt(words[1], 10, 64)
+		if err != nil {
+			r.t.Fatalf("history: %q: %v", line, err)
+		}
+		all = append(all, time.Duration(at))
+	}
+	return all
+}
