@@ -72,6 +72,21 @@ func (h *History) Trace(format string, args ...any) {
 	h.trace = append(h.trace, line{time.Since(h.Start), format, args})
 }
 
+// Text is what has happened last, so many lines of it: for one that does not end.
+func (h *History) Text(lines int) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text(lines)
+}
+
+func (h *History) text(lines int) string {
+	var text strings.Builder
+	for _, l := range h.trace[max(0, len(h.trace)-lines):] {
+		fmt.Fprintf(&text, "%s "+l.format+"\n", append([]any{l.at}, l.args...)...)
+	}
+	return text.String()
+}
+
 // Run runs histories on all processors until one fails: usual of them, a tenth with -short, or as
 // many as LOWKIQ_HISTORIES says.
 func Run(t *testing.T, usual int, run func(*testing.T, *History)) {
@@ -120,11 +135,7 @@ func one(t *testing.T, seed uint64, show bool, run func(*testing.T, *History)) {
 			t.Errorf("history %d: %s", seed, fault)
 		}
 		if show || len(h.faults) > 0 {
-			text := ""
-			for _, l := range h.trace {
-				text += fmt.Sprintf("%s "+l.format+"\n", append([]any{l.at}, l.args...)...)
-			}
-			t.Log(text)
+			t.Log(h.text(len(h.trace)))
 		}
 	})
 }

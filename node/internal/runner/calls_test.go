@@ -61,7 +61,7 @@ func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
 	q.Handler = lowkiq.HandlerFunc(func(ctx context.Context, b *lowkiq.Batch) (answer error) {
 		jobs, broken := slices.Clone(b.Jobs), true
 		p.h.judge.enter(p, b)
-		defer func() { p.h.judge.leave(b, jobs, answer, broken) }()
+		defer func() { p.h.judge.leave(b, jobs, answer, broken, context.Cause(ctx)) }()
 		answer = handle(ctx, b)
 		broken = false
 		return answer

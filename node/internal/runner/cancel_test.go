@@ -53,6 +53,7 @@ func TestCancel(t *testing.T) {
 			if r.Cancel("x", queue.Cancellation{Then: c.then}) {
 				t.Error("an id that is not there was cancelled")
 			}
+			p.h.judge.cancels("b", c.then)
 			if !r.Cancel("b", queue.Cancellation{Then: c.then, By: "ann"}) {
 				t.Error("it was not cancelled, and runs")
 			}

@@ -13,11 +13,17 @@ import (
 // last of all before the call, as a batch may have waited for its turn. Payloads that have expired go to the morgue, or are
 // forgotten; what is left of their job goes back to the head of the line, and no retry is spent.
 
-// expire takes what has expired out of a batch. It reports whether anything is left.
-func (r *Runner) expire(batch *lowkiq.Batch, t *turn) bool {
+// expire takes what has expired out of a batch. It reports whether anything is left, and whether Redis was told.
+func (r *Runner) expire(batch *lowkiq.Batch, t *turn) (left, asked bool) {
+	gone := r.late(batch)
+	return r.without(gone, batch, t), len(gone) > 0
+}
+
+// late are the jobs of a batch of which payloads have expired.
+func (r *Runner) late(batch *lowkiq.Batch) lowkiq.Failed {
 	all := r.queue.rules()
 	if all.Expire.After == 0 && !timed(batch.Jobs) {
-		return true
+		return nil
 	}
 	now, gone := r.process.RedisTime(r.process.Now()), lowkiq.Failed{}
 	for i := range batch.Jobs {
@@ -25,7 +31,7 @@ func (r *Runner) expire(batch *lowkiq.Batch, t *turn) bool {
 			gone[batch.Jobs[i].ID] = &expired{all.Expire.To, places, now}
 		}
 	}
-	return r.without(gone, batch, t)
+	return gone
 }
 
 // timed reports whether payloads of a batch say when they expire.

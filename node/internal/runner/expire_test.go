@@ -63,7 +63,7 @@ func TestExpire(t *testing.T) {
 				}
 				return nil
 			})
-			s.header = func(n int) lowkiq.Header {
+			s.header = func(_ string, n int) lowkiq.Header {
 				if n != 1 {
 					return ""
 				}

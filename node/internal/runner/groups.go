@@ -236,8 +236,11 @@ func (q *Queue) sendGroups() {
 		grants, err := q.AskGroups(r)
 		g.mu.Lock()
 		g.take(r, asks, grants, err)
-		if q.rules().Groups.Limit != r.Limit { // what Redis holds by the limit of before is to go
-			g.restate()
+		if q.rules().Groups.Limit != r.Limit { // it was changed meanwhile: by another one Redis may keep nothing of these groups
+			for i := range r.Groups {
+				g.tell(r.Groups[i].Group, 0)
+			}
+			g.asking = true
 		}
 	}
 }
@@ -249,15 +252,15 @@ func (q *Queue) TendGroups() {
 	}
 }
 
-// admit takes those out of a batch that their groups do not let begin. It reports whether any is left.
-func (r *Runner) admit(batch *lowkiq.Batch, t *turn) bool {
+// admit takes those out of a batch that their groups do not let begin. It reports whether any is left, and whether Redis was asked.
+func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 	by := r.queue.rules().Groups
 	if by.By == "" || t.groups != nil {
-		return true
+		return true, false
 	}
 	asks := groupAsks(by, batch.Jobs)
 	if len(asks) == 0 {
-		return true
+		return true, false
 	}
 	send := false
 	for _, a := range asks {
@@ -287,11 +290,11 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) bool {
 		t.give()
 		pause(r.work, paceAgain)
 		r.unstart(batch, t)
-		return false
+		return false, true
 	}
 	r.process.OpDone("ask for groups", r.Shard)
 	r.queue.Metrics.Limited.Add(float64(len(refused)))
-	return r.without(refused, batch, t)
+	return r.without(refused, batch, t), true
 }
 
 // groupAsks are what is to be asked of some jobs, as much at once as a request may be about.

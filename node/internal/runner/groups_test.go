@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,8 +25,13 @@ type groupsOfOne struct {
 	mu     sync.Mutex
 	asking bool
 	number int64
-	held   map[string]int
+	held   map[string]int // by group: ids that Redis takes to be in calls
 	stops  map[string]time.Time
+	off    map[string]time.Time // when all that the group's rate has let go is worked off
+}
+
+func newGroupsOfOne(t *testing.T, lose func() bool) *groupsOfOne {
+	return &groupsOfOne{t: t, lose: lose, held: map[string]int{}, stops: map[string]time.Time{}, off: map[string]time.Time{}}
 }
 
 func (g *groupsOfOne) ask(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
@@ -33,30 +39,55 @@ func (g *groupsOfOne) ask(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
 	if g.asking || r.Number <= g.number {
 		g.t.Errorf("request %d comes after %d, another one is asked: %v, want one after the other", r.Number, g.number, g.asking)
 	}
-	g.asking, g.number = true, r.Number
+	g.asking = true
 	g.mu.Unlock()
 	time.Sleep(time.Millisecond)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.asking = false
-	grants := make([]queue.GroupGrant, len(r.Groups))
+	grants, err := g.answer(r, 0)
+	if g.lose() {
+		return nil, errors.New("no answer")
+	}
+	return grants, err
+}
+
+// answer is group.lua, while other instances have so many ids of each group in calls. mu is held.
+func (g *groupsOfOne) answer(r *queue.GroupRequest, others int) ([]queue.GroupGrant, error) {
+	if r.Number <= g.number {
+		return nil, errors.New("LATE")
+	}
+	g.number = r.Number
+	now, grants := time.Now(), make([]queue.GroupGrant, len(r.Groups))
 	for i, w := range r.Groups {
-		free := max(0, r.Limit.Concurrency-w.Busy)
-		if w.Stop > 0 {
-			g.stops[w.Group] = time.Now().Add(w.Stop)
+		free := w.Back + w.New
+		if n := r.Limit.Concurrency; n > 0 {
+			free = min(free, max(0, n-others-w.Busy))
 		}
-		wait := time.Until(g.stops[w.Group])
+		if until := now.Add(w.Stop); w.Stop > 0 && until.After(g.stops[w.Group]) {
+			g.stops[w.Group] = until
+		}
+		wait, step, rest := g.stops[w.Group].Sub(now), time.Duration(0), time.Duration(0)
+		if r.Limit.Rate.N > 0 {
+			step = r.Limit.Rate.Per / time.Duration(r.Limit.Rate.N)
+			rest = time.Duration(max(1, r.Limit.Burst)) * step
+			ahead := min(max(g.off[w.Group].Sub(now), 0), rest)
+			free = min(free, int((rest-ahead)/step))
+			g.off[w.Group] = now.Add(ahead)
+		}
 		if wait > 0 {
 			free = 0
 		}
 		back := min(w.Back, free)
-		grants[i] = queue.GroupGrant{Back: back, New: min(w.New, free-back), BackIn: max(wait, 2*time.Millisecond), NewIn: max(wait, 3*time.Millisecond)}
-		if g.held[w.Group] = w.Busy + grants[i].Back + grants[i].New; g.held[w.Group] == 0 {
+		in := min(w.New, free-back)
+		if step > 0 {
+			g.off[w.Group] = g.off[w.Group].Add(time.Duration(back+in) * step)
+			wait = max(wait, g.off[w.Group].Add(step-rest).Sub(now))
+		}
+		grants[i] = queue.GroupGrant{Back: back, New: in, BackIn: max(wait, 2*time.Millisecond), NewIn: max(wait, 3*time.Millisecond)}
+		if g.held[w.Group] = w.Busy + back + in; g.held[w.Group] == 0 || r.Limit.Concurrency == 0 {
 			delete(g.held, w.Group)
 		}
-	}
-	if g.lose() {
-		return nil, errors.New("no answer")
 	}
 	return grants, nil
 }
@@ -74,7 +105,7 @@ func TestGroups(t *testing.T) {
 			}
 			p.OpDone = func(op string, _ lowkiq.Shard) { failing.Store(failing.Load() && op != "ask for groups") }
 			rng := rand.New(rand.NewPCG(seed, 3))
-			g := &groupsOfOne{t: t, lose: func() bool { return rng.IntN(8) == 0 }, held: map[string]int{}, stops: map[string]time.Time{}}
+			g := newGroupsOfOne(t, func() bool { return rng.IntN(8) == 0 })
 			by := rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}
 			var mu sync.Mutex
 			now, ran := map[string]int{}, map[string]bool{}
@@ -154,7 +185,7 @@ func TestGroupsOfAHandler(t *testing.T) {
 		"no rule":      {"", lowkiq.Limit{Prefix: "a:", For: time.Minute}, time.Minute, time.Minute},
 	} {
 		calmly(t, 1, func(t *testing.T, p *process) {
-			g := &groupsOfOne{t: t, lose: func() bool { return false }, held: map[string]int{}, stops: map[string]time.Time{}}
+			g := newGroupsOfOne(t, func() bool { return false })
 			began, calls := time.Now(), atomic.Int32{}
 			var mu sync.Mutex
 			at := map[string]time.Duration{}
@@ -265,7 +296,7 @@ func TestGroupsWaitForARate(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{keepGroups / 10, time.Minute} {
 		calmly(t, 4, func(t *testing.T, p *process) {
-			g := &groupsOfOne{t: t, lose: func() bool { return false }, held: map[string]int{}, stops: map[string]time.Time{}}
+			g := newGroupsOfOne(t, func() bool { return false })
 			asked, runs := 0, 0
 			rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
 				if asked++; asked == 1 {

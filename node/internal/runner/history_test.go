@@ -1,13 +1,7 @@
 package runner
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"runtime"
-	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,8 +19,10 @@ import (
 
 // TestHistories runs runners against shards whose requests are lost, late and doubled, which
 // freeze, refuse, and lose their claims, in processes that freeze, lose their leases, pause and
-// stop, at random moments. In each history I1, I2 and I3 hold, all that was pushed is done or in
-// the morgue soon after the faults end, Redis is left alone then, and every goroutine ends.
+// stop, at random moments, while rules change: limits and groups, whose requests are lost, too, holds,
+// times after which payloads expire; and people cancel what runs. In each history I1, I2 and I3 hold, no
+// call begins that a rule forbids, what is put back for one costs no retry, all that was pushed has ended
+// soon after the faults do, Redis is left alone then, and every goroutine ends.
 //
 //	LOWKIQ_HISTORIES=10000 go test -count=1 -run TestHistories ./node/internal/runner ./node/internal/claims
 //
@@ -69,10 +65,46 @@ func TestMutations(t *testing.T) {
 		{"a quarantine never ends", "state.go", "		s.change(quarantineEnds)\n", ""},
 		{"the quarantine slot is kept", "state.go", "		s.quarantine.give() // also", "		// also"},
 		{"who waits for the quarantine slot is not woken", "quarantine.go", "		go other.wake()", "		_ = other"},
-		{"an id that was held while its batch waited runs", "runner.go", "case r.holds(batch):", "case r == nil:"},
+		{"an id that was held while its batch waited runs", "runner.go", "		if r.holds(batch) { // since", "		if false { // since"},
 		{"held ids of which a release does not know are kept", "held.go", "was == nil || was.held != held || ", "was == nil && "},
 		{"a hold takes its neighbours out", "flights.go", "cut(i)\n", "from = i + 1\n"},
 		{"a handler slot is kept", "lane.go", "		t.slots.give(&t.queue.share)\n", ""},
+		{"an id that was held while the rate was asked runs", "runner.go", "if r.holds(batch) || len(r.late(batch)) > 0 {", "if len(r.late(batch)) > 0 {"},
+		{"what has expired while the rate was asked runs", "runner.go", "if r.holds(batch) || len(r.late(batch)) > 0 {", "if r.holds(batch) {"},
+		{"what has changed while groups were asked counts for nothing", "runner.go", "		case asked:\n", "		case asked && t.groups == nil:\n"},
+		{"a batch that was not let go runs later by the same answer", "runner.go", "		t.refused = true\n		t.give()\n		return false\n", "		r.expire(batch, t)\n"},
+		{"held ids are not looked for after a claim", "runner.go", "	if !claim.HasHeld() {\n", "	if true {\n"},
+		{"a release of held ids that failed is not repeated", "held.go", "func (r *Runner) NotReleased() { r.looked.Store(nil) }", "func (r *Runner) NotReleased() {}"},
+		{"a hold that does not come after a cancel is for ever", "complete.go", "			r.lookAt.Store(int64(r.process.Now() + holdComes))\n", ""},
+		{"what has expired runs", "expire.go", "if says && !at.After(now) {", "if says && !at.Add(time.Millisecond).After(now) {"},
+		{"the rule wins over the header", "expire.go", "if !says && r.Expire.After > 0 {", "if r.Expire.After > 0 {"},
+		{"other payloads of the job expire, too", "expire.go", "		b.Places = e.places\n", ""},
+		{"what has expired is buried, not dropped", "expire.go", "		b.Policy = queue.Drop\n", ""},
+		{"to expire costs a retry", "expire.go", "RetryCount: job.RetryCount, Expired", "RetryCount: job.RetryCount + 1, Expired"},
+		{"what is left beside what has expired is taken for a row", "groups.go", "batch.Jobs, t.place = left, noPlace", "batch.Jobs = left"},
+		{"what a group refuses costs a retry", "groups.go", "Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: l.wait", "Kind: queue.Retry, RetryCount: job.RetryCount + 1, Delay: l.wait"},
+		{"what a group refuses runs", "groups.go", "		if wait > 0 {\n", "		if wait > 5*time.Millisecond {\n"},
+		{"what a group was not asked for runs", "groups.go", "	if a.err != nil {\n", "	if false {\n"},
+		{"a lost answer about groups is forgotten", "groups.go", "			g.tell(r.Groups[i].Group, r.Groups[i].Stop)\n", ""},
+		{"lanes that asked while a request failed wait for ever", "groups.go", "		asks, g.asks = append(asks, g.asks...), nil\n", ""},
+		{"ids of groups never leave them", "runner.go", "		r.attend(batch, t)\n		t.unpace()\n		r.leaveGroups(t)\n", "		r.attend(batch, t)\n		t.unpace()\n		t.groups = nil\n"},
+		{"an id leaves its group before its call has ended", "runner.go", "		r.attend(batch, t)\n", "		if r.attend(batch, t); t.groups != nil && len(t.groups) > 1 {\n			r.queue.live.groups.end(t.groups[:1], 0, r.queue.rules().Groups.Limit)\n		}\n"},
+		{"what a handler says of a group is not told", "groups.go", "if l.For > 0 && r.queue.live.groups.stop(group, l.For) {", "if false {"},
+		{"two requests about groups are on their way", "groups.go", "	g.asking = true\n	return first\n", "	g.asking = true\n	return true\n"},
+		{"what the rate does not let go runs", "limit.go", "a.may = err == nil && i < grant.Batches", "a.may = err == nil && i <= grant.Batches"},
+		{"what the rate was not asked for runs", "limit.go", "a.may = err == nil && i < grant.Batches", "a.may = err != nil || i < grant.Batches"},
+		{"who gets ready by the rate keeps others from it", "limit.go", "		t.paced = false\n		t.queue.live.pacer.end()\n", "		t.paced = false\n"},
+		{"the first who waits for the rate is forgotten", "limit.go", "	if wait <= 0 || len(p.lanes) == 0 {\n", "	if true {\n"},
+		{"calls begin while the node asks for permits", "slots.go", "	s.total, s.free = s.total-s.free, 0\n	return s.total, ", "	return s.total - s.free, "},
+		{"calls follow those that began without the limit", "limit.go", "		if q.live.permits < busy {\n			q.live.apply()\n		}\n		q.live.permits = min(q.live.permits, busy)\n", "		q.live.permits = busy\n"},
+		{"an answer about another limit counts", "limit.go", "if q.live.rules.Load().Limit.Concurrency == limit {", "if true {"},
+		{"a permit is kept", "lane.go", "		t.call.give(&t.queue.all)\n", ""},
+		{"ids beside one that is cancelled have failed", "cancel.go", "all[id] = lowkiq.Postpone{Reason: \"another id of its batch was cancelled\"}", "all[id] = err"},
+		{"all of a batch is cancelled", "cancel.go", "if why, named := by[id]; named {", "if why, named := by[id]; named || len(by) > 0 {"},
+		{"a cancelled run is done", "complete.go", "	if errors.Is(cause, lowkiq.ErrCancelled) {\n", "	if errors.Is(cause, lowkiq.ErrCancelled) {\n		answer = lowkiq.Failed{}\n"},
+		{"a cancelled run has failed", "complete.go", "	if errors.Is(cause, lowkiq.ErrCancelled) {\n", "	if false {\n"},
+		{"a note does not count", "notes.go", "		case silent < after:\n", "		case false:\n"},
+		{"a call that is stuck goes on", "notes.go", "			cancel(lowkiq.ErrStuck)\n", ""},
 	})
 }
 
@@ -90,20 +122,80 @@ type history struct {
 	judge  *judge
 	group  sync.WaitGroup // all that the history starts
 	paused atomic.Bool
-	rules  Rules
 	scarce bool
 	called bool         // somebody waits for the ends of some ids
 	slow   bool         // most calls take long
 	lazy   bool         // some answers are late even without faults
-	held   atomic.Int64 // when holds were changed last, ns since the start
+	others atomic.Int64 // permits, and ids of each group in calls, that other processes have
 
-	mu     sync.Mutex
-	pushed map[string]int // payloads by id
+	features // what rules of the history there may be
+	mu       sync.Mutex
+	rules    Rules                // in force; guarded by mu
+	pushed   map[string]int       // payloads by id; guarded by mu
+	expires  map[string]time.Time // by id and payload; guarded by mu
+	stops    map[string]time.Time // until when handlers hold groups back, of those that said so when all was calm; guarded by mu
+}
+
+// features are which rules a history has, and how: most have few.
+type features struct {
+	limited, grouped bool
+	stuck            bool
+	expire           bool
+	after            time.Duration // of the rule that has payloads expire, where there is one
+}
+
+// timed reports whether calls are ended that take long: what they answer then is a failure.
+func (h *history) timed() bool { return h.stuck || h.now().HandlerTimeout > 0 }
+
+// now are the rules in force.
+func (h *history) now() Rules {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.rules
+}
+
+// draw draws limits, groups, and when payloads expire and calls are stuck.
+func (h *history) draw(to *Rules) {
+	to.Limit, to.Groups, to.Expire.After, to.StuckAfter = rules.Limit{}, rules.Groups{}, 0, 0
+	if h.limited {
+		to.Limit = h.drawLimit()
+	}
+	if h.grouped && h.IntN(4) > 0 {
+		to.Groups = rules.Groups{By: []string{"d", "d", "0", "t"}[h.IntN(4)], Limit: h.drawLimit()}
+	}
+	if h.expire && h.IntN(2) == 0 {
+		to.Expire.After = h.after
+	}
+	if h.stuck && h.IntN(3) > 0 {
+		to.StuckAfter = 5*time.Millisecond + h.Below(40*time.Millisecond)
+	}
+}
+
+func (h *history) drawLimit() (l rules.Limit) {
+	if h.IntN(2) == 0 {
+		l.Concurrency = 1 + h.IntN(4)
+	}
+	if h.IntN(2) == 0 {
+		l.Rate, l.Burst = rules.Rate{N: 20 + h.IntN(1000), Per: time.Second}, 1+h.IntN(5)
+	}
+	return l
+}
+
+// header is what a payload says.
+func (h *history) header(id string, n int) lowkiq.Header {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, there := h.expires[fmt.Sprint(id, "/", n)]
+	if !there {
+		return ""
+	}
+	return lowkiq.Header(fmt.Sprintf(`{"expires":%q}`, at.Format(time.RFC3339Nano)))
 }
 
 func newHistory(run *historytest.History) *history {
-	h := &history{History: run, faulty: []int{0, 5, 20, 50}[run.IntN(4)], scarce: run.IntN(2) == 0, slow: run.Seed%8 == 7, pushed: map[string]int{}}
-	h.judge = &judge{h: h, of: map[call]fate{}, busy: map[string]call{}, last: map[string]int{}}
+	h := &history{History: run, faulty: []int{0, 5, 20, 50}[run.IntN(4)], scarce: run.IntN(2) == 0, slow: run.Seed%8 == 7, pushed: map[string]int{},
+		expires: map[string]time.Time{}, stops: map[string]time.Time{}}
+	h.judge = newJudge(h)
 	for i := range 1 + h.IntN(2) {
 		h.shards = append(h.shards, &shard{
 			Shard: lowkiq.Shard{Queue: "orders", Index: i}, h: h,
@@ -118,6 +210,8 @@ func newHistory(run *historytest.History) *history {
 	if h.IntN(4) == 0 {
 		h.rules.HandlerTimeout = 30 * time.Millisecond
 	}
+	h.features = features{limited: h.IntN(3) == 0, grouped: h.IntN(3) == 0, stuck: h.IntN(4) == 0, expire: h.IntN(3) == 0, after: time.Millisecond + h.Below(time.Second)}
+	h.rules.Expire.To = []rules.ExpireTo{"", rules.ExpireDrop}[h.IntN(2)]
 	return h
 }
 
@@ -126,6 +220,10 @@ func newHistory(run *historytest.History) *history {
 func (h *history) run() {
 	faults := h.Below(4 * time.Second)
 	h.lazy = true
+	h.draw(&h.rules)
+	for _, s := range h.shards {
+		s.header = h.header
+	}
 	h.group.Go(func() { h.produce(faults) })
 	h.group.Go(func() { h.disturb(faults) })
 	var p *process
@@ -144,6 +242,7 @@ func (h *history) run() {
 	time.Sleep(time.Second)
 	h.calm.Store(true)
 	h.paused.Store(false)
+	h.others.Store(0)
 	h.hold(p, nil)
 	for _, s := range h.shards {
 		s.mu.Lock()
@@ -197,6 +296,7 @@ func (h *history) run() {
 			s.fault("%d requests in a minute in which there is nothing to do", n)
 		}
 	}
+	p.gates.told()
 	p.stop()
 	h.group.Wait()
 	for _, s := range h.shards {
@@ -205,6 +305,16 @@ func (h *history) run() {
 		}
 	}
 	h.judge.all(h.pushed)
+}
+
+// shardOf finds a shard.
+func (h *history) shardOf(of lowkiq.Shard) *shard {
+	for _, s := range h.shards {
+		if s.Shard == of {
+			return s
+		}
+	}
+	return nil
 }
 
 // work is how many ids are not done.
@@ -225,6 +335,12 @@ func (h *history) produce(during time.Duration) {
 		n := h.pushed[id]
 		h.pushed[id]++
 		h.mu.Unlock()
+		if h.expire && h.IntN(3) == 0 {
+			at := time.Now().Add(h.Below(300 * time.Millisecond))
+			h.mu.Lock()
+			h.expires[fmt.Sprint(id, "/", n)] = at
+			h.mu.Unlock()
+		}
 		published := s.push(id, n)
 		if h.IntN(8) == 0 {
 			s.suspect(id)
@@ -244,7 +360,7 @@ func (h *history) disturb(during time.Duration) {
 			return
 		}
 		s, p := h.shards[h.IntN(len(h.shards))], h.judge.process.Load()
-		switch h.IntN(7) {
+		switch h.IntN(9) {
 		case 0:
 			s.mu.Lock()
 			s.frozen = time.Now().Add(h.Below(time.Second))
@@ -261,8 +377,10 @@ func (h *history) disturb(during time.Duration) {
 			s.mu.Unlock()
 		case 3:
 			h.pause(p, h.Below(300*time.Millisecond))
-		case 4:
+		case 4, 7:
 			h.change(p)
+		case 8:
+			h.others.Store(int64(h.IntN(4)))
 		case 6:
 			for range 20 {
 				time.Sleep(h.Below(10 * time.Millisecond))
@@ -277,6 +395,7 @@ func (h *history) disturb(during time.Duration) {
 // cancel ends the run of some id, if one runs.
 func (h *history) cancel(p *process) {
 	id, why := fmt.Sprint("id", h.IntN(6)), queue.Cancellation{Then: queue.Thens()[h.IntN(4)], By: "ann"}
+	h.judge.cancels(id, why.Then)
 	for _, r := range p.all() {
 		if r.Cancel(id, why) {
 			h.Trace("cancelled: %s, then %s", id, why.Then) // nobody holds it: it comes back by itself
@@ -291,8 +410,7 @@ func (h *history) hold(p *process, holds []rules.Hold) {
 	h.rules.Held = rules.NewHeld(holds)
 	now := h.rules
 	h.mu.Unlock()
-	h.held.Store(int64(time.Since(h.Start)))
-	p.queue.Change(now, h.IntN(3))
+	p.gates.change(now, h.IntN(3))
 	for _, r := range p.all() {
 		r.Changed()
 	}
@@ -303,13 +421,17 @@ func (h *history) hold(p *process, holds []rules.Hold) {
 
 // change puts other rules in force.
 func (h *history) change(p *process) {
-	h.mu.Lock()
-	now := h.rules
-	h.mu.Unlock()
+	now := h.now()
 	now.BatchSize, now.ShardConcurrency = 1+h.IntN(4), 1+h.IntN(4)
+	h.draw(&now)
+	h.mu.Lock()
+	now.Held = h.rules.Held
+	h.rules = now
+	h.mu.Unlock()
 	concurrency := h.IntN(3)
-	h.Trace("batches of", now.BatchSize, "lanes", now.ShardConcurrency, "calls", concurrency)
-	p.queue.Change(now, concurrency)
+	h.Trace("batches of %d, lanes %d, calls %d, limit %+v, groups %+v, expire %+v, stuck %s",
+		now.BatchSize, now.ShardConcurrency, concurrency, now.Limit, now.Groups, now.Expire, now.StuckAfter)
+	p.gates.change(now, concurrency)
 	for _, r := range p.all() {
 		r.Changed()
 	}
@@ -326,452 +448,4 @@ func (h *history) pause(p *process, d time.Duration) {
 	h.paused.Store(false)
 	h.Trace("resumed")
 	h.judge.process.Load().lookAtAll()
-}
-
-// process is one instance of a node: what claims, supervises and leases are for runners.
-type process struct {
-	*Process
-	h        *history
-	queue    *Queue
-	kicked   chan struct{}
-	stopping chan struct{}
-	ended    chan struct{}
-	cancel   context.CancelCauseFunc
-	lease    atomic.Int64 // until when it may work, since the history's start
-	lanes    sync.WaitGroup
-
-	mu      sync.Mutex
-	runners map[lowkiq.Shard]*Runner
-}
-
-// newProcess makes a process with this many slots, whose runners are none yet.
-func (h *history) newProcess(slots int) *process {
-	p := &process{h: h, kicked: make(chan struct{}, 1), stopping: make(chan struct{}), ended: make(chan struct{}), runners: map[lowkiq.Shard]*Runner{}}
-	p.lease.Store(int64(100 * time.Hour))
-	work, cancel := context.WithCancelCause(context.Background())
-	p.cancel = cancel
-	p.Process = &Process{
-		Work: work, IO: context.Background(), Log: slog.New(slog.DiscardHandler), Lanes: &p.lanes, Slots: NewSlots(slots), Quarantine: &QuarantineSlot{},
-		Now: func() time.Duration { return time.Since(h.Start) }, RedisTime: func(d time.Duration) time.Time { return h.Start.Add(d) },
-		SawRedisTime: func(time.Time) {}, MayWork: func() bool { return time.Since(h.Start) < time.Duration(p.lease.Load()) },
-		Kick: func() {
-			select {
-			case p.kicked <- struct{}{}:
-			default:
-			}
-		},
-		OpFailed: func(_ string, _ lowkiq.Shard, err error) bool { return Refused(err) }, OpDone: func(string, lowkiq.Shard) {},
-		Fenced: func(string, func() int64) {}, MayLog: func(string, string) (int, bool) { return 0, false },
-	}
-	h.judge.process.Store(p)
-	return p
-}
-
-// startProcess starts a process that claims all shards.
-func (h *history) startProcess(seize bool) *process {
-	p := h.newProcess(1 + h.IntN(3))
-	h.mu.Lock()
-	now := h.rules
-	h.mu.Unlock()
-	q := Queue{Rules: now, Paused: &h.paused, Metrics: testMetrics, Concurrency: h.IntN(3)}
-	if h.scarce {
-		q.Reserve, q.ProcessWait = p.reserve, testMetrics.Wait
-	}
-	q.Handler = lowkiq.HandlerFunc(p.handle)
-	p.queue = NewQueue(q)
-	for _, s := range h.shards {
-		p.start(s, seize)
-	}
-	h.group.Go(p.supervise)
-	return p
-}
-
-func (p *process) start(s *shard, seize bool) {
-	claim := s.claim(seize)
-	r := New(p.Process, p.queue, s.Shard, claim.fence, claim)
-	r.Subscribed()
-	p.mu.Lock()
-	p.runners[s.Shard] = r
-	p.mu.Unlock()
-	r.Wake()
-}
-
-func (p *process) all() (list []*Runner) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.h.shards {
-		if r := p.runners[s.Shard]; r != nil {
-			list = append(list, r)
-		}
-	}
-	return list
-}
-
-// supervise claims anew what was lost, polls while there are faults, and hands everything back in
-// the end.
-func (p *process) supervise() {
-	defer close(p.ended)
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-p.stopping:
-			p.handBack()
-			return
-		case <-p.kicked:
-		case <-ticker.C:
-			if !p.h.calm.Load() {
-				p.poll()
-			}
-			p.release()
-		}
-		for _, s := range p.h.shards {
-			p.mu.Lock()
-			r := p.runners[s.Shard]
-			p.mu.Unlock()
-			fenced, _ := r.Fenced()
-			if !fenced && !r.OutOfSync() {
-				continue
-			}
-			<-r.Stop()
-			if fenced, _ = r.Fenced(); !fenced {
-				r.Release(p.IO) //nolint:errcheck // the next claim tells
-			}
-			r.Close()
-			if p.MayWork() {
-				p.start(s, false)
-			}
-		}
-	}
-}
-
-func (p *process) handBack() {
-	for _, r := range p.all() {
-		r.Stop()
-	}
-	p.lanes.Wait()
-	for _, r := range p.all() {
-		r.Release(p.IO) //nolint:errcheck // its successor claims it anyhow
-		r.Close()
-	}
-}
-
-func (p *process) poll() {
-	for i, r := range p.all() {
-		if !r.PollDue(p.Now(), time.Second) {
-			continue
-		}
-		if ready, next := p.h.shards[i].peek(); ready {
-			r.Wake()
-		} else if !next.IsZero() {
-			r.WakeAt(next)
-		}
-	}
-}
-
-// release lets ids go on that nobody holds any more.
-func (p *process) release() {
-	for _, s := range p.h.shards {
-		p.mu.Lock()
-		r := p.runners[s.Shard]
-		p.mu.Unlock()
-		if r == nil {
-			continue
-		}
-		if keep, now := r.ToRelease(); now && s.release(keep) {
-			r.Wake()
-		}
-	}
-}
-
-func (p *process) wake(s *shard) {
-	p.mu.Lock()
-	r := p.runners[s.Shard]
-	p.mu.Unlock()
-	if r != nil {
-		r.Wake()
-	}
-}
-
-// hear tells the runner of a shard what a push has published.
-func (p *process) hear(s *shard, published news) {
-	switch published {
-	case isDue:
-		p.wake(s)
-	case isParked:
-		p.mu.Lock()
-		r := p.runners[s.Shard]
-		p.mu.Unlock()
-		if r != nil {
-			r.Parked()
-		}
-	}
-}
-
-func (p *process) lookAtAll() {
-	for _, r := range p.all() {
-		r.Wake()
-	}
-}
-
-// stop drains the process and waits for it.
-func (p *process) stop() {
-	p.h.Trace("the process stops")
-	close(p.stopping)
-	<-p.ended
-	p.leftovers()
-	p.cancel(lowkiq.ErrShutdown)
-}
-
-// end lets the lease run out. The process notices some time after it must not work any more; its
-// successor seizes the shards 0.3 ttl after that moment.
-func (p *process) end() {
-	p.h.Trace("the lease ends")
-	p.lease.Store(int64(p.Now()))
-	notice := p.h.Below(testTTL / 20)
-	p.h.group.Go(func() {
-		time.Sleep(notice)
-		p.cancel(lowkiq.ErrLeaseLost)
-		close(p.stopping)
-		<-p.ended
-		p.leftovers()
-	})
-	time.Sleep(testTTL * 3 / 10)
-}
-
-// reserve is short of processes, and now and then the node freezes in it for longer than its lease
-// has.
-func (p *process) reserve(ctx context.Context) (func(context.Context) context.Context, func(), error) {
-	h := p.h
-	switch n := h.IntN(40); {
-	case h.calm.Load():
-	case n == 0:
-		return nil, nil, lowkiq.Postpone{After: 20 * time.Millisecond}
-	case n < 4:
-		time.Sleep(h.Below(testTTL / 2))
-	default:
-		select {
-		case <-ctx.Done():
-			return nil, nil, context.Cause(ctx)
-		case <-time.After(h.Below(3000 * time.Microsecond)):
-		}
-	}
-	return func(ctx context.Context) context.Context { return ctx }, func() {}, nil
-}
-
-var errBoom = errors.New("boom")
-
-// handle is the handler of all jobs: it takes some time, ends with its context, and answers what it
-// likes.
-func (p *process) handle(ctx context.Context, b *lowkiq.Batch) (answer error) {
-	h := p.h
-	jobs := slices.Clone(b.Jobs)
-	h.judge.enter(p, b)
-	for i := range jobs {
-		if jobs[i].Callers > 0 { // it counts if the job is done
-			b.Answer(jobs[i].ID).Result(resultOf(jobs[i].Payloads))
-		}
-	}
-	kind := h.IntN(40)
-	if h.calm.Load() { // it fails now and then, and does nothing worse
-		kind = []int{39, 5}[kind/20]
-	}
-	broken := false
-	defer func() { h.judge.leave(b, jobs, answer, broken) }()
-	took := time.Duration(0)
-	if h.slow {
-		took = 2 * longWait
-	}
-	if h.IntN(2) == 0 {
-		took = h.Below(40 * time.Millisecond)
-		if h.IntN(6) == 0 { // what waits behind it goes back
-			took += longWait
-		}
-	}
-	if h.IntN(4) == 0 && took == 0 {
-		b.Note(ctx, jobs[0].ID, lowkiq.Note{Progress: 0.5}) //nolint:errcheck // whatever becomes of it
-	}
-	select {
-	case <-time.After(took):
-	case <-ctx.Done():
-		time.Sleep(h.Below(testTTL / 10)) // it may take 0.2 ttl to return
-		if h.IntN(2) == 0 {
-			return context.Cause(ctx)
-		}
-		return lowkiq.Failed{jobs[0].ID: context.Cause(ctx)}
-	}
-	switch {
-	case kind == 0:
-		return lowkiq.Bury{Reason: "of no use"}
-	case kind == 1:
-		broken = true
-		panic("poison")
-	case kind == 2:
-		broken = true
-		runtime.Goexit()
-	case kind < 5:
-		return lowkiq.Postpone{After: h.Below(50 * time.Millisecond)}
-	case kind < 9:
-		return errBoom
-	case kind < 13:
-		b.Jobs = nil // it may do that
-		return lowkiq.Failed{jobs[h.IntN(len(jobs))].ID: errBoom}
-	}
-	return nil
-}
-
-// resultOf is the answer about a job.
-func resultOf(payloads []lowkiq.Payload) (result []byte) {
-	for i := range payloads {
-		result = append(append(result, payloads[i].Data...), ' ')
-	}
-	return result
-}
-
-// leftovers looks at what a process has at its end.
-func (p *process) leftovers() {
-	if use := p.Slots.Use(); use.Busy != 0 {
-		p.h.Fault("%d slots are taken at the end", use.Busy)
-	}
-	if p.Quarantine.taken || len(p.Quarantine.waiting) > 0 {
-		p.h.Fault("the quarantine slot: taken %v, %d wait", p.Quarantine.taken, len(p.Quarantine.waiting))
-	}
-	p.queue.live.mu.Lock()
-	defer p.queue.live.mu.Unlock()
-	if bound := p.queue.live.bound; bound != nil && bound.Use().Busy != 0 {
-		p.h.Fault("%d calls of the queue are taken at the end", bound.Use().Busy)
-	}
-	if p.queue.share != (share{}) || p.queue.all != (share{}) {
-		p.h.Fault("the queue's shares: %+v, %+v", p.queue.share, p.queue.all)
-	}
-}
-
-// call is one id in one flight.
-type call struct {
-	shard  lowkiq.Shard
-	fence  int64
-	flight int64
-	id     string
-}
-
-// fate is what became of a call.
-type fate struct {
-	succeeded, failed bool
-	acknowledged      bool
-	payloads          []int
-}
-
-// judge knows what handlers were called for, and what they answered.
-type judge struct {
-	h       *history
-	process atomic.Pointer[process]
-
-	mu   sync.Mutex
-	of   map[call]fate
-	busy map[string]call // ids that handlers have
-	last map[string]int  // payloads done or buried, by id: all below this number
-}
-
-func (j *judge) enter(p *process, b *lowkiq.Batch) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if !p.MayWork() {
-		j.h.Fault("a handler begins after the lease's deadline (I1)")
-	}
-	j.h.Trace("%s: a handler has flight %d: %d jobs, the first is %s", b.Shard, b.Flight, len(b.Jobs), b.Jobs[0].ID)
-	var held *rules.Held
-	if p.queue != nil {
-		held = p.queue.rules().Held
-	}
-	for _, job := range b.Jobs {
-		c := call{b.Shard, b.Fence, b.Flight, job.ID}
-		if held.Holds(job.ID) && int64(time.Since(j.h.Start)) > j.h.held.Load() {
-			j.h.Fault("a handler gets %+v, which is held", c)
-		}
-		if other, both := j.busy[job.ID]; both {
-			j.h.Fault("two handlers have an id at once: %+v, %+v (I1)", other, c)
-		}
-		j.busy[job.ID] = c
-		if _, before := j.of[c]; before {
-			j.h.Fault("a handler gets %+v once more", c)
-		}
-		var payloads []int
-		for _, payload := range job.Payloads {
-			n, _ := strconv.Atoi(string(payload.Data))
-			payloads = append(payloads, n)
-		}
-		j.of[c] = fate{payloads: payloads}
-		// What was done before may come again; what comes anew follows it.
-		if !slices.IsSorted(payloads) || payloads[0] > j.last[job.ID] {
-			j.h.Fault("%+v has the payloads %v, and all below %d are done (I3)", c, payloads, j.last[job.ID])
-		}
-	}
-}
-
-// leave notes the end of a call. broken: it answered nothing.
-func (j *judge) leave(b *lowkiq.Batch, jobs []lowkiq.Job, answer error, broken bool) {
-	failed, named := answer.(lowkiq.Failed) //nolint:errorlint // the test's own
-	for _, job := range jobs {
-		c := call{b.Shard, b.Fence, b.Flight, job.ID}
-		f := j.fate(c)
-		f.failed = broken || answer != nil && (!named || failed[job.ID] != nil)
-		f.succeeded = !f.failed
-		if f.succeeded {
-			j.advance(job.ID, f.payloads)
-		}
-		j.mu.Lock()
-		delete(j.busy, job.ID)
-		j.of[c] = f
-		j.mu.Unlock()
-	}
-}
-
-// advance notes payloads that are done or buried.
-func (j *judge) advance(id string, payloads []int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, n := range payloads {
-		j.last[id] = max(j.last[id], n+1)
-	}
-}
-
-// fate returns what became of a call; payloads is nil if no handler had it.
-func (j *judge) fate(c call) fate {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.of[c]
-}
-
-// acknowledged looks at an ack that was sent, and notes whether Redis has confirmed it: to be told
-// once more is a fault.
-func (j *judge) acknowledged(c call, confirmed bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	f := j.of[c]
-	if f.payloads == nil || f.acknowledged {
-		j.h.Fault("%+v is acknowledged again after Redis has confirmed it", c)
-	}
-	f.acknowledged = confirmed
-	j.of[c] = f
-}
-
-// running is how many jobs of a claim are with handlers.
-func (j *judge) running(s lowkiq.Shard, fence int64) (n int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, c := range j.busy {
-		if c.shard == s && c.fence == fence {
-			n++
-		}
-	}
-	return n
-}
-
-// all looks at what became of what was pushed.
-func (j *judge) all(pushed map[string]int) {
-	for id, n := range pushed {
-		if j.last[id] != n {
-			j.h.Fault("%d of %d payloads of %s are done (I2)", j.last[id], n, id)
-		}
-	}
 }

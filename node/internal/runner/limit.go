@@ -194,11 +194,9 @@ func (q *Queue) askRate(ctx context.Context) {
 	p.asking = false
 }
 
-// pace asks whether the batch may begin by the queue's rate. If not, the turn holds nothing more, and the lane prepares anew.
+// pace asks whether the batch may begin by the queue's rate, for which the turn was paced. If not, the turn holds nothing more, and
+// the lane prepares anew.
 func (r *Runner) pace(batch *lowkiq.Batch, t *turn) bool {
-	if !t.paced {
-		return true
-	}
 	a := &rateAsk{ids: len(batch.Jobs), done: make(chan struct{})}
 	if r.queue.live.pacer.ask(a) {
 		r.process.Lanes.Go(func() { r.queue.askRate(r.process.Work) })

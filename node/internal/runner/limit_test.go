@@ -81,6 +81,101 @@ func TestPermits(t *testing.T) {
 	})
 }
 
+// TestPermitsAtFirst: where a limit is new, no call follows one that began without it before the node has an answer: Redis knows
+// of none of them.
+func TestPermitsAtFirst(t *testing.T) {
+	t.Parallel()
+	calmly(t, 10, func(t *testing.T, p *process) {
+		var runs atomic.Int64
+		end := make(chan struct{})
+		s := p.add(Queue{Rules: Rules{ShardConcurrency: 2}, Concurrency: 2}, func(context.Context, *lowkiq.Batch) error { runs.Add(1); <-end; return nil })
+		q := p.runners[s.Shard].queue
+		p.give(s, "a", "b", "c", "d")
+		soon()
+		limited := *q.rules()
+		limited.Limit.Concurrency = 3
+		q.Change(limited, 2)
+		if has := q.Permits(); has.Has != 2 {
+			t.Errorf("has %d, want the two that run", has.Has)
+		}
+		end <- struct{}{} // and the request is lost
+		end <- struct{}{}
+		soon()
+		if runs.Load() != 2 {
+			t.Errorf("%d have begun, want 2: nothing was permitted", runs.Load())
+		}
+		q.Permitted(1, 3)
+		close(end)
+		soon()
+		s.has(t, 0, "with one permit")
+	})
+}
+
+// TestAskedForLong: what is held, or expires, while Redis is asked whether a batch may begin does not run; the others of the batch do,
+// by another answer.
+func TestAskedForLong(t *testing.T) {
+	t.Parallel()
+	for _, of := range []Rules{
+		{Limit: rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}},
+		{Groups: rules.Groups{By: ":"}},
+	} {
+		for what, change := range map[string]func(*Rules){
+			"held":    func(r *Rules) { r.Held = rules.NewHeld([]rules.Hold{{ID: "a:1"}}) },
+			"expired": nil,
+		} {
+			calmly(t, 1, func(t *testing.T, p *process) {
+				let := map[string]int{}
+				asks, letGo := 0, time.Time{}
+				long := func() { // the first answer takes long
+					if asks++; asks == 1 {
+						time.Sleep(50 * time.Millisecond)
+					}
+					letGo = time.Now()
+				}
+				rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+					long()
+					return queue.RateGrant{Batches: len(batches)}, nil
+				}
+				groups := newGroupsOfOne(t, func() bool { return false })
+				of.BatchSize = 2
+				s := p.add(Queue{Rules: of, Rate: rate, AskGroups: func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+					long()
+					return groups.ask(r)
+				}}, func(_ context.Context, b *lowkiq.Batch) error {
+					for _, job := range b.Jobs {
+						let[job.ID]++
+					}
+					if of.Limit.Rate.N > 0 && !letGo.Equal(time.Now()) {
+						t.Errorf("%s: begins %s after the rate has let it go", what, time.Since(letGo))
+					}
+					return nil
+				})
+				expires := time.Now().Add(30 * time.Millisecond).Format(time.RFC3339Nano)
+				s.header = func(id string, _ int) lowkiq.Header {
+					if id != "a:1" || change != nil {
+						return ""
+					}
+					return lowkiq.Header(`{"expires":"` + expires + `"}`)
+				}
+				p.give(s, "a:1", "a:2")
+				time.Sleep(20 * time.Millisecond)
+				if q := p.runners[s.Shard].queue; change != nil {
+					now := *q.rules()
+					change(&now)
+					q.Change(now, 0)
+				}
+				soon()
+				if let["a:1"] != 0 || let["a:2"] != 1 {
+					t.Errorf("%s: ran %v, want a:2", what, let)
+				}
+				if got, want := s.work(), map[string]int{"held": 1}[what]; got != want {
+					t.Errorf("%s: %d ids are left, want %d", what, got, want)
+				}
+			})
+		}
+	}
+}
+
 // oneRate is a rate as Redis keeps it.
 type oneRate struct {
 	t     *testing.T
@@ -91,6 +186,7 @@ type oneRate struct {
 	mu       sync.Mutex
 	asking   bool      // guarded by mu
 	off      time.Time // when all that was let go is worked off; guarded by mu
+	large    int       // ids of the last batch, if they are more than a rest allows; guarded by mu
 	requests int       // guarded by mu
 }
 
@@ -106,7 +202,16 @@ func (o *oneRate) ask(_ context.Context, batches []int) (grant queue.RateGrant, 
 	time.Sleep(o.takes)
 	o.mu.Lock()
 	o.asking = false
+	return o.take(batches), nil
+}
+
+// take is rate.lua. mu is held.
+func (o *oneRate) take(batches []int) (grant queue.RateGrant) {
 	now := time.Now()
+	after := func(ids int) time.Time { return now.Add(time.Duration(ids) * o.step) }
+	if most := after(max(o.burst, o.large)); o.off.After(most) {
+		o.off = most
+	}
 	if o.off.Before(now) {
 		o.off = now
 	}
@@ -116,12 +221,16 @@ func (o *oneRate) ask(_ context.Context, batches []int) (grant queue.RateGrant, 
 			break
 		}
 		o.off = o.off.Add(time.Duration(n) * o.step)
+		o.large = 0
+		if n > o.burst {
+			o.large = n
+		}
 		grant.Batches++
 		n = 1
 	}
-	grant.Left = max(0, int(now.Add(time.Duration(o.burst)*o.step).Sub(o.off)/o.step))
+	grant.Left = max(0, int(after(o.burst).Sub(o.off)/o.step))
 	grant.Wait = max(0, o.off.Add(time.Duration(n-max(n, o.burst))*o.step).Sub(now))
-	return grant, nil
+	return grant
 }
 
 // TestPaced: no call begins before the rate allows it, one request is on its way at a time, and who waits holds nothing.

@@ -398,18 +398,53 @@ func (r *Runner) attend(batch *lowkiq.Batch, t *turn) {
 			t.give()
 			r.settle(batch, &ended{popped: t.popped}, answer)
 			return
-		case r.holds(batch): // since it was taken
-			r.unstart(batch, t)
-			return
-		case !r.expire(batch, t) || !r.admit(batch, t):
-			t.pass()
-			return
-		case r.pace(batch, t):
-			r.handle(batch, t)
-			t.pass()
+		case r.begin(batch, t):
 			return
 		}
 	}
+}
+
+// begin calls the handler, unless something speaks against that. What was looked at is looked at again after each question to
+// Redis, which may have taken long. false: the lane is to prepare anew.
+func (r *Runner) begin(batch *lowkiq.Batch, t *turn) (done bool) {
+	for {
+		if r.holds(batch) { // since it was taken
+			r.unstart(batch, t)
+			return true
+		}
+		left, asked := r.expire(batch, t)
+		if left && !asked {
+			left, asked = r.admit(batch, t)
+		}
+		switch {
+		case !left:
+			t.pass()
+			return true
+		case asked:
+		case !t.paced:
+			r.handle(batch, t)
+			t.pass()
+			return true
+		default:
+			return r.beginPaced(batch, t)
+		}
+	}
+}
+
+// beginPaced calls the handler if the queue's rate allows it, at once: a batch for which that is not right any more is prepared
+// anew, and asks again.
+func (r *Runner) beginPaced(batch *lowkiq.Batch, t *turn) (done bool) {
+	if !r.pace(batch, t) {
+		return false
+	}
+	if r.holds(batch) || len(r.late(batch)) > 0 {
+		t.refused = true
+		t.give()
+		return false
+	}
+	r.handle(batch, t)
+	t.pass()
+	return true
 }
 
 // prepare waits until a lane has all that a call needs; see turn.take.

@@ -38,14 +38,16 @@ type shard struct {
 	frozen   time.Time          // until then it answers nothing
 	refuses  bool               // it answers that a right is missing
 	calls    atomic.Int64
-	header   func(n int) lowkiq.Header // of payload n; nil: none
-	expired  []string                  // burials of what has expired
+	header   func(id string, n int) lowkiq.Header // of payload n; nil: none
+	expired  []string                             // burials of what has expired
+	came     map[int64]time.Time                  // when flights of the claim were popped
 }
 
 // record is one id: what waits, or is in flight, and what was pushed meanwhile.
 type record struct {
 	payloads, parked []int
 	flight           int64     // 0: it waits
+	at               time.Time // when it was due
 	due              time.Time // it waits for that; zero: it is ready
 	held             bool      // it waits to be released
 	retry            int
@@ -70,7 +72,7 @@ func (s *shard) claim(seize bool) *fake {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recover(seize)
-	s.held, s.popped = true, 0
+	s.held, s.popped, s.came = true, 0, map[int64]time.Time{}
 	s.fence++
 	s.h.Trace("%s is claimed, fence %d, seized %v", s.Shard, s.fence, seize)
 	f := &fake{shard: s, fence: s.fence}
@@ -135,7 +137,7 @@ func (s *shard) push(id string, n int) (published news) {
 	r := s.ids[id]
 	switch {
 	case r == nil:
-		s.ids[id] = &record{payloads: []int{n}, retry: -1}
+		s.ids[id] = &record{payloads: []int{n}, retry: -1, at: time.Now()}
 		if s.ready = append(s.ready, id); len(s.ready) == 1 {
 			published = isDue
 		}
@@ -155,7 +157,7 @@ func (s *shard) release(held func(id string) bool) (any bool) {
 	defer s.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(s.ids)) {
 		if r := s.ids[id]; r.held && !held(id) {
-			r.held, any = false, true
+			r.held, any, r.at = false, true, time.Now()
 			s.ready = append(s.ready, id)
 		}
 	}
@@ -190,7 +192,7 @@ func (s *shard) out(number int64, id string) bool {
 // rest is what remains of an id whose payloads are done or buried.
 func (s *shard) rest(id string) {
 	r := s.ids[id]
-	r.payloads, r.parked, r.retry = r.parked, nil, -1
+	r.payloads, r.parked, r.retry, r.at = r.parked, nil, -1, time.Now()
 	if len(r.payloads) == 0 {
 		delete(s.ids, id)
 		return
@@ -235,7 +237,7 @@ func (s *shard) called(id string) bool { return s.h.called && id[len(id)-1]%2 ==
 
 // told looks whether the end of an id comes with what its handler has answered.
 func (s *shard) told(a queue.Acks, id string) {
-	if s.h.rules.Journal.Runs == journal.All {
+	if s.h.now().Journal.Runs == journal.All {
 		if place := slices.Index(a.IDs, id); place < 0 || a.Rest || !strings.Contains(lineAt(a.Runs, place), id) {
 			s.fault("flight %d: %s is acknowledged without its line of the journal", a.Flight, id)
 		}
@@ -285,7 +287,7 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 		}
 		return p, nil
 	}
-	s.popped = number
+	s.popped, s.came[number] = number, now
 	s.promote(now)
 	if len(s.crashes) > len(s.suspects) {
 		p.Quarantine = queue.QuarantineWait
@@ -322,18 +324,28 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 
 func (s *shard) job(id string) lowkiq.Job {
 	r := s.ids[id]
-	job := lowkiq.Job{ID: id, RetryCount: r.retry, PerformAt: time.Now()}
+	job := lowkiq.Job{ID: id, RetryCount: r.retry, PerformAt: r.at}
 	if s.called(id) {
 		job.Callers = len(r.payloads)
 	}
 	for _, n := range r.payloads {
 		p := lowkiq.Payload{Score: float64(n), Data: strconv.AppendInt(nil, int64(n), 10)}
 		if s.header != nil {
-			p.Header = s.header(n)
+			p.Header = s.header(id, n)
 		}
 		job.Payloads = append(job.Payloads, p)
 	}
 	return job
+}
+
+// cameAt is when a flight was popped, zero if the claim with that fence is gone.
+func (s *shard) cameAt(fence, flight int64) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fence != fence {
+		return time.Time{}
+	}
+	return s.came[flight]
 }
 
 func (s *shard) promote(now time.Time) {
@@ -396,7 +408,7 @@ func (f *fake) send(ctx context.Context, op string, what any, execute func() err
 	f.mu.Lock()
 	if f.calls.Add(1) == mostCalls {
 		f.fault("%d requests and no end", mostCalls)
-		panic(fmt.Sprintf("history %d: %s", f.h.Seed, "see its trace"))
+		panic(fmt.Sprintf("history %d, at its end:\n%s", f.h.Seed, f.h.Text(100)))
 	}
 	way := f.h.fate()
 	wait := way.before + max(0, time.Until(f.frozen))
@@ -406,21 +418,7 @@ func (f *fake) send(ctx context.Context, op string, what any, execute func() err
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	switch way.name {
-	case "request lost":
-		return errLost
-	case "late":
-		f.h.group.Go(func() { time.Sleep(way.after); once() }) //nolint:errcheck // nobody waits for it any more
-		return errLost
-	case "reply lost":
-		once() //nolint:errcheck // lost
-		return errLost
-	case "twice":
-		once() //nolint:errcheck // as go-redis does in a Redis Cluster
-	}
-	err := once()
-	time.Sleep(way.after)
-	return err
+	return f.h.carry(way, once)
 }
 
 // confirmed notes what Redis has said that it did.
@@ -484,28 +482,20 @@ func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 			if !f.out(n.Flight, n.ID) {
 				continue
 			}
-			fate := f.h.judge.fate(call{f.Shard, f.fence, n.Flight, n.ID})
 			r := f.ids[n.ID]
+			f.h.judge.back(call{f.Shard, f.fence, n.Flight, n.ID}, n, r.retry)
 			if n.Kind == queue.Return {
-				if fate.payloads != nil {
-					f.fault("flight %d: %s is returned as new, and a handler had it", n.Flight, n.ID)
-				}
 				f.toHead(n.ID)
 				continue
-			}
-			if fate.payloads != nil && !fate.failed && f.h.rules.HandlerTimeout == 0 {
-				f.fault("flight %d: %s is done, and put back", n.Flight, n.ID)
 			}
 			delete(f.crashes, n.ID)
 			r.payloads, r.parked = append(r.payloads, r.parked...), nil
 			if n.Kind == queue.Hold {
-				if fate.payloads != nil && !n.Cancelled {
-					f.fault("flight %d: %s is held, and a handler had it", n.Flight, n.ID)
-				}
 				r.held = true
 				continue
 			}
 			r.due = time.Now().Add(n.Delay)
+			r.at = r.due
 			if n.Kind == queue.Retry {
 				r.retry = n.RetryCount
 			}
@@ -520,19 +510,27 @@ func (f *fake) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
 			if !f.out(b.Flight, b.ID) {
 				continue
 			}
+			r := f.ids[b.ID]
+			gone, left := r.payloads, []int(nil)
+			if b.Places != nil {
+				gone = nil
+				for i, n := range r.payloads {
+					if slices.Contains(b.Places, i) {
+						gone = append(gone, n)
+					} else {
+						left = append(left, n)
+					}
+				}
+			}
 			if b.Expired > 0 {
 				f.expired = append(f.expired, fmt.Sprint(b.ID, b.Places, b.Policy))
 			}
-			if b.Places != nil {
-				r := f.ids[b.ID]
-				for _, place := range slices.Backward(b.Places) {
-					r.payloads = slices.Delete(r.payloads, place, place+1)
-				}
+			f.h.judge.buried(call{f.Shard, f.fence, b.Flight, b.ID}, b, f.job(b.ID), gone)
+			delete(f.crashes, b.ID)
+			if r.payloads = left; len(left) > 0 {
 				f.toHead(b.ID)
 				continue
 			}
-			f.h.judge.advance(b.ID, f.ids[b.ID].payloads)
-			delete(f.crashes, b.ID)
 			f.rest(b.ID)
 		}
 		return nil
@@ -547,7 +545,7 @@ func (f *fake) Release(ctx context.Context) (int, error) {
 		for number, ids := range f.flights {
 			for _, id := range ids {
 				fate := f.h.judge.fate(call{f.Shard, f.fence, number, id})
-				if fate.succeeded && !f.refused && f.h.rules.HandlerTimeout == 0 {
+				if fate.succeeded && !f.refused && !f.h.timed() {
 					f.fault("flight %d: %s is done, and released before its ack", number, id)
 				}
 			}
@@ -577,4 +575,23 @@ func (h *history) fate() way {
 		}
 	}
 	return w
+}
+
+// carry has a request done as late, and as often, as its way says.
+func (h *history) carry(w way, once func() error) error {
+	switch w.name {
+	case "request lost":
+		return errLost
+	case "late":
+		h.group.Go(func() { time.Sleep(w.after); once() }) //nolint:errcheck // nobody waits for it any more
+		return errLost
+	case "reply lost":
+		once() //nolint:errcheck // lost
+		return errLost
+	case "twice":
+		once() //nolint:errcheck // as go-redis does in a Redis Cluster
+	}
+	err := once()
+	time.Sleep(w.after)
+	return err
 }
