@@ -126,10 +126,10 @@ func (in *instance) sharePermits(ctx context.Context) {
 		of, on := in.node.client.Permits(name), in.node.queues.handled[name]
 		p := &permits{
 			queue: q, instance: in.name,
-			ask: func(ctx context.Context, r queue.PermitRequest) (int, error) {
-				may, err := of.Ask(ctx, r)
+			ask: func(ctx context.Context, r queue.PermitRequest) (queue.PermitGrant, error) {
+				grant, err := of.Ask(ctx, r)
 				in.leased(err)
-				return may, err
+				return grant, err
 			},
 			most:   func() int { return cmp.Or(on.concurrency(on.rulesNow()), in.node.cfg.Concurrency) },
 			failed: func(err error) { in.ops.warn("ask for permits", nil, err) },

@@ -109,6 +109,7 @@ func TestCancelOutOfTime(t *testing.T) {
 			})
 			p.give(s, "a", "b", "c")
 			<-late
+			p.h.judge.cancels("b", then)
 			if !p.runners[s.Shard].Cancel("b", queue.Cancellation{Then: then}) {
 				t.Error("it was not cancelled, and runs")
 			}
@@ -134,6 +135,7 @@ func TestCancelToHoldAwaitsIt(t *testing.T) {
 		p.give(s, "b")
 		<-began
 		r := p.runners[s.Shard]
+		p.h.judge.cancels("b", queue.ThenHold)
 		if !r.Cancel("b", queue.Cancellation{Then: queue.ThenHold}) {
 			t.Error("it was not cancelled, and runs")
 		}
@@ -170,12 +172,14 @@ func TestCancelBesideAHook(t *testing.T) {
 		p.give(s, "a")
 		<-began
 		<-hooked
-		p.give(s, "a")
+		s.push("a", 1)
+		p.wake(s)
 		<-began
 		r := p.runners[s.Shard]
 		if where := r.Whereabouts("a"); where.Stage != queue.Handled || where.For > time.Second {
 			t.Errorf("it is said to be at %+v, want with its second handler", where)
 		}
+		p.h.judge.cancels("a", queue.ThenRetry)
 		if !r.Cancel("a", queue.Cancellation{Then: queue.ThenRetry}) {
 			t.Error("it was not cancelled, and runs")
 		}

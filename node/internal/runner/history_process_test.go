@@ -174,12 +174,12 @@ func (p *process) release() {
 		if r == nil {
 			continue
 		}
-		held, now := r.ToRelease()
+		keep, now := r.ToRelease()
 		if !now {
 			continue
 		}
 		err := p.h.carry(p.h.fate(), func() error {
-			if s.release(held.Holds) {
+			if s.release(keep) {
 				r.Wake()
 			}
 			return nil
