@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"crypto/tls"
-	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/redisdb"
@@ -74,7 +73,7 @@ func Open(cfg Config) (*Client, error) {
 }
 
 func newClient(cfg Config, db *redisdb.DB) *Client {
-	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}, live: map[string]Limits{}, pushes: &pushes{db: db, of: map[string]*atomic.Uint64{}}}
+	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}, live: map[string]Limits{}, pushes: newPushes(db)}
 	g.sharing = newSharing(g)
 	c := &Client{cfg: cfg, db: db, registry: g}
 	c.replies = newReplies(c)

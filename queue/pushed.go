@@ -23,16 +23,28 @@ func (p pushed) Since(earlier pushed) pushed { return pushed{p.Pushed - earlier.
 // Same implements tally.Figures.
 func (p pushed) Same(other pushed) bool { return p == other }
 
-// pushes counts the payloads that a client's pushes store, and writes the counts every ten seconds, from the first one on, and
-// when the client is closed. A push pays an addition, and nothing waits for Redis.
+// pushes counts the payloads that a client's pushes store, and writes the counts ten seconds after the first one, and so on while
+// there are more, and when the client is closed. A push pays an addition, and nothing waits for Redis.
 type pushes struct {
 	db    *redisdb.DB
-	begun atomic.Bool // or closed
+	armed atomic.Bool // a write is to come, or is under way
+	ctx   context.Context
+	stop  context.CancelFunc // ends a write that is under way
 
-	mu   sync.Mutex
-	of   map[string]*atomic.Uint64 // by queue; guarded by mu
-	stop context.CancelFunc        // guarded by mu; nil before the first push
-	work sync.WaitGroup
+	step  sync.Mutex           // held while counts are written
+	tally *tally.Tally[pushed] // its steps are guarded by step
+
+	mu     sync.Mutex
+	of     map[string]*atomic.Uint64 // by queue; guarded by mu
+	timer  *time.Timer               // guarded by mu
+	closed bool                      // guarded by mu
+}
+
+func newPushes(db *redisdb.DB) *pushes {
+	p := &pushes{db: db, of: map[string]*atomic.Uint64{}}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.tally = p.newTally()
+	return p
 }
 
 // queue is the counter of a queue.
@@ -59,36 +71,56 @@ func (q *Queue) count(results []Result) {
 		return
 	}
 	q.pushed.Add(uint64(stored))
-	if p := q.registry.pushes; !p.begun.Load() {
-		p.begin()
+	q.registry.pushes.arm()
+}
+
+// arm has the counts written in a while, if that is not so already.
+func (p *pushes) arm() {
+	if p.armed.Load() || !p.armed.CompareAndSwap(false, true) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.timer = time.AfterFunc(p.tally.Begin(), p.write)
 	}
 }
 
-// begin has the counts written from now on.
-func (p *pushes) begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.begun.Swap(true) {
+// write writes the counts.
+func (p *pushes) write() {
+	p.step.Lock()
+	defer p.step.Unlock()
+	if p.ctx.Err() != nil {
 		return
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	p.stop = stop
-	p.work.Go(func() { p.tally().Run(ctx) })
+	p.tally.Step(p.ctx)
+	p.armed.Store(false)
+	if !p.tally.Idle() {
+		p.arm()
+	}
 }
 
 // close writes what is not written yet, for two seconds at most.
 func (p *pushes) close() {
 	p.mu.Lock()
-	p.begun.Store(true)
-	stop := p.stop
-	p.mu.Unlock()
-	if stop != nil {
-		stop()
-		p.work.Wait()
+	again := p.closed
+	p.closed = true
+	if p.timer != nil {
+		p.timer.Stop()
 	}
+	p.mu.Unlock()
+	p.stop()
+	p.step.Lock()
+	defer p.step.Unlock()
+	if again || p.tally.Idle() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	p.tally.End(ctx)
 }
 
-func (p *pushes) tally() *tally.Tally[pushed] {
+func (p *pushes) newTally() *tally.Tally[pushed] {
 	var now, asked time.Time // Redis's clock, and this process's when it said so
 	return &tally.Tally[pushed]{
 		Boot: rand.Text(),

@@ -110,6 +110,26 @@ func (t *Tally[F]) begin(ctx context.Context) {
 	}
 }
 
+// Begin says when the next step is due of a process that does its steps itself: what it counts from now on belongs to the day
+// and the hour that it is now. No step may be under way.
+func (t *Tally[F]) Begin() time.Duration {
+	if !t.asked {
+		return Every
+	}
+	t.now = t.Guess().UTC()
+	return min(Every, nextHour(t.now).Sub(t.now))
+}
+
+// Idle reports whether there is nothing to write.
+func (t *Tally[F]) Idle() bool {
+	for name, f := range t.Read() {
+		if !f.Same(t.seen[name]) {
+			return false
+		}
+	}
+	return len(t.due()) == 0
+}
+
 // End is the last step of a process that ends.
 func (t *Tally[F]) End(ctx context.Context) {
 	t.ends = true
