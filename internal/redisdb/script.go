@@ -27,6 +27,13 @@ func newScript(name string) *Script {
 	return s
 }
 
+// NewScript is a script of a package that speaks to a Redis which is not lowkiq's own.
+func NewScript(name, text string) *Script {
+	s := &Script{Name: name}
+	s.SetText(text)
+	return s
+}
+
 // Text is what Redis runs.
 func (s *Script) Text() string { return s.text }
 

@@ -1,0 +1,14 @@
+// Package rubyqueue answers one question: what does a queue of Ruby's Lowkiq hold, and how is it taken
+// out?
+//
+// A [Queue] reads ids where they lie ([Queue.Waiting], [Queue.Flights], [Queue.Morgue], [Queue.Look]), and
+// takes them ([Queue.Take]): one script moves all that an id has, however much that is, under
+// <prefix>:migrate:*, where no process of Ruby's looks, and gives it a number that rises. An [Entry] is
+// what was taken, unchanged until it is forgotten ([Queue.Forget]) or put back ([Queue.PutBack]).
+// [Settle] says which job an entry is: what Ruby's restore makes of a flight, and what the failure that
+// a death interrupted had done already.
+//
+// Names of keys are built, never searched for: a queue's name may begin with another's, and hold globs.
+// Scripts use commands of Redis 3.2, and no clock or chance. None takes more than a few milliseconds:
+// each is bounded by ids, payloads and bytes.
+package rubyqueue

@@ -1,0 +1,305 @@
+package rubyqueue
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+)
+
+// Bounds of one script, so that none keeps Redis from others for more than a few milliseconds.
+const (
+	idsPerScript      = 100
+	bytesPerScript    = 1 << 20
+	payloadsPerScript = 1000
+	maxProbe          = 1024 // shards beyond the configured ones that may have something from a larger count
+)
+
+// ErrTakenOver says that another migration of the same queue has begun since: this one is over.
+var ErrTakenOver = errors.New("another migration of this queue has begun since")
+
+// ErrFlight says that a worker of Ruby's Lowkiq has taken an id while it was to be put back.
+var ErrFlight = errors.New("a worker of Ruby's Lowkiq works on the queue")
+
+// Queue is a queue of Ruby's Lowkiq. A run, from [Queue.Begin] to [Queue.End], is one at a time: a later
+// one ends it.
+type Queue struct {
+	db     *redisdb.DB
+	prefix string
+	shards int
+	run    string
+}
+
+// Config says which queue, and where.
+type Config struct {
+	URL     string
+	Timeout time.Duration // of a command
+	Name    string        // queue_name: the class's name, unless it is set
+	Shards  int           // shards_count
+}
+
+// Open reads the URL. It does not connect.
+func Open(cfg Config) (*Queue, error) {
+	db, err := redisdb.Open(redisdb.Config{URL: cfg.URL, Timeout: cfg.Timeout, PoolSize: 4})
+	if err != nil {
+		return nil, err
+	}
+	if db.Sharded {
+		return nil, errors.Join(errors.New("want redis:// or redis+sentinel://: Ruby's Lowkiq does not run on a Redis Cluster"), db.Close())
+	}
+	return &Queue{db: db, prefix: "lowkiq:A:v1:" + cfg.Name, shards: cfg.Shards}, nil
+}
+
+// Close gives the connections back.
+func (q *Queue) Close() error { return q.db.Close() }
+
+// Time is the clock of the old Redis.
+func (q *Queue) Time(ctx context.Context) (time.Time, error) { return q.db.Time(ctx) }
+
+func (q *Queue) key(name string) string { return q.prefix + ":" + name }
+
+// ShardOf is the shard of an id under a shard count.
+func ShardOf(id string, shards int) int {
+	return int(crc32.ChecksumIEEE([]byte(id)) % uint32(shards))
+}
+
+//go:embed scripts
+var files embed.FS
+
+// script reads a script; those that show entries begin with what does.
+func script(name string, shows bool) *redisdb.Script {
+	text := ""
+	if shows {
+		text = source("shown")
+	}
+	return redisdb.NewScript("ruby queue: "+name, text+source(name))
+}
+
+func source(name string) string {
+	text, err := files.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err) // a name that is not in the program
+	}
+	return string(text)
+}
+
+var (
+	shardsScript  = script("shards", false)
+	lookScript    = script("look", true)
+	takeScript    = script("take", true)
+	takenScript   = script("taken", true)
+	piecesScript  = script("pieces", false)
+	forgetScript  = script("forget", false)
+	putBackScript = script("put_back", false)
+	sweepScript   = script("sweep", false)
+	closeScript   = script("close", false)
+)
+
+// call runs a script.
+func (q *Queue) call(ctx context.Context, s *redisdb.Script, args ...any) (any, error) {
+	reply, err := q.db.Run(ctx, s, []string{q.prefix}, args...)
+	switch {
+	case redisdb.Says(err, "TAKENOVER"):
+		err = ErrTakenOver
+	case redisdb.Says(err, "FLIGHT"):
+		err = ErrFlight
+	}
+	return reply, err
+}
+
+// Begin starts a run: it ends an earlier one that is still there. The source names what the numbers of
+// entries belong to; it is the same until [Queue.End].
+func (q *Queue) Begin(ctx context.Context) (source string, err error) {
+	q.run = rand.Text()
+	replies, err := q.db.Atomic(ctx, "begin the migration",
+		redisdb.Cmd{"SET", q.key("migrate:source"), rand.Text(), "NX"},
+		redisdb.Cmd{"SET", q.key("migrate:run"), q.run},
+		redisdb.Cmd{"GET", q.key("migrate:source")})
+	if err != nil {
+		return "", err
+	}
+	return redisdb.Text(replies[2]), nil
+}
+
+// End removes what the run needed, if no entry is taken any more.
+func (q *Queue) End(ctx context.Context) error {
+	flights, err := q.Flights(ctx)
+	if err != nil {
+		return err
+	}
+	reply, err := q.call(ctx, closeScript, q.run, len(flights))
+	if n := redisdb.Int(reply); err == nil && n > 0 {
+		return fmt.Errorf("%d entries are taken yet and are not forgotten", n)
+	}
+	return err
+}
+
+// ids returns the next ids in order of their due time, then the id, and these times: the waiting ones, or
+// those of the morgue, whose time is that of the burial.
+func (q *Queue) ids(ctx context.Context, morgue bool, from, n int) ([]Due, error) {
+	name := "all_ids_scored_by_perfrom_in" // as Ruby spells it
+	if morgue {
+		name = "morgue:all_ids_scored_by_updated_at"
+	}
+	reply, err := q.db.Do(ctx, "read ids", "ZRANGE", q.key(name), from, from+n-1, "WITHSCORES")
+	list := redisdb.List(reply)
+	due := make([]Due, 0, len(list)/2)
+	for i := 0; i+1 < len(list); i += 2 {
+		at, _ := redisdb.Score(list[i+1])
+		due = append(due, Due{redisdb.Text(list[i]), at})
+	}
+	return due, err
+}
+
+// Due is an id and when it is due, or was buried: seconds since 1970.
+type Due struct {
+	ID string
+	At float64
+}
+
+// Waiting returns the next n ids after the first from, in order of their due time, then of the id.
+func (q *Queue) Waiting(ctx context.Context, from, n int) ([]Due, error) {
+	return q.ids(ctx, false, from, n)
+}
+
+// Morgue returns ids of the morgue like Waiting, in order of their burials.
+func (q *Queue) Morgue(ctx context.Context, from, n int) ([]Due, error) {
+	return q.ids(ctx, true, from, n)
+}
+
+// Flights are the ids in flight, each with the shards in whose processing hashes it is, in order.
+type Flights map[string][]int
+
+func (f Flights) shards(id string) string {
+	text := ""
+	for _, shard := range f[id] {
+		text += "," + strconv.Itoa(shard)
+	}
+	return text
+}
+
+// Flights reads what is in flight, also beyond the shard count.
+func (q *Queue) Flights(ctx context.Context) (Flights, error) {
+	flights := Flights{}
+	err := q.eachShard(ctx, "processing:ids_with_perform_in:", func(shard int, key string) error {
+		for cursor := "0"; ; {
+			reply, err := q.db.Do(ctx, "read what is in flight", "HSCAN", key, cursor, "COUNT", 500)
+			if err != nil {
+				return err
+			}
+			found, next := redisdb.Scanned(reply)
+			for i := 0; i+1 < len(found); i += 2 {
+				id := found[i]
+				if all := flights[id]; len(all) == 0 || all[len(all)-1] != shard { // a scan may tell an id twice
+					flights[id] = append(all, shard)
+				}
+			}
+			if cursor = next; cursor == "0" {
+				return nil
+			}
+		}
+	})
+	return flights, err
+}
+
+// eachShard calls fn for every shard that has the key with this name, in order.
+func (q *Queue) eachShard(ctx context.Context, name string, fn func(shard int, key string) error) error {
+	const step = 5000
+	for from := 0; from < q.shards+maxProbe; from += step {
+		reply, err := q.call(ctx, shardsScript, name, from, min(from+step, q.shards+maxProbe))
+		if err != nil {
+			return err
+		}
+		for _, one := range redisdb.List(reply) {
+			shard := int(redisdb.Int(one))
+			if err := fn(shard, q.key(name+strconv.Itoa(shard))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sets calls fn with the ids of every shard's set, as many at a time as a script may have.
+func (q *Queue) sets(ctx context.Context, fn func(shard int, ids []string) (left int, err error)) error {
+	return q.eachShard(ctx, "ids_scored_by_perform_in:", func(shard int, key string) error {
+		for from := 0; ; {
+			reply, err := q.db.Do(ctx, "read a shard's ids", "ZRANGE", key, from, from+idsPerScript-1)
+			ids := redisdb.Texts(reply)
+			if err != nil || len(ids) == 0 {
+				return err
+			}
+			left, err := fn(shard, ids)
+			if err != nil {
+				return err
+			}
+			from += left
+		}
+	})
+}
+
+// Strays calls fn with each id of a shard's set that belongs to another shard, or of which nothing is left.
+func (q *Queue) Strays(ctx context.Context, fn func(id string, shard int)) error {
+	return q.sets(ctx, func(shard int, ids []string) (int, error) {
+		for _, id := range ids {
+			if ShardOf(id, q.shards) != shard {
+				fn(id, shard)
+			}
+		}
+		return len(ids), nil
+	})
+}
+
+// Sweep removes from the sets and hashes of shards the ids of which nothing is left: they were moved, or
+// Ruby's pop had failed in the middle.
+func (q *Queue) Sweep(ctx context.Context) error {
+	flights, err := q.Flights(ctx)
+	if err != nil {
+		return err
+	}
+	sweep := func(shard int, ids []string) (int, error) {
+		args := []any{q.run, shard}
+		for _, id := range ids {
+			args = append(args, id)
+		}
+		left, err := q.call(ctx, sweepScript, args...)
+		return int(redisdb.Int(left)), err
+	}
+	for id, shards := range flights {
+		for _, shard := range shards {
+			if _, err := sweep(shard, []string{id}); err != nil {
+				return err
+			}
+		}
+	}
+	return q.sets(ctx, sweep)
+}
+
+// Signs are what moves while a worker of Ruby's lives.
+type Signs struct {
+	Processed, Failed int64
+	Lengths           map[string]string // by shard, as the last pop left it
+	Flights           int64             // ids in processing hashes
+}
+
+// Signs reads them.
+func (q *Queue) Signs(ctx context.Context) (s Signs, err error) {
+	replies, err := q.db.Pipeline(ctx, "look for a worker",
+		redisdb.Cmd{"GET", q.key("processed")}, redisdb.Cmd{"GET", q.key("failed")}, redisdb.Cmd{"HGETALL", q.key("processing_length_by_shard")})
+	if err != nil {
+		return s, err
+	}
+	s.Processed, s.Failed, s.Lengths = redisdb.Int(replies[0]), redisdb.Int(replies[1]), redisdb.Map(replies[2])
+	err = q.eachShard(ctx, "processing:ids_with_perform_in:", func(_ int, key string) error {
+		n, err := q.db.Do(ctx, "count what is in flight", "HLEN", key)
+		s.Flights += redisdb.Int(n)
+		return err
+	})
+	return s, err
+}

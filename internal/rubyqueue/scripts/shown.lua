@@ -1,0 +1,46 @@
+-- What an entry or an id has, as the scripts that begin with this answer it.
+
+-- A pile is how many payloads there are, and the first of them with their scores.
+local FIRST = 16
+local size = 0
+local function pile(key)
+  local members = redis.call('ZRANGE', key, 0, FIRST - 1, 'WITHSCORES')
+  for i = 1, #members do size = size + #members[i] end
+  return {redis.call('ZCARD', key), members}
+end
+
+-- shown is the answer for one id: number, kind, id; the row that waits (due time, retry count, error) and
+-- its pile; the row in flight (shard, due time, retry count, error), whether its oldest payload lies in the
+-- morgue, the morgue's time and error then, and its pile. Of the morgue: due time is that of the burial.
+local function shown(n, kind, id, at, rc, err, waiting, shard, fat, frc, ferr, buried, mat, merr, flight)
+  return {n, kind, id, at, rc, err, pile(waiting), shard, fat, frc, ferr, buried, mat, merr, shard and pile(flight) or false}
+end
+
+-- entry reads what was taken under a number.
+local function entry(P, n)
+  local e = redis.call('HMGET', P .. ':migrate:entry:' .. n, 'kind', 'id', 'at', 'rc', 'error',
+    'shard', 'fat', 'frc', 'ferr', 'buried', 'mat', 'merr')
+  return shown(n, e[1], e[2], e[3], e[4], e[5], P .. ':migrate:payloads:' .. n,
+    e[6], e[7], e[8], e[9], e[10], e[11], e[12], P .. ':migrate:processing:' .. n)
+end
+
+-- flown finds the row in flight of an id among the shards in whose hashes it is: the first one, as Ruby
+-- restores shards in order and the payloads have no shard in their name. None without payloads.
+local function flown(P, id, shards)
+  if shards == '' or redis.call('ZCARD', P .. ':processing:payloads:' .. id) == 0 then return false, false, false, false end
+  for shard in string.gmatch(shards, '%d+') do
+    local at = redis.call('HGET', P .. ':processing:ids_with_perform_in:' .. shard, id)
+    if at then
+      return shard, at, redis.call('HGET', P .. ':processing:ids_with_retry_count:' .. shard, id),
+        redis.call('HGET', P .. ':processing:errors:' .. shard, id)
+    end
+  end
+  return false, false, false, false
+end
+
+-- evidence is what the morgue says of the oldest payload in flight: whether it lies there, and since when.
+local function evidence(P, id)
+  local oldest = redis.call('ZRANGE', P .. ':processing:payloads:' .. id, 0, 0)[1]
+  if not redis.call('ZSCORE', P .. ':morgue:payloads:' .. id, oldest) then return false, false, false end
+  return '1', redis.call('ZSCORE', P .. ':morgue:all_ids_scored_by_updated_at', id), redis.call('HGET', P .. ':morgue:errors', id)
+end
