@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // TestLostReplies loses one reply of a scenario, each in turn, and one request, each in
@@ -166,6 +167,23 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 		}
 		return err
 	})
+	r.no(c.SetRules("q", PushRules{Coalesce: rules.CoalesceLatest}))
+	for _, payload := range []string{"1", "2"} {
+		push("f", payload)
+	}
+	p = pop("f[2]")
+	do(func() error { _, err := r.claim.Nack(r.ctx, Nack{Flight: p.Flight, ID: "f", Kind: Hold}); return err })
+	push("f", "3") // joins what is held, and takes its place
+	r.no(c.SetRules("q", PushRules{}))
+	push("f", "4")
+	do(func() error { _, err := r.claim.ReleaseHeld(r.ctx, func(string) bool { return false }); return err })
+	p = pop("f[3 4]")
+	do(func() error {
+		_, err := r.claim.Bury(r.ctx, Burial{Flight: p.Flight, ID: "f", Policy: Drop, RetryCount: -1, Expired: 1, Places: []int{0}})
+		return err
+	})
+	p = pop("f[4]")
+	do(func() error { _, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, IDs: []string{"f"}}); return err })
 	do(func() error { _, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "c"); return err })
 	pop("c[1]")
 	do(func() error {
@@ -207,7 +225,8 @@ func (r *rig) sum() {
 	eq(r.t, "retries", len(st.retry), 1)
 	eq(r.t, "retry count", st.jobs["b"].Retry, 0)
 	eq(r.t, "morgue", len(st.morgue), 0)
-	eq(r.t, "processed", st.count["processed"], "4")
+	eq(r.t, "runs of f", sketch(r.runs("f")), `f expired -1 ""`)
+	eq(r.t, "processed", st.count["processed"], "5")
 	eq(r.t, "states", st.states, map[string]string{"a": "second"})
 	for _, token := range []string{"first", "second"} {
 		eq(r.t, "reply", r.reply(token), "done\n"+token)

@@ -22,7 +22,8 @@ type Shard struct {
 	Payloads int   // most payloads waiting for an id
 	Bytes    int   // most bytes waiting for an id
 
-	Coalesce string // of the queue's rules, as package rules has it
+	Coalesce string         // of the queue's rules, as package rules has it
+	Debounce rules.Debounce // the same, with its defaults
 
 	Piece      int // most payloads of an id in one flight
 	PieceBytes int // most bytes, but for one payload
@@ -40,7 +41,8 @@ type Shard struct {
 	Flight map[string]int64 // the number of an id's flight
 	Seat   map[string]int   // the order in which pops took ids
 	seats  int
-	Parked map[string]*Job // pushed while the id was in flight
+	Parked map[string]*Job  // pushed while the id was in flight
+	Since  map[string]int64 // when the first push came of ids that pushes put off, or did not long ago
 
 	Morgue  map[string]*Job
 	Replies map[string]Reply  // to calls, by token
@@ -130,7 +132,7 @@ func NewShard(payloads, bytes int) *Shard {
 	return &Shard{
 		Payloads: payloads, Bytes: bytes, Piece: 2000, PieceBytes: 1 << 20,
 		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
-		Crashes: map[string]int{}, Flying: map[string]*Job{}, Flight: map[string]int64{}, Seat: map[string]int{}, Parked: map[string]*Job{},
+		Crashes: map[string]int{}, Flying: map[string]*Job{}, Flight: map[string]int64{}, Seat: map[string]int{}, Parked: map[string]*Job{}, Since: map[string]int64{},
 		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{}, From: map[string]int64{},
 	}
 }
@@ -272,13 +274,55 @@ const (
 
 // Push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was
 // refused.
-func (m *Shard) Push(id string, p Payload, at int64, full bool) Verdict {
-	if home, _ := m.wait(id); home[id] != nil {
-		if verdict := m.coalesce(home[id], p, full); verdict != "" {
-			return verdict
+func (m *Shard) Push(id string, p Payload, at int64, full bool) (verdict Verdict) {
+	home, _ := m.wait(id)
+	later := m.putOff(id, at)
+	before := home[id]
+	if before != nil {
+		verdict = m.coalesce(before, p, full)
+	}
+	if verdict == "" {
+		verdict = m.store(id, p, max(at, later), full)
+	}
+	if later == 0 || verdict != Stored && verdict != Merged {
+		return verdict
+	}
+	if before == nil {
+		m.Since[id] = m.Now
+	}
+	home[id].At, home[id].Soft = later, true
+	return verdict
+}
+
+// putOff is until when a push at a time puts its id off; 0: it does not.
+func (m *Shard) putOff(id string, at int64) int64 {
+	home, busy := m.wait(id)
+	job, quiet := home[id], m.Debounce.Quiet.Microseconds()
+	switch {
+	case quiet <= 0:
+		return 0
+	case at != 0:
+		if job == nil {
+			delete(m.Since, id) // it waits for that time
+		}
+		return 0
+	case job == nil:
+		return m.Now + quiet
+	}
+	first, there := m.Since[id]
+	if !there || !busy && (!m.Scheduled[id] || job.Retry >= 0 || m.Held(id)) {
+		return 0
+	}
+	return max(m.Now, min(m.Now+quiet, first+m.Debounce.Most.Microseconds()))
+}
+
+// Forget forgets, after a push, when others came that put off what is due long since.
+func (m *Shard) Forget() {
+	for id, first := range m.Since {
+		if m.Debounce.Quiet > 0 && first <= m.Now-(m.Debounce.Most+time.Minute).Microseconds() {
+			delete(m.Since, id)
 		}
 	}
-	return m.store(id, p, at, full)
 }
 
 // store is Push whatever the queue's rule of pushes is.

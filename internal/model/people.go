@@ -217,6 +217,9 @@ func (m *Shard) Pass(us int64) {
 	for _, state := range m.States {
 		state.At -= us
 	}
+	for id := range m.Since {
+		m.Since[id] -= us
+	}
 	for _, job := range m.Morgue {
 		job.At -= us
 	}

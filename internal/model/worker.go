@@ -230,6 +230,9 @@ func (m *Shard) Nack(n queue.Nack) int {
 	if n.Kind == queue.Hold {
 		job.At, job.Soft = queue.HeldAt.UnixMicro(), false
 	}
+	if job.Retry < 0 && job.At > m.Now {
+		delete(m.Since, n.ID) // it waits for that
+	}
 	m.enqueue(n.ID)
 	return 1
 }

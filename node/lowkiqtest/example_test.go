@@ -11,6 +11,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/lowkiqtest"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // push stores payloads of one id, as a producer would.
@@ -88,7 +90,6 @@ func TestExampleSchedule(t *testing.T) {
 	if _, err := q.Push(t.Context(), lowkiq.Push{ID: "reminder", PerformAt: q.Now().Add(24 * time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	done := lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })
 	for day, want := range []int{0, 1, 0} {
 		if runs := q.Drain(t.Context(), done); len(runs) != want {
 			t.Errorf("day %d: got %d calls, want %d", day, len(runs), want)
@@ -234,5 +235,95 @@ func TestExampleResume(t *testing.T) {
 		if taken[row] != want {
 			t.Errorf("row %d: got it taken %d times, want %d", row, taken[row], want)
 		}
+	}
+}
+
+// done handles everything, and succeeds.
+var done = lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })
+
+// What nobody has handled in time goes to the morgue, or is dropped if the rule says so; a payload's header wins over the rule.
+func TestExampleExpire(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Expire: rules.Expire{After: time.Hour}})
+	push(t, q, "code-1", "1234")
+	header := map[string]string{"expires": q.Now().Add(3 * time.Hour).Format(time.RFC3339)}
+	if _, err := q.Push(t.Context(), lowkiq.Push{ID: "code-2", Payload: []byte("5678"), Header: header}); err != nil {
+		t.Fatal(err)
+	}
+	q.Advance(2 * time.Hour)
+	if runs := q.Drain(t.Context(), done); len(runs) != 1 || runs[0].Batch.Jobs[0].ID != "code-2" {
+		t.Errorf("got %+v, want a call for code-2 alone", runs)
+	}
+	if dead := q.Morgue(); len(dead) != 1 || dead[0].ID != "code-1" {
+		t.Errorf("got %+v in the morgue, want code-1", dead)
+	}
+}
+
+// Nothing of a held id runs; what is pushed piles up in order.
+func TestExampleHold(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{})
+	q.Hold(rules.Hold{Prefix: "acme:", Until: q.Now().Add(time.Hour)})
+	push(t, q, "acme:order-1", "1", "2")
+	push(t, q, "other:order-1", "1")
+	if runs := q.Drain(t.Context(), done); len(runs) != 1 || runs[0].Batch.Jobs[0].ID != "other:order-1" {
+		t.Errorf("got %+v, want a call for the id that nobody holds", runs)
+	}
+	push(t, q, "acme:order-1", "3")
+	q.Advance(time.Hour) // or q.Unhold(rules.Hold{Prefix: "acme:"})
+	if runs := q.Drain(t.Context(), done); len(runs) != 1 || len(runs[0].Batch.Jobs[0].Payloads) != 3 {
+		t.Errorf("got %+v, want one call with three payloads", runs)
+	}
+}
+
+// Of many changes only the latest is worth a run.
+func TestExampleCoalesce(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Push: queue.PushRules{Coalesce: rules.CoalesceLatest}})
+	push(t, q, "page-1", "draft", "better", "final")
+	runs := q.Drain(t.Context(), done)
+	if len(runs) != 1 || len(runs[0].Batch.Jobs[0].Payloads) != 1 || string(runs[0].Batch.Jobs[0].Payloads[0].Data) != "final" {
+		t.Errorf("got %+v, want one call with the last payload", runs)
+	}
+}
+
+// The run comes when pushes have stopped for a while, and not later than Most after the first one.
+func TestExampleDebounce(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Push: queue.PushRules{Debounce: rules.Debounce{Quiet: 2 * time.Second, Most: 5 * time.Second}}})
+	var at []time.Duration
+	for range 10 {
+		push(t, q, "page-1", q.Now().String())
+		for _, run := range q.Drain(t.Context(), done) {
+			at = append(at, run.At.Sub(lowkiqtest.Start))
+		}
+		q.Advance(time.Second)
+	}
+	if want := []time.Duration{5 * time.Second}; !slices.Equal(at, want) {
+		t.Errorf("got runs after %v, want %v: the pushes go on", at, want)
+	}
+	q.Advance(2 * time.Second)
+	if runs := q.Drain(t.Context(), done); len(runs) != 1 {
+		t.Errorf("got %d calls when all is quiet, want 1", len(runs))
+	}
+}
+
+// A handler that is told to slow down for a customer holds that customer back, and nobody else; it costs no retry.
+func TestExampleLimit(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Groups: rules.Groups{By: ":"}})
+	push(t, q, "acme:1", "")
+	push(t, q, "acme:2", "")
+	push(t, q, "other:1", "")
+	var got []string
+	handler := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		if got = append(got, batch.Jobs[0].ID); len(got) == 1 {
+			return lowkiq.Limit{For: time.Minute}
+		}
+		return nil
+	})
+	q.Drain(t.Context(), handler)
+	if want := []string{"acme:1", "other:1"}; !slices.Equal(got, want) {
+		t.Errorf("got calls for %v, want %v", got, want)
+	}
+	q.Advance(time.Minute)
+	q.Drain(t.Context(), handler)
+	if want := []string{"acme:1", "other:1", "acme:1", "acme:2"}; !slices.Equal(got, want) {
+		t.Errorf("got calls for %v, want %v", got, want)
 	}
 }

@@ -8,9 +8,11 @@
 //	q.Drain(ctx, handler)
 //
 // It is the model that lowkiq's own tests hold the scripts of Redis against, and it decides with the
-// code of a node: middlewares, codec, batches, retries, merges, quarantine and morgue are those of
-// production. What it has no part of: Redis and nodes, several calls at once, [lowkiq.ErrTimeout], and
-// schedules of more than one shard.
+// code of a node: middlewares, codec, batches, retries, merges, coalescing and debouncing, expiry, holds,
+// quarantine and morgue are those of production, and so are groups that handlers hold back
+// ([lowkiq.Limit]). One handler runs at a time, so a limit of calls at once has no meaning here; nor does
+// it know rates. What else it has no part of: Redis and nodes, [lowkiq.ErrTimeout], [lowkiq.ErrStuck] and
+// [lowkiq.ErrCancelled], and schedules of more than one shard.
 package lowkiqtest
 
 import (
@@ -31,6 +33,7 @@ import (
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // Queue is a queue of one shard in memory. Its methods may be called by several goroutines, and by
@@ -47,6 +50,10 @@ type Queue struct {
 	calls int          // guarded by mu
 	fence int64        // guarded by mu
 	lose  bool         // the next answer of a handler is lost; guarded by mu
+
+	holds []rules.Hold     // guarded by mu
+	held  *rules.Held      // the same; guarded by mu
+	stops map[string]int64 // until when no job of a group begins, us, as a handler has said; guarded by mu
 }
 
 // Start is the time by a new queue's clock.
@@ -55,30 +62,30 @@ var Start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // New is an empty queue with these rules, as [node.Node.Handle] takes them; the name may be left out. A
 // mistake in them ends the test. Unless they say otherwise, attempt number n+1 is due after
 // n^4 + 15 + 15 * (n+1) seconds: the default without its random part, whose mean is the same.
-func New(t testing.TB, rules node.QueueConfig) *Queue {
+func New(t testing.TB, cfg node.QueueConfig) *Queue {
 	t.Helper()
-	if rules.Name == "" {
-		rules.Name = "test"
+	if cfg.Name == "" {
+		cfg.Name = "test"
 	}
-	if err := rules.Validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if rules.RetryIn == nil {
-		rules.RetryIn = func(n int) time.Duration {
+	if cfg.RetryIn == nil {
+		cfg.RetryIn = func(n int) time.Duration {
 			return time.Duration(min(math.Pow(float64(n), 4)+15+15*float64(n+1), 1e9)) * time.Second
 		}
 	}
-	rules = rules.WithDefaults()
-	limits := queue.Limits{PayloadBytes: rules.Push.PayloadBytes, Payloads: rules.Push.Payloads, IDPayload: rules.Push.IDPayload}.Effective()
-	rules.Push.PayloadBytes, rules.Push.Payloads, rules.Push.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
-	q := &Queue{t: t, rules: rules, shard: model.NewShard(limits.Payloads, limits.IDPayload), fence: 1}
-	q.shard.Coalesce = rules.Push.Coalesce
-	q.decider = runner.Rules{MaxRetryCount: rules.MaxRetryCount, Exhausted: rules.Exhausted, RetryIn: rules.RetryIn, FormatError: error.Error,
-		States: rules.State != 0, StateFor: max(0, rules.State), Encode: rules.Push.Codec.Encode}
+	cfg = cfg.WithDefaults()
+	limits := queue.Limits{PayloadBytes: cfg.Push.PayloadBytes, Payloads: cfg.Push.Payloads, IDPayload: cfg.Push.IDPayload}.Effective()
+	cfg.Push.PayloadBytes, cfg.Push.Payloads, cfg.Push.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
+	q := &Queue{t: t, rules: cfg, shard: model.NewShard(limits.Payloads, limits.IDPayload), fence: 1, stops: map[string]int64{}}
+	q.shard.Coalesce, q.shard.Debounce = cfg.Push.Coalesce, cfg.Push.Debounce.WithDefaults()
+	q.decider = runner.Rules{MaxRetryCount: cfg.MaxRetryCount, Exhausted: cfg.Exhausted, RetryIn: cfg.RetryIn, FormatError: error.Error,
+		States: cfg.State != 0, StateFor: max(0, cfg.State), Encode: cfg.Push.Codec.Encode, Expire: cfg.Expire, Groups: cfg.Groups}
 	q.shard.Now = Start.UnixMicro()
 	q.push = q.store
-	for _, m := range slices.Backward(rules.Push.Middlewares) {
-		q.push = m(rules.Name, q.push)
+	for _, m := range slices.Backward(cfg.Push.Middlewares) {
+		q.push = m(cfg.Name, q.push)
 	}
 	return q
 }
@@ -145,6 +152,7 @@ func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, 
 			results[i] = q.add(job, full)
 		}
 	}
+	q.shard.Forget()
 	for i := range results {
 		if results[i].Err != nil {
 			return results, results[i].Err
@@ -189,16 +197,55 @@ func (q *Queue) Now() time.Time {
 	return time.UnixMicro(q.shard.Now)
 }
 
-// Advance lets time go by, and keeps the morgue within the bounds of the rules. Nothing is handled before the next Drain.
+// Advance lets time go by: holds end whose time is over, and the morgue is kept within the bounds of the rules. Nothing is
+// handled before the next Drain; what has expired by then is dropped or buried in it.
 func (q *Queue) Advance(d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.shard.Now += max(0, d.Microseconds())
 	q.shard.TrimMorgue(q.rules.Morgue.Keep, q.rules.Morgue.For)
+	now := time.UnixMicro(q.shard.Now)
+	q.hold(slices.DeleteFunc(q.holds, func(h rules.Hold) bool { return !h.Until.IsZero() && !now.Before(h.Until) }))
+}
+
+// Hold keeps an id, or all ids with a prefix, from handlers, until its Until or an [Queue.Unhold]: what is pushed piles up in
+// order. A mistake in it ends the test.
+func (q *Queue) Hold(h rules.Hold) {
+	q.t.Helper()
+	if err := h.Check(); err != nil {
+		q.t.Fatal(err)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.hold(append(q.without(h), h))
+}
+
+// Unhold undoes the hold of the same id or prefix: what it held is due now. If there is none, the test ends.
+func (q *Queue) Unhold(h rules.Hold) {
+	q.t.Helper()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	left := q.without(h)
+	if len(left) == len(q.holds) {
+		q.t.Fatalf("lowkiqtest: nobody holds %s", &h)
+	}
+	q.hold(left)
+}
+
+// without are the holds of other ids. The caller holds q.mu.
+func (q *Queue) without(h rules.Hold) (left []rules.Hold) {
+	return slices.DeleteFunc(slices.Clone(q.holds), func(one rules.Hold) bool { return one.ID == h.ID && one.Prefix == h.Prefix })
+}
+
+// hold puts these holds in force, and no others. The caller holds q.mu.
+func (q *Queue) hold(all []rules.Hold) {
+	q.holds, q.held = all, rules.NewHeld(all)
+	q.shard.Release(q.held.Holds)
 }
 
 // Waiting is the job of an id that waits for a handler, or for a person after its retries; ok is false if
-// nothing of it waits. While the id is being handled, it is what was pushed meanwhile.
+// nothing of it waits. While the id is being handled, it is what was pushed meanwhile. One that a Drain has found held is due
+// at [queue.HeldAt].
 func (q *Queue) Waiting(id string) (job lowkiq.Job, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -281,6 +328,9 @@ func (q *Queue) Drain(ctx context.Context, handler lowkiq.Handler) (runs []Run) 
 		if batch == nil {
 			return runs
 		}
+		if !q.admit(batch) {
+			continue
+		}
 		if len(runs) == mostRuns {
 			q.t.Fatalf("lowkiqtest: %d handler calls, and jobs are still due, the next one %q: does the handler push or postpone what it handles?", mostRuns, batch.Jobs[0].ID)
 		}
@@ -313,6 +363,40 @@ func (q *Queue) pop() *lowkiq.Batch {
 		return q.note(b.Flight, id, note)
 	}))
 	return batch
+}
+
+// admit puts back what of a batch is held, or whose group is, and ends what has expired. It reports whether anything is left.
+func (q *Queue) admit(batch *lowkiq.Batch) bool {
+	q.mu.Lock()
+	now, left := q.shard.Now, []lowkiq.Job(nil)
+	for _, job := range batch.Jobs {
+		wait := q.stops[q.decider.Groups.Of(job.ID)] - now
+		switch {
+		case q.held.Holds(job.ID):
+			q.shard.Nack(queue.Nack{Flight: batch.Flight, ID: job.ID, Kind: queue.Hold})
+		case wait > 0:
+			q.shard.Nack(queue.Nack{Flight: batch.Flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount,
+				Delay: time.Duration(wait) * time.Microsecond, Limited: true})
+		default:
+			left = append(left, job)
+		}
+	}
+	gone := q.decider.Late(left, time.UnixMicro(now))
+	q.mu.Unlock()
+	late := *batch
+	late.Jobs, batch.Jobs = nil, nil
+	for _, job := range left {
+		if gone[job.ID] != nil {
+			late.Jobs = append(late.Jobs, job)
+		} else {
+			batch.Jobs = append(batch.Jobs, job)
+		}
+	}
+	if len(gone) > 0 {
+		all := runner.Decide(&q.decider, &late, gone)
+		q.settle(late.Shard, &all)
+	}
+	return len(batch.Jobs) > 0
 }
 
 // note is [lowkiq.Batch.Note].
@@ -357,12 +441,23 @@ func (q *Queue) end(run *Run) {
 	if said.Answers != nil {
 		run.Err = q.decider.Objections(run.Batch, said.Answers, run.Err)
 	}
-	all := runner.Decide(&q.decider, run.Batch, run.Err)
+	stops, answer := q.decider.StopGroups(run.Batch.Jobs, run.Err)
+	for group, d := range stops {
+		q.stops[group] = max(q.stops[group], q.shard.Now+d.Microseconds())
+	}
+	all := runner.Decide(&q.decider, run.Batch, answer)
 	acks := queue.Acks{Flight: run.Batch.Flight, Answers: q.decider.Answers(all.Done, said)}
 	for _, job := range all.Done {
 		acks.IDs = append(acks.IDs, job.ID)
 	}
 	q.shard.AckAll([]queue.Acks{acks})
+	q.mu.Unlock()
+	q.settle(run.Batch.Shard, &all)
+}
+
+// settle puts back and buries what was decided, and tells the hooks.
+func (q *Queue) settle(shard lowkiq.Shard, all *runner.Outcome) {
+	q.mu.Lock()
 	for _, n := range all.Nacks {
 		q.shard.Nack(n)
 	}
@@ -378,7 +473,7 @@ func (q *Queue) end(run *Run) {
 		if told.hook == nil || len(told.jobs) == 0 {
 			continue
 		}
-		if err := told.hook(context.Background(), &lowkiq.Event{Kind: told.kind, Shard: run.Batch.Shard, Jobs: told.jobs}); err != nil {
+		if err := told.hook(context.Background(), &lowkiq.Event{Kind: told.kind, Shard: shard, Jobs: told.jobs}); err != nil {
 			q.t.Errorf("hook: %v", err)
 		}
 	}

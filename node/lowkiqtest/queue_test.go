@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/lowkiqtest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -331,5 +332,69 @@ func TestAnswers(t *testing.T) {
 	}))
 	if got := stranger(); got.State != lowkiq.ReplyBuried || !strings.Contains(got.Error, `id "b", which is not in the batch`) {
 		t.Errorf("got %+v, want it buried", got)
+	}
+}
+
+// TestExpiredParts: what has expired of a job ends, is told of and costs no retry; the rest runs, in order.
+func TestExpiredParts(t *testing.T) {
+	for _, to := range []rules.ExpireTo{rules.ExpireMorgue, rules.ExpireDrop} {
+		var buried []string
+		q := lowkiqtest.New(t, node.QueueConfig{BatchSize: 2, Expire: rules.Expire{To: to}, OnBuried: func(_ context.Context, e *lowkiq.Event) error {
+			for _, job := range e.Jobs {
+				buried = append(buried, fmt.Sprint(job.ID, len(job.Payloads), " ", job.RetryCount))
+			}
+			return nil
+		}})
+		soon := map[string]string{"expires": q.Now().Add(time.Minute).Format(time.RFC3339)}
+		reply, err := q.Call(t.Context(), lowkiq.Push{ID: "called", Payload: []byte("1"), Header: soon})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, header := range []map[string]string{nil, soon, nil} {
+			if _, err := q.Push(t.Context(), lowkiq.Push{ID: "a", Payload: fmt.Append(nil, i), Header: header}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		q.Drain(t.Context(), answering(errors.New("no")))
+		q.Advance(time.Hour)
+		runs := q.Drain(t.Context(), answering(nil))
+		want(t, "runs", texts(runs), []string{"a,0,2"})
+		if to == rules.ExpireDrop {
+			want(t, "told", buried, []string(nil))
+			want(t, "the call", reply().State, lowkiq.ReplyExpired)
+		} else {
+			want(t, "told", buried, []string{"a1 0", "called1 0"})
+			want(t, "the call", reply().State, lowkiq.ReplyBuried)
+		}
+	}
+}
+
+// TestHolds: of holds of the same ids the last one counts; a mistake ends the test.
+func TestHolds(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{BatchSize: 2})
+	q.Hold(rules.Hold{ID: "a"})
+	q.Hold(rules.Hold{ID: "a", Until: q.Now().Add(time.Minute)})
+	q.Hold(rules.Hold{Prefix: "b"})
+	for _, id := range []string{"a", "b1", "c"} {
+		if _, err := q.Push(t.Context(), lowkiq.Push{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, "nobody holds", len(q.Drain(t.Context(), answering(nil))), 1)
+	if job, _ := q.Waiting("b1"); !job.PerformAt.Equal(queue.HeldAt) || job.RetryCount != -1 {
+		t.Errorf("got %+v, want it held, no retry spent", job)
+	}
+	q.Advance(time.Minute)
+	want(t, "held for a minute", len(q.Drain(t.Context(), answering(nil))), 1)
+	q.Unhold(rules.Hold{Prefix: "b"})
+	want(t, "not held any more", len(q.Drain(t.Context(), answering(nil))), 1)
+	for name, mistake := range map[string]func(*lowkiqtest.Queue){
+		"nobody holds b*":      func(q *lowkiqtest.Queue) { q.Unhold(rules.Hold{Prefix: "b"}) },
+		"want an id or a pref": func(q *lowkiqtest.Queue) { q.Hold(rules.Hold{ID: "a", Prefix: "b"}) },
+	} {
+		said := failure(func(t testing.TB) { mistake(lowkiqtest.New(t, node.QueueConfig{})) })
+		if !strings.Contains(said, name) {
+			t.Errorf("got %q, want %q in it", said, name)
+		}
 	}
 }

@@ -25,10 +25,15 @@ func (r *Runner) late(batch *lowkiq.Batch) lowkiq.Failed {
 	if all.Expire.After == 0 && !timed(batch.Jobs) {
 		return nil
 	}
-	now, gone := r.process.RedisTime(r.process.Now()), lowkiq.Failed{}
-	for i := range batch.Jobs {
-		if places := all.expired(&batch.Jobs[i], now); len(places) > 0 {
-			gone[batch.Jobs[i].ID] = &expired{all.Expire.To, places, now}
+	return all.Late(batch.Jobs, r.process.RedisTime(r.process.Now()))
+}
+
+// Late are the jobs of which payloads have expired by a time; [Decide] says what becomes of them.
+func (r *Rules) Late(jobs []lowkiq.Job, now time.Time) lowkiq.Failed {
+	gone := lowkiq.Failed{}
+	for i := range jobs {
+		if places := r.expired(&jobs[i], now); len(places) > 0 {
+			gone[jobs[i].ID] = &expired{r.Expire.To, places, now}
 		}
 	}
 	return gone

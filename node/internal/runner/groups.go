@@ -353,21 +353,34 @@ func (l *limited) verdict(flight int64, job *lowkiq.Job) verdict {
 }
 
 // stopGroups has groups wait that handlers say are limited by whoever they call. It returns the answer with what becomes of the
-// jobs: those of such a group are postponed, and others of its batch that have no answer of their own are due again at once. If
-// the batch has none of the group, all are postponed: at once they would be refused again, without end.
+// jobs.
 func (r *Runner) stopGroups(batch *lowkiq.Batch, answer error) error {
-	if !errors.As(answer, new(lowkiq.Limit)) {
-		return answer
+	stops, answer := r.queue.rules().StopGroups(batch.Jobs, answer)
+	for group, d := range stops {
+		if r.queue.live.groups.stop(group, d) {
+			r.process.Lanes.Go(r.queue.sendGroups)
+		}
 	}
-	by, all, limited := r.queue.rules().Groups, lowkiq.Failed{}, map[string]bool{}
-	errs := perJob(batch.Jobs, answer)
+	return answer
+}
+
+// StopGroups says for how long groups wait by an answer, and which answer that is about the jobs: those of such a group are
+// postponed, and others of the batch that have no answer of their own are due again at once. If the batch has none of the group,
+// all are postponed: at once they would be refused again, without end.
+func (r *Rules) StopGroups(jobs []lowkiq.Job, answer error) (stops map[string]time.Duration, about error) {
+	if !errors.As(answer, new(lowkiq.Limit)) {
+		return nil, answer
+	}
+	by, all, limited := r.Groups, lowkiq.Failed{}, map[string]bool{}
+	stops = map[string]time.Duration{}
+	errs := perJob(jobs, answer)
 	for i, err := range errs {
 		if errors.As(err, new(lowkiq.Limit)) {
-			limited[by.Of(batch.Jobs[i].ID)] = true
+			limited[by.Of(jobs[i].ID)] = true
 		}
 	}
 	for i, err := range errs {
-		id := batch.Jobs[i].ID
+		id := jobs[i].ID
 		var l lowkiq.Limit
 		if !errors.As(err, &l) {
 			if err != nil {
@@ -382,12 +395,12 @@ func (r *Runner) stopGroups(batch *lowkiq.Batch, answer error) error {
 			all[id] = lowkiq.Postpone{Reason: fmt.Sprintf("another group of its batch, %s, is limited", group)}
 		default:
 			all[id] = lowkiq.Postpone{After: l.For, Reason: l.Error()}
-			if l.For > 0 && r.queue.live.groups.stop(group, l.For) {
-				r.process.Lanes.Go(r.queue.sendGroups)
+			if l.For > 0 {
+				stops[group] = min(max(stops[group], l.For), longestStop)
 			}
 		}
 	}
-	return all
+	return stops, all
 }
 
 // noGroup is why an answer holds no group back.
