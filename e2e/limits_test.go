@@ -38,13 +38,14 @@ func TestLimitUnderKills(t *testing.T) {
 		r.push(jobs...)
 		pushed += n
 	}
-	push(500)
 	for i := range faults {
 		for _, name := range nodes {
 			f.lease(name)
 		}
-		push(200) // there is always work
-		<-time.After(upTo(random, 500*time.Millisecond))
+		if left := r.stats().Jobs.Total(); left < 800 { // there is always work, on each node
+			push(int(800 - left))
+		}
+		<-time.After(upTo(random, 3*time.Second))
 		name := nodes[random.IntN(len(nodes))]
 		switch i % 4 {
 		case 0, 1:

@@ -45,9 +45,6 @@ func (b *listBody) Looked() string {
 	if b.Unordered {
 		text += ", in no order"
 	}
-	if b.Unordered {
-		text += ", in no order"
-	}
 	return text
 }
 

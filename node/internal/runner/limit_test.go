@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -340,4 +341,32 @@ func TestPriority(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPriorityStarvesNobody: beside a queue of the highest level in which something always waits, one of the lowest has its turn
+// within a hundred seconds.
+func TestPriorityStarvesNobody(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		var ran atomic.Int64 // when low ran, since the beginning
+		began, calls := time.Now(), 0
+		var high *shard
+		high = p.add(Queue{Rules: Rules{HeadStart: 9 * rules.HeadStart, ShardConcurrency: 3}}, func(_ context.Context, b *lowkiq.Batch) error {
+			if ran.Load() == 0 {
+				calls++
+				p.give(high, fmt.Sprint("next", calls))
+			}
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		})
+		low := p.add(Queue{}, func(context.Context, *lowkiq.Batch) error { ran.Store(int64(time.Since(began))); return nil })
+		p.give(high, "a", "b", "c")
+		soon()
+		p.give(low, "low")
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if at := time.Duration(ran.Load()); at < 80*time.Second || at > 100*time.Second {
+			t.Errorf("low ran after %s and %d calls of high, want a bit more than 90 s: its jobs have a head start of so much", at, calls)
+		}
+	})
 }
