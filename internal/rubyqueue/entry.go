@@ -143,11 +143,17 @@ func (q *Queue) fill(ctx context.Context, r *Row, pile string, most int) error {
 }
 
 // Count is how many payloads a row has, read or not.
-func (r *Row) Count() int {
-	if r == nil {
-		return 0
+func (r *Row) Count() int { return max(r.total, len(r.Payloads)) }
+
+// Counts are how many payloads wait, and how many are in flight.
+func (e *Entry) Counts() (waiting, flight int) {
+	if e.Waiting != nil {
+		waiting = e.Waiting.Count()
 	}
-	return max(r.total, len(r.Payloads))
+	if e.Flight != nil {
+		flight = e.Flight.Count()
+	}
+	return waiting, flight
 }
 
 // parseEntry reads what shown.lua answers for an id.

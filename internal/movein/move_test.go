@@ -1,0 +1,227 @@
+package movein
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/rubystates"
+)
+
+// wants is what of a state comes into the new queue as Ruby says it is, as [target.shows] has it, and how many
+// stay.
+func wants(t *testing.T, s *rubystates.State) (want *target, stay int) {
+	t.Helper()
+	number := func(text string) float64 {
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	want = &target{taken: map[string]int64{}, jobs: map[string]*Entry{}}
+	add := func(jobs []rubystates.Job, morgue bool) {
+		for _, j := range jobs {
+			at, err := micros(number(j.PerformIn + j.UpdatedAt))
+			e := Entry{ID: j.Raw(), Morgue: morgue, RetryCount: -1}
+			if e.Error, _ = j.Failure(); morgue {
+				e.Buried = at
+			} else {
+				e.Due, e.RetryCount = at, int(number(j.RetryCount.String()))
+			}
+			bad := err != nil || e.ID == "" || len(e.ID) > 512 || len(j.Payloads) > DefaultLimits.Payloads
+			for _, p := range j.Payloads {
+				score := number(p.Score)
+				if p.InFlightScore != nil {
+					score = min(score, number(*p.InFlightScore))
+				}
+				bad = bad || score-score != 0 || len(p.Bytes) > DefaultLimits.Payload
+				e.Payloads = append(e.Payloads, Payload{score, p.Bytes})
+			}
+			if bad {
+				stay++
+				continue
+			}
+			want.merge(e)
+		}
+	}
+	add(s.Expect.Jobs, false)
+	add(s.Expect.Morgue, true)
+	return want, stay
+}
+
+// Every state is moved and compared with what Ruby says of it; with -short, every ninth. Those of a death within
+// a failure, and of texts that are turned around, are package rubyqueue's.
+func TestStatesAreMoved(t *testing.T) {
+	from := start(t)
+	for i, s := range rubystates.All(t) {
+		if testing.Short() && i%9 != 0 && s.Family != "limits" || s.Family == "window_push_back" || s.Family == "window_buried" || s.Family == "redumped" || s.ErrorCodec != "" {
+			continue
+		}
+		from.load(t, &s)
+		var lefts []Left
+		got := &target{}
+		m := mover(t, from.server.URL(), &s, got, &lefts)
+		report, err := m.Survey(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved, err := m.Move(t.Context())
+		if err != nil {
+			t.Fatal(s.Name, err)
+		}
+		want, stay := wants(t, &s)
+		if got, want := got.shows(), want.shows(); got != want {
+			t.Errorf("%s: moved\n%.2000s\nwant\n%.2000s", s.Name, got, want)
+		}
+		if len(lefts) != stay {
+			t.Errorf("%s: %d stay, want %d: %.300v", s.Name, len(lefts), stay, lefts)
+		}
+		if moved.Payloads > report.Payloads || moved.Jobs+moved.Morgue != len(got.jobs) || report.Left != stay {
+			t.Errorf("%s: found %+v, moved %+v, there are %d", s.Name, report, moved, len(got.jobs))
+		}
+		if came := slices.DeleteFunc(got.order, func(name string) bool { return got.jobs[name].Morgue }); !slices.Equal(came, inOrder(t, &s, came)) {
+			t.Errorf("%s: jobs came in the order %q", s.Name, came)
+		}
+		m.Old.Close()
+	}
+}
+
+// inOrder are the ids in the order of Ruby's due times, then of the ids.
+func inOrder(t *testing.T, s *rubystates.State, ids []string) []string {
+	t.Helper()
+	at := map[string]float64{}
+	for _, j := range s.Expect.Jobs {
+		due, err := strconv.ParseFloat(j.PerformIn, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at[j.Raw()] = due
+	}
+	ids = slices.Clone(ids)
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(at[a], at[b]), strings.Compare(a, b)) })
+	return ids
+}
+
+// A process is killed at each request to the old Redis, before it and after it, and at each call of the new
+// queue; another one goes on.
+func TestKilledAnywhere(t *testing.T) {
+	from := start(t)
+	proxy := redistest.NewProxy(t, from.server.Addr())
+	all := states(t, "in_flight-003", "morgue-001", "walk-007")
+	if testing.Short() {
+		all = all[:1]
+	}
+	for _, s := range all {
+		from.load(t, &s)
+		if _, err := mover(t, proxy.URL(), &s, &target{}, nil).Move(t.Context()); err != nil { // so that Redis knows the scripts
+			t.Fatal(err)
+		}
+		from.load(t, &s)
+		clean := &target{}
+		requests := 0
+		proxy.CutRequestOf(func(words []string) bool {
+			if !setsUp(words) {
+				requests++
+			}
+			return false
+		})
+		if _, err := mover(t, proxy.URL(), &s, clean, nil).Move(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if requests < 10 {
+			t.Fatalf("%s: a run sends %d requests", s.Name, requests)
+		}
+		for n := 1; n <= requests; n++ {
+			for _, cut := range []func(func([]string) bool){proxy.CutRequestOf, proxy.CutReplyOf} {
+				killed(t, from, proxy, &s, clean, func(*target) {
+					seen := 0
+					cut(func(words []string) bool {
+						if !setsUp(words) {
+							seen++
+						}
+						return seen == n
+					})
+				})
+			}
+		}
+		for n := 1; n <= clean.calls; n++ {
+			for _, after := range []bool{false, true} {
+				killed(t, from, proxy, &s, clean, func(at *target) { at.failAt, at.after = n, after })
+			}
+		}
+	}
+}
+
+// setsUp tells requests about the connection itself, which go-redis sends again.
+func setsUp(words []string) bool {
+	return len(words) > 0 && slices.Contains([]string{"HELLO", "CLIENT", "SELECT", "AUTH"}, strings.ToUpper(words[0]))
+}
+
+// killed moves a state with a fault, and then again without, and compares with a run that had none.
+func killed(t *testing.T, from *old, proxy *redistest.Proxy, s *rubystates.State, clean *target, fault func(*target)) {
+	t.Helper()
+	from.load(t, s)
+	got := &target{}
+	fault(got)
+	_, first := mover(t, proxy.URL(), s, got, nil).Move(t.Context())
+	if first == nil {
+		t.Fatalf("%s: the fault was not met", s.Name)
+	}
+	got.failAt = 0
+	if _, err := mover(t, proxy.URL(), s, got, nil).Move(t.Context()); err != nil {
+		t.Fatalf("%s: again after %v: %v", s.Name, first, err)
+	}
+	if got, want := got.shows(), clean.shows(); got != want {
+		t.Errorf("%s: after %v there is\n%.1500s\nwant\n%.1500s", s.Name, first, got, want)
+	}
+}
+
+// A payload that was handled before the process was killed is not handled again; without numbers it is.
+func TestHandledIsNotMovedAgain(t *testing.T) {
+	from := start(t)
+	s := states(t, "in_flight-003")[0]
+	for _, forgetful := range []bool{false, true} {
+		from.load(t, &s)
+		got := &target{worked: true, forgetful: forgetful, failAt: 1, after: true}
+		if _, err := mover(t, from.server.URL(), &s, got, nil).Move(t.Context()); !errors.Is(err, errCut) {
+			t.Fatal(err)
+		}
+		if _, err := mover(t, from.server.URL(), &s, got, nil).Move(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(got.runs)
+		if twice := len(slices.Compact(slices.Clone(got.runs))) < len(got.runs); twice != forgetful {
+			t.Errorf("payloads were handled twice: %t; the new queue knows numbers: %t", twice, !forgetful)
+		}
+	}
+}
+
+// What the new queue refuses is put back, is listed, and comes with a later run.
+func TestRefusedStays(t *testing.T) {
+	from := start(t)
+	for _, s := range states(t, "in_flight-003", "morgue-001") {
+		from.load(t, &s)
+		want, _ := wants(t, &s)
+		var lefts []Left
+		got := &target{refuses: errors.New("too many payloads")}
+		moved, err := mover(t, from.server.URL(), &s, got, &lefts).Move(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(lefts) != len(want.jobs) || moved.Left != len(want.jobs) || moved.Jobs != 0 {
+			t.Errorf("%s: %d of %d are listed; moved: %+v", s.Name, len(lefts), len(want.jobs), moved)
+		}
+		got.refuses = nil
+		if _, err := mover(t, from.server.URL(), &s, got, nil).Move(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := got.shows(), want.shows(); got != want {
+			t.Errorf("%s: then there is\n%.1500s\nwant\n%.1500s", s.Name, got, want)
+		}
+	}
+}
