@@ -41,7 +41,7 @@ var only = map[string][]string{
 var never = map[string][]string{
 	"lowkiq/rebalance/...":     {"lowkiq/queue/...", "lowkiq/node/...", "lowkiq/web/...", "net/http/...", goRedis, "lowkiq/internal/redisdb"},
 	"lowkiq/queue/...":         {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
-	"lowkiq/queue":             {"lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/recurring"}, // producers link none of them
+	"lowkiq/queue":             {"lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/recurring", "lowkiq/queue/transfer"}, // producers link none of them
 	"lowkiq/queue/lease":       {"lowkiq/queue"},
 	"lowkiq/queue/browse":      {"lowkiq/queue/audit"},
 	"lowkiq/membership/...":    {raft, goRedis, "lowkiq/internal/redisdb", "lowkiq/rebalance/...", "lowkiq/queue/..."},

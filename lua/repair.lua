@@ -31,7 +31,8 @@ end
 
 -- passed says that one of the id's entries in ready is there to be passed over: see push.lua.
 local function passed()
-  return redis.call('HEXISTS', KEY.stale, id) == 1 and redis.call('ZSCORE', KEY.due, id) and times(KEY.ready) > 0
+  return redis.call('HEXISTS', KEY.stale, id) == 1 and (redis.call('ZSCORE', KEY.due, id) or redis.call('ZSCORE', KEY.retry, id))
+    and times(KEY.ready) > 0
 end
 
 local function leave_all(but)

@@ -163,6 +163,15 @@ func (q *Queue) Pushable() error {
 	return q.refuses(q.registry.rules[q.Name])
 }
 
+// Storing is how payloads are stored now: codec and limits; an error says why this client may store none.
+func (q *Queue) Storing() (PushRules, error) {
+	q.look()
+	if err := q.Pushable(); err != nil {
+		return PushRules{}, err
+	}
+	return *q.rules.Load(), nil
+}
+
 // Codec is the name of the codec in which payloads are stored, "" if they are stored as they are pushed.
 func (q *Queue) Codec() string {
 	q.registry.mu.Lock()

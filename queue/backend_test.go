@@ -41,7 +41,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis, seen through queue, queue/lease and queue/browse.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests)
+	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests)
 }
 
 // long are cases whose many rounds show what a script does, not what another kind of Redis does to
@@ -59,7 +59,7 @@ func except(cases []testCase, names []string) []testCase {
 // differing is what the kind of Redis, or the rights of its user, could make differ: which commands
 // there are, which keys a script may name together, what is published, how scripts are loaded.
 func differing() []testCase {
-	return except(slices.Concat(protocolTests, commitTests, wakeTests, leaseTests, removeTests, repeatTests, listTests, searchTests, replyTests, callTests, deliveryTests, eventTests), long)
+	return except(slices.Concat(protocolTests, commitTests, wakeTests, leaseTests, removeTests, repeatTests, listTests, searchTests, replyTests, callTests, deliveryTests, eventTests, transferTests), long)
 }
 
 // eachScript is what differs, and what else calls scripts: which keys each of them names, and which commands it calls.

@@ -93,6 +93,9 @@ func (b *Burial) verdict() string {
 // maxError bounds the error text kept with a job, bytes.
 const maxError = 4096
 
+// KeptError is what is kept of an error's text.
+func KeptError(text string) string { return cutError(text) }
+
 // cutError leaves out the middle of a long text: a stack trace begins with what went wrong,
 // or, in Python, ends with it.
 func cutError(text string) string {

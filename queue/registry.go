@@ -125,6 +125,10 @@ func (s *Shard) Run(ctx context.Context, script *redisdb.Script, args ...any) (a
 	return run(ctx, s.registry.db, script, s.keys.For(script), args...)
 }
 
+// Refused reads why a script that stores something has failed, for callers of the scripts themselves. nil: the mark of a
+// deletion that was given up was in the way, and is gone; the script is to be called again.
+func (s *Shard) Refused(ctx context.Context, err error) error { return s.removed(ctx, refusal(err)) }
+
 // All returns the queue's shards, by index.
 func (q *Queue) All() []*Shard { return slices.Clone(q.shards) }
 

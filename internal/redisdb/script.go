@@ -60,7 +60,7 @@ var shardKeys = func() map[string]bool {
 // Scripts are all transitions that Go calls.
 type Scripts struct {
 	Push, PushEach, Coalesce, Pop, PopEach            *Script
-	Deliver, Tick, Ticking, Recur                     *Script
+	Deliver, Import, Tick, Ticking, Recur             *Script
 	Ack, Complete, Nack, Bury                         *Script
 	Reply, Note                                       *Script
 	Claim, Resume, Release, Aside                     *Script
@@ -78,7 +78,7 @@ type Scripts struct {
 func NewScripts() *Scripts {
 	return &Scripts{
 		Push: newScript("push"), PushEach: newScript("push_each"), Coalesce: newScript("coalesce"), Pop: newScript("pop"), PopEach: newScript("pop_each"),
-		Deliver: newScript("deliver"), Tick: newScript("tick"), Ticking: newScript("ticking"), Recur: newScript("recur"),
+		Deliver: newScript("deliver"), Import: newScript("import"), Tick: newScript("tick"), Ticking: newScript("ticking"), Recur: newScript("recur"),
 		Ack: newScript("ack"), Complete: newScript("complete"), Reply: newScript("reply"), Note: newScript("note"), Nack: newScript("nack"), Bury: newScript("bury"),
 		Claim: newScript("claim"), Resume: newScript("resume"), Release: newScript("release"), Aside: newScript("aside"),
 		Delete: newScript("delete"), Kill: newScript("kill"), RunNow: newScript("run_now"),
@@ -95,7 +95,7 @@ func NewScripts() *Scripts {
 
 // All are those that nodes and producers call: not those of audits.
 func (s *Scripts) All() []*Script {
-	return []*Script{s.Push, s.PushEach, s.Coalesce, s.Pop, s.PopEach, s.Deliver, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
+	return []*Script{s.Push, s.PushEach, s.Coalesce, s.Pop, s.PopEach, s.Deliver, s.Import, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
 		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.TrimMorgue, s.Register, s.Swap, s.Remove, s.Rules,
 		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Search, s.Show, s.Runs, s.Permit, s.Rate, s.Group, s.Tally, s.Join}
 }

@@ -73,7 +73,7 @@ type finding struct {
 // places names where the id waits or flies.
 func (t *idFacts) places() (names []string) {
 	ready := t.ready
-	if t.stale && t.due.in && ready > 0 {
+	if t.stale && (t.due.in || t.retry.in) && ready > 0 {
 		ready--
 	}
 	for _, list := range []struct {
@@ -114,8 +114,8 @@ func (t *idFacts) judge() (found []finding) {
 	case t.record.form != 'x' && len(places) > 1:
 		add(TwoPlaces, "it is in %s, want one of them", in)
 	}
-	if t.stale && (!t.due.in || t.ready == 0) {
-		add(StaleMark, "an entry of it in ready is to be passed over, because it is scheduled; it has %d entries there, scheduled: %t", max(0, t.ready), t.due.in)
+	if scheduled := t.due.in || t.retry.in; t.stale && (!scheduled || t.ready == 0) {
+		add(StaleMark, "an entry of it in ready is to be passed over, because it is scheduled; it has %d entries there, scheduled: %t", max(0, t.ready), scheduled)
 	}
 	if len(found) == 0 {
 		t.judgeLate(places, add)

@@ -1,0 +1,333 @@
+-- import: take in jobs that another system kept, each once, however often they are sent.
+--
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys morgue dead reply since from
+-- ARGV  1 most payloads waiting per id  2 most bytes waiting per id  3 channel that wakes the owner  4 the source's field
+--       then parts of entries, the entries in the order of their numbers, the parts of one in their order:
+--         id, what, error, then the part's payloads, lowest score first, those of the entry before it lower still: 8 bytes
+--           score (IEEE 754, big endian) + payload each
+--         what: "kind number first count total bytes retry time": kind w (waits), m (is in the morgue), r (the caller
+--           refuses it: no payloads); first = payloads of the entry before this part, count = of this part, total and
+--           bytes = of the entry; time (us): when it is due, or was buried
+-- Returns one character per part: 0 taken in  d it was before: nothing was done  2 too many payloads  3 too many bytes
+--           4 what is kept of the id cannot be read  5 an earlier entry of the id was refused  r refused by the caller
+--           u an earlier part of the entry is not there
+--         Fewer characters than parts: the rest was not looked at, and is to be sent again.
+-- Errors: REMOVED as push.lua; DAMAGED the source's number cannot be read
+-- Keeps I2, I3, and I6 for a part.
+--
+-- Field <source> of from is the highest number of which this shard has answered. Of an id that differs, field
+-- <source> NUL <id> says "taken open done base": entries up to number taken are in; of entry open there are done payloads in, 0: it was
+-- refused; the places of its payloads begin at base (lib/spill.lua). So an id's entries never overtake a refused one, and
+-- that one may come again after those of other ids.
+--
+-- What waits and the entry become one job, with its retry count, due time and error, if it has one. Its payloads stand before equal
+-- scores: they were pushed before. A blocked or held id stays so, one in quarantine keeps its due time. What joins a flight is
+-- parked, as a fresh job. Limits are those of pushes when the entry begins; what was begun is taken in as a whole.
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local said = redis.call('HGET', KEY.count, 'last') or 0
+if not tonumber(said) then return redis.error_reply('REMOVED ' .. said) end
+local source = ARGV[4]
+local said_token = redis.call('HGET', KEY.from, source) or '0'
+local token = tonumber(said_token)
+if not token then return redis.error_reply('DAMAGED the number of the last entry of ' .. source .. ' is no number: ' .. said_token) end
+-- It raises what Redis answers if it refuses to write, as in lib/store.lua: after a first write it refuses no other.
+redis.call('HSET', KEY.from, source, said_token)
+local most, most_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+--#include micros
+--#include record
+--#include sound
+--#include spill
+--#include waiting
+--#include measure
+--#include morgue
+
+local parts, p = {}, 5
+while p <= #ARGV do
+  local kind, number, first, count, total, bytes, retry, at = string.match(ARGV[p + 1], '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+)')
+  count = tonumber(count)
+  parts[#parts + 1] = {id = ARGV[p], kind = kind, number = tonumber(number), first = tonumber(first), count = count, total = tonumber(total),
+    bytes = tonumber(bytes), retry = tonumber(retry), at = tonumber(at), err = ARGV[p + 2], from = p + 3}
+  p = p + 3 + count
+end
+
+-- Records and what is known of ids are read some at a time, as the call may end before it comes to the others.
+local records, states, read = {}, {}, 0
+local function state_of(id) return source .. '\0' .. id end
+local function read_on()
+  local ids, names = {}, {}
+  for i = read + 1, math.min(#parts, read + 64) do
+    local id = parts[i].id
+    if records[id] == nil then
+      records[id] = false
+      ids[#ids + 1], names[#names + 1] = id, state_of(id)
+    end
+    read = i
+  end
+  if #ids == 0 then return end
+  local found, known = redis.call('HMGET', KEY.jobs, unpack(ids)), redis.call('HMGET', KEY.from, unpack(names))
+  for i = 1, #ids do records[ids[i]], states[ids[i]] = found[i], known[i] end
+end
+
+-- flying says whether an id with a record is in flight.
+local flights
+local function flying(id)
+  if #parts <= 8 then return redis.call('LPOS', KEY.flight, id) and true or false end
+  if not flights then
+    flights = {}
+    local all = redis.call('LRANGE', KEY.flight, 0, -1)
+    for i = 1, #all do flights[all[i]] = true end
+    weigh(math.floor(#all / 16), 0)
+  end
+  return flights[id] or false
+end
+
+local function know(id, state)
+  states[id] = state
+  if state then redis.call('HSET', KEY.from, state_of(id), state) else redis.call('HDEL', KEY.from, state_of(id)) end
+end
+
+-- payloads gives those of a part that are not there yet, as a job.
+local function payloads(part)
+  local job = {retry = part.retry, at = math.max(part.at, now), err = part.err, n = 0, bytes = 0, shift = 0, data = {}, score = {}}
+  for i = part.from + part.skip, part.from + part.count - 1 do
+    local n = job.n + 1
+    job.n, job.data[n], job.score[n] = n, string.sub(ARGV[i], 9), f17(ieee(ARGV[i], 1))
+    job.bytes = job.bytes + #job.data[n]
+  end
+  job.next = job.n + 1
+  return job
+end
+
+-- beyond gives the answer's character if the entry and what waits are too much together. Of an entry of one part equal payloads
+-- count once.
+local function beyond(part, job, there)
+  local n, bytes = part.total, part.bytes
+  if there and (n + there.n > most or bytes + there.bytes > most_bytes) and job.n == part.total then
+    weigh(job.n, 0)
+    local prefix = spill_prefix('w', part.id)
+    for i = 1, job.n do
+      local data = job.data[i]
+      local equal
+      if there.crowded then equal = redis.call('HEXISTS', KEY.spillx, prefix .. bare(data)) == 1 else equal = find(there, data) end
+      if equal then n, bytes = n - 1, bytes - #data end
+    end
+  end
+  if there then n, bytes = n + there.n, bytes + there.bytes end
+  return n > most and '2' or bytes > most_bytes and '3' or nil
+end
+
+-- lay puts a part's payloads to the spill, before what waits, in places that the first part has reserved for all.
+local function lay(part, job, there, from)
+  local all = there or {n = 0, bytes = 0, next = from, shift = 0}
+  all.retry, all.at, all.err = job.retry, job.at, job.err
+  if there and not there.crowded then
+    spill_open(KEY.spill, KEY.spillx, 'w', part.id, all, from)
+  end
+  if part.base == 0 then
+    all.next = all.next + part.total
+    part.base = spill_middle - all.next + 1
+  end
+  local place = part.base + part.first + part.skip
+  all.next = math.max(all.next, spill_middle - part.base + 1, place + job.n - spill_middle + 1)
+  spill_put(KEY.spill, KEY.spillx, 'w', part.id, all, keyed(job, place), true)
+  return head('s', all)
+end
+
+local ready, wake, lined, joins = {}, nil, false, false
+
+-- schedule lets an id wait for its time.
+local function schedule(set, id, at)
+  local first = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]
+  if not first or tonumber(first) > at then wake = string.format('%.0f', at) end
+  redis.call('ZADD', set, string.format('%.0f', at), id)
+end
+
+local function mark_late(id, failed)
+  if failed then redis.call('HSET', KEY.late, id, 1) else redis.call('HDEL', KEY.late, id) end
+end
+
+-- arrive places an id that was not waiting: as place in lib/store.lua.
+local function arrive(id, job, entombed)
+  if entombed then redis.call('HINCRBY', KEY.count, 'tombs', -1) end
+  if job.at > now then
+    if entombed then redis.call('HSET', KEY.stale, id, 1) end
+    schedule(job.retry >= 0 and KEY.retry or KEY.due, id, job.at)
+    return
+  end
+  if not entombed then ready[#ready + 1] = id end
+  if job.retry >= 0 then redis.call('HSET', KEY.late, id, 1) end
+end
+
+-- place_of says where an id waits that is not in flight, and until when (us), if it does.
+local function place_of(id)
+  for _, set in ipairs({KEY.due, KEY.retry, KEY.blocked}) do
+    local at = redis.call('ZSCORE', set, id)
+    if at then return set, tonumber(at) end
+  end
+  return redis.call('HEXISTS', KEY.crashes, id) == 1 and KEY.suspects or KEY.ready
+end
+
+-- reconcile gives the entry what the place of its id does not let it change.
+local function reconcile(job, there, place, at)
+  if job.err == '' then job.err = there.err end
+  if place == KEY.blocked then
+    job.retry, job.at = there.retry, there.at
+    if there.err ~= '' then job.err = there.err end
+  elseif place == KEY.suspects or at and is_held(at) then
+    job.at = there.at
+  elseif place == KEY.ready and job.at <= now then
+    job.at = math.min(job.at, there.at)
+  end
+end
+
+-- move lets an id that waits go to where it belongs now.
+local function move(id, job, place)
+  if place == KEY.blocked then return end
+  redis.call('ZREM', KEY.since, id) -- no push moves this time: see coalesce.lua
+  if place == KEY.suspects then return mark_late(id, job.retry >= 0) end
+  local set = job.at > now and (job.retry >= 0 and KEY.retry or KEY.due) or KEY.ready
+  if place ~= KEY.ready and place ~= set then redis.call('ZREM', place, id) end
+  if set ~= KEY.ready then
+    if place == KEY.ready then -- its entry cannot be found cheaply: the pop passes over it
+      redis.call('HSET', KEY.stale, id, 1)
+      redis.call('HDEL', KEY.late, id)
+    end
+    return schedule(set, id, job.at)
+  end
+  if place ~= KEY.ready then
+    line_up(id)
+    lined = true
+  end
+  mark_late(id, job.retry >= 0)
+end
+
+-- unite gives the record of what waits and the part.
+local function unite(part, job, there, record, from)
+  if part.total == part.count and not (there and there.crowded) then
+    return spill_join(KEY.spill, KEY.spillx, 'w', part.id, job, record or nil, from)
+  end
+  return lay(part, job, there, from)
+end
+
+-- wait takes a part in that waits; it returns its character.
+local function wait(part, job)
+  local id, record = part.id, records[part.id]
+  local entombed = record == 'x'
+  if entombed then record = false end
+  local busy, flew = record and flying(id), nil
+  if busy then record, flew = redis.call('HGET', KEY.parked, id), record end
+  if not record and not busy and part.total == 1 and job.retry < 0 and job.err == '' and job.bytes <= 16384 then
+    local code = beyond(part, job)
+    if code then return code end
+    records[id] = 'e' .. b7(job.at) .. ARGV[part.from]
+    redis.call('HSET', KEY.jobs, id, records[id])
+    arrive(id, job, entombed)
+    weigh(1, job.bytes)
+    return '0'
+  end
+  local there = record and parse(record) or nil
+  if there then there.crowded = string.byte(record, 1) == 115 end
+  local from = spill_from(flew)
+  local begins = part.first + part.skip == 0
+  local code = begins and beyond(part, job, there)
+  if code then return code end
+  weigh_id()
+  weigh(job.n, job.bytes)
+  if record then weigh_record(record) end
+  if not begins then -- as if it was pushed now
+    job.retry, job.err = -1, ''
+    if there then job.retry, job.at, job.err = there.retry, there.at, there.err end
+  end
+  if busy then
+    job.retry = -1
+    if there and job.err == '' then job.err = there.err end
+    redis.call('HSET', KEY.parked, id, unite(part, job, there, record, from))
+    joins = joins or not record
+    return '0'
+  end
+  local place, at
+  if there and begins then
+    place, at = place_of(id)
+    reconcile(job, there, place, at)
+  end
+  records[id] = unite(part, job, there, record, from)
+  redis.call('HSET', KEY.jobs, id, records[id])
+  if not there then arrive(id, job, entombed) elseif begins then move(id, job, place) end
+  return '0'
+end
+
+-- inter takes a part into the morgue. What was buried last says when and why that was.
+local function inter(part, job)
+  local record = redis.call('HGET', KEY.morgue, part.id)
+  local there = record and parse(record)
+  local at, retry, err = part.at > 0 and math.min(part.at, now) or now, part.retry, part.err
+  if there and there.at > at then
+    at, retry, err = there.at, there.retry, there.err == '' and err or ''
+  end
+  weigh_id()
+  if record then weigh_record(record) end
+  weigh(job.n, job.bytes)
+  entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, part.id, job, retry, err, at)
+  return '0'
+end
+
+-- taken_in says what of an entry is taken in: the numbers of the id's state, or the answer's character.
+local function known_of(part)
+  local state = states[part.id]
+  if not state then
+    if part.number <= token then return 'd' end
+    return nil, part.number - 1, 0, 0, 0
+  end
+  local taken, open, done, base = string.match(state, '^(%d+) (%d+) (%d+) (%d+)')
+  if not taken then return '4' end
+  taken, open = tonumber(taken), tonumber(open)
+  if part.number <= taken then return 'd' end
+  if open > 0 and part.number > open then return '5' end
+  if part.number ~= open then done, base = 0, 0 end
+  return nil, taken, open, tonumber(done), tonumber(base)
+end
+
+-- take takes a part in, and returns its character.
+local function take(part)
+  local code, taken, open, done, base = known_of(part)
+  if code then return code end
+  if part.first > done then return 'u' end
+  if done > 0 and part.first + part.count <= done then return 'd' end
+  part.skip, part.base = done - part.first, base
+  local sound
+  if part.kind == 'r' then
+    sound, code = true, 'r'
+  else
+    sound, code = pcall(part.kind == 'm' and inter or wait, part, payloads(part))
+    if not sound then code = '4' end
+  end
+  local number = string.format('%.0f', part.number)
+  if code ~= '0' then
+    if part.number ~= open then know(part.id, string.format('%.0f', taken) .. ' ' .. number .. ' 0 0') end
+  elseif part.first + part.count < part.total then
+    know(part.id, string.format('%.0f', taken) .. ' ' .. number .. string.format(' %d %.0f', part.first + part.count, part.base))
+  elseif states[part.id] then
+    know(part.id, part.number < token and number .. ' 0 0 0' or false)
+  end
+  return code
+end
+
+local answer = {}
+for i = 1, #parts do
+  if i > read then read_on() end
+  local part = parts[i]
+  local code = take(part)
+  answer[i] = code
+  weigh(1, 0)
+  if code ~= 'd' and code ~= 'u' and part.number > token then token = part.number end
+  if enough() then break end
+end
+
+redis.call('HSET', KEY.from, source, string.format('%.0f', token))
+if #ready > 0 and redis.call('RPUSH', KEY.ready, unpack(ready)) == #ready or lined then wake = '0' end
+if wake then redis.call('PUBLISH', ARGV[3], wake) end
+if joins then redis.call('PUBLISH', ARGV[3], '-1') end
+return table.concat(answer)
