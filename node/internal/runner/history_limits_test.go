@@ -128,12 +128,13 @@ func (p *process) askPermits() time.Duration {
 }
 
 // askRate is the queue's Rate.
-func (p *process) askRate(_ context.Context, batches []int) (grant queue.RateGrant, err error) {
+func (p *process) askRate(_ context.Context, batches []int) (queue.RateGrant, error) {
 	g, limit := p.gates, p.queue.rules().Limit
 	if limit.Rate.N == 0 { // it was taken away meanwhile
 		return queue.RateGrant{Batches: len(batches), Left: queue.RatesAtOnce}, nil
 	}
-	err = g.ask("rate", batches, func() error {
+	var grant queue.RateGrant // a request that comes late writes it after this one has returned
+	err := g.ask("rate", batches, func() error {
 		g.rate.mu.Lock()
 		defer g.rate.mu.Unlock()
 		g.rate.step, g.rate.burst = limit.Rate.Per/time.Duration(limit.Rate.N), limit.Burst
@@ -155,10 +156,11 @@ func (p *process) askRate(_ context.Context, batches []int) (grant queue.RateGra
 }
 
 // askGroups is the queue's AskGroups.
-func (p *process) askGroups(r *queue.GroupRequest) (grants []queue.GroupGrant, err error) {
+func (p *process) askGroups(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
 	g := p.gates
 	others := int(p.h.others.Load())
-	err = g.ask("groups", r, func() (err error) {
+	var grants []queue.GroupGrant // a request that comes late writes it after this one has returned
+	err := g.ask("groups", r, func() (err error) {
 		g.groups.mu.Lock()
 		defer g.groups.mu.Unlock()
 		grants, err = g.groups.answer(r, others)
