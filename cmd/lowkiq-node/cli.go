@@ -48,6 +48,7 @@ type cli struct {
 	Redis    redisCommand    `cmd:"" help:"Show what the Redis servers say of themselves."`
 
 	Blocked blockedCommand `cmd:"" help:"Let ids go on that wait for a person (queues with exhausted: block)."`
+	Migrate migrateCommand `cmd:"" help:"Move the jobs of a worker of Ruby's Lowkiq into a queue."`
 	Check   checkCommand   `cmd:"" help:"Audit what Redis holds, and repair it."`
 	Health  healthCommand  `cmd:"" help:"Ask whether a node is alive, or ready: for containers' health checks."`
 	Version versionCommand `cmd:"" help:"Print the version."`

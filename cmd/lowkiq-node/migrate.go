@@ -1,0 +1,315 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
+	"github.com/lowkiq/lowkiq/internal/movein"
+	"github.com/lowkiq/lowkiq/internal/pause"
+	"github.com/lowkiq/lowkiq/internal/rubyqueue"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/transfer"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+type migrateCommand struct {
+	source `embed:""`
+	Queue  string `required:"" short:"q" placeholder:"NAME" help:"Queue to move the jobs into. It is registered, or a queue of the configuration."`
+
+	From    string      `required:"" env:"LOWKIQ_FROM" placeholder:"URL" help:"Redis of Ruby's Lowkiq: redis://, rediss:// or redis+sentinel://. LOWKIQ_FROM likewise: give a password there, as ps shows flags to everybody."`
+	Worker  string      `required:"" placeholder:"NAME" help:"Its queue_name: the name of the worker's class, unless it is set."`
+	Shards  int         `required:"" placeholder:"N" help:"Its shards_count."`
+	Payload movein.Form `enum:"json,marshal" default:"json" help:"json: what Ruby dumped becomes JSON, if it is plain data. marshal: bytes stay as they are."`
+
+	DryRun         bool          `help:"Look only: count what there is, and say what cannot be moved, and why."`
+	WorkersStopped bool          `help:"Your word that no worker of Ruby's Lowkiq works on the queue, nor will."`
+	DueNow         bool          `help:"Move what Ruby never runs, too: jobs with a negative or infinite perform_in. They are due now."`
+	Follow         bool          `help:"Go on while producers of Ruby's Lowkiq push, until nothing has come for the time of --quiet, or until SIGINT or SIGTERM."`
+	Quiet          time.Duration `default:"30s" placeholder:"TIME" help:"With --follow: how long nothing must have come (${default})."`
+	Patience       time.Duration `default:"30s" placeholder:"TIME" help:"Once it moves: how long to try while one of the Redis is away (${default})."`
+	Output         string        `short:"o" enum:"table,json" default:"table" help:"table or json."`
+
+	Watch time.Duration `hidden:"" default:"5s" help:"How long to look whether a worker works."`
+}
+
+// migrated is the summary of a migration.
+type migrated struct {
+	Found movein.Report  `json:"found"`
+	Moved *movein.Counts `json:"moved,omitempty"` // not of a dry run
+	Skew  string         `json:"clock_skew"`      // of the old Redis's clock from the new one's
+	Left  []leftJob      `json:"left"`            // the first of those that stay
+}
+
+type leftJob struct {
+	web.JobID
+	Morgue bool   `json:"morgue,omitempty"`
+	Reason string `json:"reason"`
+}
+
+// mostListed is how many jobs that stay are listed.
+const mostListed = 1000
+
+// mostSkew is by how much clocks may differ while producers push: a job would be due too early or too late by that.
+const mostSkew = time.Second
+
+func (c *migrateCommand) check() error {
+	switch {
+	case c.Shards < 1 || c.Shards > 1_000_000:
+		return fail(exitUsage, "--shards is %d, want the shards_count of the worker", c.Shards)
+	case c.DryRun && c.Follow:
+		return fail(exitUsage, "--dry-run looks once: --follow does not go with it")
+	case !c.DryRun && !c.WorkersStopped:
+		return fail(exitUsage, "jobs that a worker has are moved, too, and would run twice: stop all workers of Ruby's Lowkiq and say --workers-stopped, or look with --dry-run")
+	case c.Quiet <= 0 || c.Patience <= 0:
+		return fail(exitUsage, "--quiet and --patience are %s and %s, want more than 0", c.Quiet, c.Patience)
+	}
+	return nil
+}
+
+// Run looks at what there is, then moves it.
+func (c *migrateCommand) Run(s *streams, grammar *kong.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	cfg, err := c.load(grammar)
+	if err != nil {
+		return err
+	}
+	ctx, stop := untilInterrupted(syscall.SIGTERM)
+	defer stop()
+	client, err := openRedis(cfg)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	old, err := rubyqueue.Open(rubyqueue.Config{URL: c.From, Timeout: 10 * time.Second, Name: c.Worker, Shards: c.Shards})
+	if err != nil {
+		return fail(exitUsage, "--from: %w", err)
+	}
+	defer old.Close()
+	into := pushCommand{Queue: c.Queue}
+	q, err := into.queue(ctx, client, cfg)
+	if err != nil {
+		return err
+	}
+	m, err := c.mover(old, q)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	run := &migration{migrateCommand: c, streams: s, mover: m, old: old}
+	err = run.all(ctx, client)
+	return c.outcome(ctx, err, run)
+}
+
+func (c *migrateCommand) mover(old *rubyqueue.Queue, q *queue.Queue) (*movein.Mover, error) {
+	rules, err := q.Storing()
+	if err != nil {
+		return nil, err
+	}
+	return &movein.Mover{
+		Old: old, Shards: c.Shards, Form: c.Payload, DueNow: c.DueNow,
+		Limits: movein.Limits{Payload: rules.PayloadBytes, Payloads: rules.Payloads, IDPayload: rules.IDPayload},
+		Import: func(ctx context.Context, source string, entries []movein.Entry) ([]movein.Result, error) {
+			return imported(ctx, q, source, entries)
+		},
+	}, nil
+}
+
+// imported brings entries into the queue.
+func imported(ctx context.Context, q *queue.Queue, source string, entries []movein.Entry) ([]movein.Result, error) {
+	to := make([]transfer.Entry, len(entries))
+	for i, e := range entries {
+		to[i] = transfer.Entry{Number: e.Number, ID: e.ID, RetryCount: e.RetryCount, Due: e.Due, Error: e.Error, Morgue: e.Morgue, Buried: e.Buried}
+		for _, p := range e.Payloads {
+			to[i].Payloads = append(to[i].Payloads, transfer.Payload(p))
+		}
+	}
+	answers, err := transfer.Import(ctx, q, source, to...)
+	results := make([]movein.Result, len(answers))
+	for i, a := range answers {
+		if transfer.Refused(a.Err) {
+			results[i].Refused = a.Err
+		} else {
+			results[i].Err = a.Err
+		}
+	}
+	return results, err
+}
+
+// migration is one run of the command.
+type migration struct {
+	*migrateCommand
+	*streams
+	mover *movein.Mover
+	old   *rubyqueue.Queue
+	sum   migrated
+	bar   *bar
+	done  int
+}
+
+// all looks, and moves unless it is a dry run.
+func (r *migration) all(ctx context.Context, client *queue.Client) error {
+	r.sum.Left = []leftJob{}
+	r.mover.Leave = r.leave
+	r.mover.Progress = func(n int) {
+		r.done += n
+		r.bar.at(r.done)
+	}
+	if err := r.clocks(ctx, client); err != nil {
+		return err
+	}
+	if err := r.mover.Watch(ctx, r.Watch); err != nil {
+		return err
+	}
+	r.bar = newBar(r.err, -1, "looking")
+	found, err := r.mover.Survey(ctx)
+	r.bar.clear()
+	if err != nil {
+		return err
+	}
+	r.sum.Found = found
+	if r.DryRun {
+		return nil
+	}
+	r.sum.Moved = &movein.Counts{}
+	r.done, r.bar = 0, newBar(r.err, int64(found.Jobs+found.Morgue), "moving")
+	defer func() { r.bar.clear() }()
+	if !r.Follow {
+		return r.move(ctx)
+	}
+	return r.follow(ctx)
+}
+
+// clocks compares the clocks of both Redis.
+func (r *migration) clocks(ctx context.Context, client *queue.Client) error {
+	before := time.Now()
+	there, err := r.old.Time(ctx)
+	if err != nil {
+		return fmt.Errorf("--from: %w", err)
+	}
+	here, err := client.Time(ctx)
+	if err != nil {
+		return err
+	}
+	took := time.Since(before)
+	skew := there.Sub(here) + took/2
+	r.sum.Skew = skew.Round(time.Millisecond).String()
+	if r.Follow && (skew > mostSkew+took || skew < -mostSkew-took) {
+		return fail(exitFailed, "the clocks of the two Redis differ by %s: set them right before producers change over", r.sum.Skew)
+	}
+	return nil
+}
+
+// leave lists a job that stays.
+func (r *migration) leave(l movein.Left) {
+	r.bar.clear()
+	where := ""
+	if l.Morgue {
+		where = ", in the morgue"
+	}
+	switch n := len(r.sum.Left); {
+	case n < mostListed:
+		r.sum.Left = append(r.sum.Left, leftJob{web.JobIDOf(l.ID), l.Morgue, l.Reason})
+		say(r.err, "stays: %q%s: %s\n", l.ID, where, l.Reason) //nolint:errcheck // stderr
+	case n == mostListed:
+		r.sum.Left = append(r.sum.Left[:n:n], r.sum.Left[n:]...)
+	}
+}
+
+// move moves what there is, and goes on while one of the Redis is away, until the patience is over.
+func (r *migration) move(ctx context.Context) error {
+	backoff := feed.Backoff{Limit: r.Patience, Away: func(err error) {
+		r.bar.clear()
+		say(r.err, "lowkiq-node: a Redis is away, trying for %s: %v\n", r.Patience, err) //nolint:errcheck // stderr
+	}}
+	for {
+		moved, err := r.mover.Move(ctx)
+		r.sum.Moved.Add(moved)
+		if err == nil || !queue.Transient(err) || ctx.Err() != nil {
+			return err
+		}
+		if moved.Jobs+moved.Morgue > 0 {
+			backoff.Reset()
+		}
+		if err := backoff.Wait(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// follow moves what comes until nothing has come for a while, or until it is interrupted. A pass that has begun
+// is finished.
+func (r *migration) follow(ctx context.Context) error {
+	before, err := r.old.Signs(ctx)
+	if err != nil {
+		return err
+	}
+	for last := time.Now(); ; {
+		had := *r.sum.Moved
+		if err := r.move(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+		if r.sum.Moved.Jobs+r.sum.Moved.Morgue > had.Jobs+had.Morgue {
+			last = time.Now()
+		}
+		after, err := r.old.Signs(context.WithoutCancel(ctx))
+		switch {
+		case err != nil:
+			return err
+		case after.Processed != before.Processed || after.Failed != before.Failed:
+			return movein.ErrWorking
+		case time.Since(last) >= r.Quiet || pause.For(ctx, followEvery) != nil:
+			return nil
+		}
+	}
+}
+
+// outcome prints the summary and decides the exit code.
+func (c *migrateCommand) outcome(ctx context.Context, err error, run *migration) error {
+	if printed := run.print(); printed != nil {
+		return fail(exitFailed, "stdout: %w", printed)
+	}
+	const again = "what is under way is not lost: the same command goes on"
+	switch {
+	case err == nil && run.mover.LeftCount() == 0:
+		return nil
+	case err == nil:
+		return &exitError{code: exitFailed} // each was listed
+	case errors.Is(err, movein.ErrWorking):
+		return &exitError{exitFailed, err}
+	case ctx.Err() != nil && !c.Follow:
+		return fail(exitInterrupted, "interrupted; %s", again)
+	case queue.Transient(err):
+		return fail(exitUnreachable, "%w; %s", err, again)
+	}
+	return err
+}
+
+func (r *migration) print() error {
+	if r.Output == "json" {
+		return json.NewEncoder(r.out).Encode(r.sum)
+	}
+	r.table("WHAT JOBS PAYLOADS IN-FLIGHT MORGUE STAY", func(row func(string, ...any)) {
+		line := func(what string, n *movein.Counts) {
+			row("%s\t%d\t%d\t%d\t%d\t%d", what, n.Jobs, n.Payloads, n.InFlight, n.Morgue, n.Left)
+		}
+		line("found", &r.sum.Found.Counts)
+		if r.sum.Moved != nil {
+			line("moved", r.sum.Moved)
+		}
+	})
+	if n := r.sum.Found.Strays; n > 0 {
+		r.say("%s in the set of a shard that is not theirs with %d shards: they are moved all the same; is --shards right?\n", count(n, "id"), r.Shards) //nolint:errcheck // stdout
+	}
+	for kind, n := range r.sum.Found.Changed {
+		r.say("%s: the JSON does not say all of a payload (%s)\n", count(n, "job"), kind) //nolint:errcheck // stdout
+	}
+	return r.say("clocks: the old Redis's is %s from the new one's\n", r.sum.Skew)
+}
