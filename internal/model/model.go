@@ -367,8 +367,8 @@ func (m *Shard) coalesce(job *Job, p Payload, full bool) Verdict {
 		return ""
 	case m.Coalesce == rules.CoalesceOnce:
 		return Merged
-	case m.Coalesce != rules.CoalesceLatest || len(job.Payloads) > coalesced:
-		return ""
+	case m.Coalesce != rules.CoalesceLatest || len(job.Payloads) > coalesced || len(job.Payloads) > 1 && job.Size() > m.PieceBytes:
+		return "" // a push joins what is too much to look through
 	}
 	var calls, others []Payload
 	newest := -1

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/rubystates"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // wants is what of a state comes into the new queue as Ruby says it is, as [target.shows] has it, and how many
@@ -54,12 +55,12 @@ func wants(t *testing.T, s *rubystates.State) (want *target, stay int) {
 	return want, stay
 }
 
-// Every state is moved and compared with what Ruby says of it; with -short, every ninth. Those of a death within
+// States are moved and compared with what Ruby says of them: every fifth, with -short fewer, and for make test-all each. Those of a death within
 // a failure, and of texts that are turned around, are package rubyqueue's.
 func TestStatesAreMoved(t *testing.T) {
 	from := start(t)
 	for i, s := range rubystates.All(t) {
-		if testing.Short() && i%9 != 0 && s.Family != "limits" || s.Family == "window_push_back" || s.Family == "window_buried" || s.Family == "redumped" || s.ErrorCodec != "" {
+		if i%tier.Of(17, 5, 1) != 0 && s.Family != "limits" || s.Family == "window_push_back" || s.Family == "window_buried" || s.Family == "redumped" || s.ErrorCodec != "" {
 			continue
 		}
 		from.load(t, &s)
@@ -113,9 +114,7 @@ func TestKilledAnywhere(t *testing.T) {
 	from := start(t)
 	proxy := redistest.NewProxy(t, from.server.Addr())
 	all := states(t, "in_flight-003", "morgue-001", "walk-007")
-	if testing.Short() {
-		all = all[:1]
-	}
+	all = all[:tier.Of(1, 1, len(all))]
 	for _, s := range all {
 		from.load(t, &s)
 		if _, err := mover(t, proxy.URL(), &s, &target{}, nil).Move(t.Context()); err != nil { // so that Redis knows the scripts

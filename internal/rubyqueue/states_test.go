@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/rubystates"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 const most = 1 << 30
@@ -175,13 +176,10 @@ func said(j Job) string {
 	return b.String()
 }
 
-// some are all states; with -short, every seventh.
-func some(t *testing.T, states []rubystates.State) []rubystates.State {
-	if !testing.Short() {
-		return states
-	}
+// some are every fifth of the states; with -short fewer, and for make test-all each.
+func some(states []rubystates.State) []rubystates.State {
 	var few []rubystates.State
-	for i := 0; i < len(states); i += 7 {
+	for i := 0; i < len(states); i += tier.Of(17, 5, 1) {
 		few = append(few, states[i])
 	}
 	return few
@@ -192,10 +190,10 @@ func window(s *rubystates.State) bool {
 	return s.Family == "window_push_back" || s.Family == "window_buried"
 }
 
-// Every state is taken out and comes to what Ruby itself makes of it.
+// A state that is taken out comes to what Ruby itself makes of it.
 func TestStatesComeToWhatRubySays(t *testing.T) {
 	q := oldRedis(t)
-	for _, s := range some(t, rubystates.All(t)) {
+	for _, s := range some(rubystates.All(t)) {
 		old := open(t, q.URL(), s.QueueName, s.Shards)
 		load(t, old, &s)
 		before := keys(t, old)
@@ -264,7 +262,7 @@ func ours(q *Queue, name string) bool {
 
 // windows counts what becomes of the flights that a death left half settled, beside the run that went on.
 func windows(t *testing.T, url string, r rules) (lost, kept, other, equal int) {
-	for _, s := range some(t, rubystates.All(t)) {
+	for _, s := range some(rubystates.All(t)) {
 		if !window(&s) {
 			continue
 		}

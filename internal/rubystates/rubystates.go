@@ -10,6 +10,8 @@ import (
 	"compress/gzip"
 	_ "embed"
 	"encoding/json"
+	"slices"
+	"sync"
 	"testing"
 )
 
@@ -87,10 +89,17 @@ type Leftover struct {
 	Payloads []Payload
 }
 
-// All returns every state.
+// states are read once: with the race detector that takes seconds.
+var states struct {
+	once sync.Once
+	all  []State
+}
+
+// All returns every state. They are those of all callers: none may be changed.
 func All(t testing.TB) []State {
 	t.Helper()
-	return Lines[State](t, packed)
+	states.once.Do(func() { states.all = Lines[State](t, packed) })
+	return slices.Clone(states.all)
 }
 
 // Lines reads a gzipped file of one JSON object a line.
