@@ -287,9 +287,9 @@ func (m *machine) push(t *rapid.T) {
 		}
 	}
 	for i := range jobs {
-		// Where the latest payload takes the place of others, model and script do not agree yet on the order of a call and a payload
-		// of the same score, nor on crowds of calls: calls have scores of their own there, and are few.
-		if jobs[i].ReplyTo == "" && (jobs[i].Score == nil || m.of(jobs[i].ID).Coalesce != rules.CoalesceLatest) {
+		// Where the latest payload takes the place of others, model and script do not agree yet on the order of calls and other
+		// payloads that stay beside each other: nothing is called there.
+		if jobs[i].ReplyTo == "" && m.of(jobs[i].ID).Coalesce != rules.CoalesceLatest {
 			jobs[i].ReplyTo = m.drawAddress(t)
 		}
 	}
