@@ -204,6 +204,11 @@ func TestDaysOfTwoNodes(t *testing.T) {
 	}
 	push("a", 200)
 	push("bad", 20)
+	await(t, "both have run something", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return runs["n1"] > 0 && runs["n2"] > 0
+	})
 	one.drain(true)
 	push("b", 200)
 	awaitSpread(t, []int{0, 20}, one, two)
