@@ -10,6 +10,8 @@
 --           once    what is pushed while something waits for the id is merged into that
 -- Payloads with an address, those of calls, are stored as by push.lua, and stay: each caller gets an answer. Where more than 32
 -- payloads wait, calls or such as are older than the rule, or some that are large, a push joins them.
+-- A push may come again, when its answer was lost: what it has stored keeps its place beside calls then, and what that took the
+-- place of does not come back (I3).
 --
 -- An id that waits for nothing else is due quiet after its last push, and most after its first one at the latest: since has
 -- when that was, of ids that are put off, and of others for a while. An id that is ready, failed, postponed (nack.lua) or held is not
@@ -51,33 +53,67 @@ local function spilled(id, job)
   end
 end
 
+-- Of this push: the job at hand, and where each id's payloads are that are no calls: of each the last place, and the last of all.
+local job_at, places, final = 0, nil, {}
+local function behind(id, payload)
+  if not places then
+    places = {}
+    for i = 1, n do
+      local data = ARGV[2 + i * 4]
+      if not called(data) then
+        places[ids[i] .. '\0' .. bare(data)], final[ids[i]] = i, i
+      end
+    end
+  end
+  local i = payload and places[id .. '\0' .. bare(payload)] or not payload and final[id]
+  return i and i > job_at and i
+end
+
+-- follows says whether job i of this push comes behind the one at hand, which has this score, among what waits.
+local function follows(i, score)
+  local of = ARGV[3 + i * 4]
+  return not lower(of == '' and base / 1000000 or of, score)
+end
+
 -- latest replaces what waits, but for calls. It answers as spill_add, and how much it has read and written besides the record.
 local function latest(id, job, crowded, payload, score, most, most_bytes, flying)
   if crowded then spilled(id, job) end
   local newest
-  local kept = {retry = job.retry, at = job.at, err = job.err, n = 0, bytes = 0, next = job.next, shift = 0, data = {}, score = {}}
-  local function keep(data, of)
-    kept.n, kept.bytes = kept.n + 1, kept.bytes + #data
-    kept.data[kept.n], kept.score[kept.n] = data, of
-  end
+  local calls, bytes = 0, 0
   for i = 1, job.n do
     if called(job.data[i]) then
-      keep(job.data[i], job.score[i])
+      calls, bytes = calls + 1, bytes + #job.data[i]
     elseif not newest or not lower(job.score[i], job.score[newest]) then
       newest = i
     end
   end
-  local code, cost = '0', crowded and math.floor(job.bytes / 512) or 0
-  if newest and lower(score, job.score[newest]) then
-    if kept.n + 1 == job.n then return '1', nil, cost end
-    code, payload, score = '1', job.data[newest], job.score[newest]
-  elseif newest and bare(job.data[newest]) == bare(payload) then
-    code = '1'
+  local code, cost, stays = '0', crowded and math.floor(job.bytes / 512) or 0, false
+  if newest then
+    local was = job.data[newest]
+    if bare(was) == bare(payload) then
+      code, stays = '1', ARGV[3 + job_at * 4] == '' or not lower(job.score[newest], score)
+    else
+      local i = not lower(score, job.score[newest]) and behind(id, was)
+      stays = lower(score, job.score[newest]) or i and follows(i, score)
+    end
   end
-  if code == '0' and kept.n >= most then return '2', nil, cost end
-  if kept.bytes + #payload > most_bytes then return '3', nil, cost end
-  keep(payload, score)
-  kept.next = kept.n + 1
+  if stays then
+    if calls + 1 == job.n then return '1', nil, cost end
+    code, bytes = '1', bytes + #job.data[newest]
+  else
+    if code == '0' and calls >= most then return '2', nil, cost end
+    bytes = bytes + #payload
+    if bytes > most_bytes then return '3', nil, cost end
+  end
+  local kept = {retry = job.retry, at = job.at, err = job.err, n = 0, bytes = bytes, next = calls + 2, shift = 0, data = {}, score = {}}
+  local function keep(data, of)
+    kept.n = kept.n + 1
+    kept.data[kept.n], kept.score[kept.n] = data, of
+  end
+  for i = 1, job.n do
+    if stays and i == newest or called(job.data[i]) then keep(job.data[i], job.score[i]) end
+  end
+  if not stays then keep(payload, score) end
   if crowded then spill_take(KEY.spill, KEY.spillx, 'w', id, job, job.n, math.huge) end
   return code, spill_pack(KEY.spill, KEY.spillx, 'w', id, kept, spill_from(flying)), 2 * cost
 end
@@ -90,12 +126,15 @@ spill_add = function(spill, spillx, space, id, rec, payload, score, at, most, mo
     if not crowded or job.n <= spill_count and (job.n == 1 or job.bytes <= piece_bytes) then
       return latest(id, job, crowded, payload, score, most, most_bytes, flying)
     end
+    local i = behind(id)
+    if i and follows(i, score) and redis.call('HEXISTS', spillx, spill_prefix(space, id) .. bare(ARGV[2 + i * 4])) == 1 then return '1' end
   end
   return add(spill, spillx, space, id, rec, payload, score, at, most, most_bytes, flying)
 end
 
 -- defer gives the time (us) until which push i puts its id off; nil: it does not.
 local function defer(i, id, record, busy)
+  job_at = i
   if quiet == 0 then return nil end
   if ARGV[4 + i * 4] ~= '' then
     if not record then redis.call('ZREM', KEY.since, id) end -- what it has of an earlier job

@@ -22,6 +22,7 @@ var coalesceTests = []testCase{
 	{"Coalesce_LatestOfLargeOnes", coalesceLarge},
 	{"Coalesce_Once", coalesceOnce},
 	{"Coalesce_LeavesCallsAlone", coalesceCalls},
+	{"Coalesce_PushedAgain", coalesceAgain},
 	{"Coalesce_TheLastPushGetsARun", coalesceLast},
 	{"Coalesce_Debounce", debounce},
 	{"Coalesce_DebounceForgets", debounceForgets},
@@ -119,6 +120,47 @@ func coalesceCalls(t *testing.T, b *backend) {
 		r.push(job("a", "4"))
 		eq(t, kind, show(r.drain()...), want)
 	}
+}
+
+// coalesceAgain: a push whose answer was lost comes again. What it has stored stays where it is beside calls, and nothing comes
+// back that it took the place of (I3).
+func coalesceAgain(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.rule(PushRules{Coalesce: rules.CoalesceLatest})
+	calls := func(from, n int) (jobs []lowkiq.Push) {
+		for i := range n {
+			call := job("a", fmt.Sprint("call", from+i))
+			call.ReplyTo = envelope.Address(fmt.Sprint("token_", from+i), time.Minute, r.c.DB().Keys.Replies("c"))
+			jobs = append(jobs, call)
+		}
+		return jobs
+	}
+	join := slices.Concat[[]lowkiq.Push]
+	one := func(payload string) []lowkiq.Push { return []lowkiq.Push{job("a", payload)} }
+	scored := func(payload string, at float64) []lowkiq.Push { return []lowkiq.Push{job("a", payload, score(at))} }
+	for _, c := range []struct {
+		name string
+		push []lowkiq.Push
+		want string
+	}{
+		{"before a call", join(one("1"), calls(0, 1)), "1 call0"},
+		{"that took another's place", join(one("1"), one("2"), calls(0, 1)), "2 call0"},
+		{"between calls", join(one("1"), calls(0, 1), one("2"), calls(1, 1)), "call0 2 call1"},
+		{"of one score", join(scored("1", 5), scored("2", 5), scored("3", 4)), "2"},
+		{"before a crowd of calls", join(one("1"), one("2"), calls(0, 40)), "2 " + strings.Trim(fmt.Sprint(payloadsOf(calls(0, 40))), "[]")},
+		{"in a crowd of calls", join(one("1"), calls(0, 40), one("2"), one("3")), "1 " + strings.Trim(fmt.Sprint(payloadsOf(calls(0, 40))), "[]") + " 2 3"},
+	} {
+		r.push(c.push...)
+		r.push(c.push...)
+		eq(t, c.name, show(r.drain()...), "a["+c.want+"]")
+	}
+}
+
+func payloadsOf(jobs []lowkiq.Push) (all []string) {
+	for _, job := range jobs {
+		all = append(all, string(job.Payload))
+	}
+	return all
 }
 
 // coalesceLast: whatever happens between pushes, pops, answers and changes of the owner, after the last push of an id a run begins that

@@ -273,13 +273,13 @@ const (
 )
 
 // Push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was
-// refused.
-func (m *Shard) Push(id string, p Payload, at int64, full bool) (verdict Verdict) {
+// refused; next are those of the id behind it there that nobody waits for.
+func (m *Shard) Push(id string, p Payload, at int64, full bool, next ...Payload) (verdict Verdict) {
 	home, _ := m.wait(id)
 	later := m.putOff(id, at)
 	before := home[id]
 	if before != nil {
-		verdict = m.coalesce(before, p, full)
+		verdict = m.coalesce(before, p, full, next)
 	}
 	if verdict == "" {
 		verdict = m.store(id, p, max(at, later), full)
@@ -360,47 +360,64 @@ func (m *Shard) store(id string, p Payload, at int64, full bool) Verdict {
 const coalesced = 32
 
 // coalesce is a push to an id for which something waits, by the queue's rule; "": the rule says nothing of it.
-func (m *Shard) coalesce(job *Job, p Payload, full bool) Verdict {
+func (m *Shard) coalesce(job *Job, p Payload, full bool, next []Payload) Verdict {
 	called := func(p Payload) bool { content, _ := envelope.Open(p.Data); return content.Address != "" }
 	switch {
 	case called(p):
 		return ""
 	case m.Coalesce == rules.CoalesceOnce:
 		return Merged
-	case m.Coalesce != rules.CoalesceLatest || len(job.Payloads) > coalesced || len(job.Payloads) > 1 && job.Size() > m.PieceBytes:
-		return "" // a push joins what is too much to look through
+	case m.Coalesce != rules.CoalesceLatest:
+		return ""
+	case len(job.Payloads) > coalesced || len(job.Payloads) > 1 && job.Size() > m.PieceBytes:
+		// A push joins what is too much to look through, unless it comes again and something took the place of this one.
+		if n := len(next); n > 0 && next[n-1].Score >= p.Score && slices.ContainsFunc(job.Payloads, next[n-1].equals) {
+			return Merged
+		}
+		return ""
 	}
-	var calls, others []Payload
 	newest := -1
-	for _, one := range job.Payloads {
-		if called(one) {
-			calls = append(calls, one)
-			continue
-		}
-		if others = append(others, one); newest < 0 || one.Score >= others[newest].Score {
-			newest = len(others) - 1
+	for i, one := range job.Payloads {
+		if !called(one) && (newest < 0 || one.Score >= job.Payloads[newest].Score) {
+			newest = i
 		}
 	}
-	left := &Job{Payloads: calls}
-	switch {
-	case newest >= 0 && p.Score < others[newest].Score:
-		job.Payloads = append(calls, others[newest])
-		return Merged
-	case newest >= 0 && others[newest].equals(p):
-		if left.Size()+len(p.Data) > m.Bytes {
-			return TooManyByte
+	var stays, equal bool
+	if newest >= 0 {
+		was := job.Payloads[newest]
+		equal = was.equals(p)
+		stays = p.Score < was.Score || equal && (p.Soft || p.Score == was.Score)
+		// A push that comes again: what took the place of this one waits already.
+		for _, one := range slices.Backward(next) {
+			if !equal && one.equals(was) {
+				stays = stays || one.Score >= p.Score
+				break
+			}
 		}
-		job.Payloads = append(calls, p)
+	}
+	left := &Job{}
+	for i, one := range job.Payloads {
+		if called(one) || stays && i == newest {
+			left.Payloads = append(left.Payloads, one)
+		}
+	}
+	verdict := Stored
+	switch {
+	case stays:
+		job.Payloads = left.Payloads
 		return Merged
+	case equal:
+		verdict = Merged
 	case full:
 		return Unsent
-	case len(calls) >= m.Payloads:
+	case len(left.Payloads) >= m.Payloads:
 		return TooMany
-	case left.Size()+len(p.Data) > m.Bytes:
+	}
+	if left.Size()+len(p.Data) > m.Bytes {
 		return TooManyByte
 	}
-	job.Payloads = append(calls, p)
-	return Stored
+	job.Payloads = append(left.Payloads, p)
+	return verdict
 }
 
 // Deliver is Push of one payload, unless the source's delivery of this number was taken in before.
