@@ -198,8 +198,8 @@ local function move(id, job, place)
     return schedule(set, id, job.at)
   end
   if place ~= KEY.ready then
-    line_up(id)
     lined = true
+    if redis.call('HDEL', KEY.stale, id) == 0 then ready[#ready + 1] = id end -- else line_up has its entry
   end
   mark_late(id, job.retry >= 0)
 end

@@ -41,7 +41,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis, seen through queue, queue/lease and queue/browse.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests)
+	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests)
 }
 
 // long are cases whose many rounds show what a script does, not what another kind of Redis does to

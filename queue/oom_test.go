@@ -11,6 +11,9 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/transfer"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/journal"
@@ -39,7 +42,7 @@ func TestOutOfMemory(t *testing.T) {
 
 func outOfMemory(t *testing.T, b *backend) {
 	for _, c := range []testCase{
-		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"quarantine", oomQuarantine}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople}, {"calls", oomCalls}, {"journal", oomJournal},
+		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"quarantine", oomQuarantine}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople}, {"calls", oomCalls}, {"journal", oomJournal}, {"import", oomImport},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
 	}
@@ -207,6 +210,102 @@ func oomStart(t *testing.T, b *backend) {
 	}
 	_, err = c.Check(context.WithoutCancel(r.ctx), false)
 	r.no(err)
+}
+
+// An import is refused as a whole, wherever its ids are, and taken in when there is room; also where Redis gets full between two
+// parts of an entry.
+func oomImport(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.crowds(40, 3, "crowd")
+	r.push(job("ready", "1"), job("fly", "1"))
+	_, flight := r.popOne("crowd")
+	r.nack(flight, "crowd", Retry, 0, time.Hour)
+	r.pop(1)
+	_, flight = r.popOne("fly")
+	r.push(job("fly", "2"))
+	large := entry(9, "large", "")
+	for i := range 5000 {
+		large.Payloads = append(large.Payloads, transfer.Payload{Score: float64(i), Data: fmt.Append(nil, i)})
+	}
+	refused := entry(1, "refused", "x", func(e *transfer.Entry) { e.Err = errors.New("not now") })
+	_, err := transfer.Import(r.ctx, r.q, "old", refused)
+	eq(t, "refused", transfer.Refused(err), true)
+	entries := []transfer.Entry{
+		entry(2, "fresh", "x"), entry(3, "later", "x y", failed(3, "old", time.Hour)), entry(4, "crowd", "x y", failed(3, "old", 0)), entry(5, "fly", "x"), entry(6, "ready", "x", failed(3, "old", time.Hour)),
+		entry(7, "dead", "x", func(e *transfer.Entry) { e.Morgue = true }), entry(8, "refused", "y"), large,
+	}
+	refused.Err = nil
+	empty := r.fill()
+	before := r.dump()
+	for _, one := range append(entries, refused) {
+		results, err := transfer.Import(r.ctx, r.q, "old", one)
+		if !Transient(err) || transfer.Refused(results[0].Err) || !strings.Contains(err.Error(), "out of memory") {
+			t.Errorf("%s: got %v, want a transient error that says out of memory", one.ID, err)
+		}
+		eq(t, "redis after "+one.ID, r.dump(), before)
+	}
+	results, _ := transfer.Import(r.ctx, r.q, "old", entries...)
+	for i, result := range results {
+		eq(t, entries[i].ID, Transient(result.Err), true)
+	}
+	eq(t, "redis", r.dump(), before)
+	empty()
+	calls := 0
+	full := func() {}
+	r.c.DB().ForTests().AddHook(afterEach(func(script string) {
+		if script == r.c.DB().Scripts.Import.SHA() {
+			if calls++; calls == 2 {
+				full = r.fill()
+			}
+		}
+	}))
+	results, _ = transfer.Import(r.ctx, r.q, "old", entries...)
+	for i, result := range results[:6] {
+		eq(t, entries[i].ID, fmt.Sprint(result), "{false <nil>}")
+	}
+	eq(t, "behind", errors.Is(results[6].Err, transfer.ErrBehind), true)
+	eq(t, "large", Transient(results[7].Err) && calls >= 2, true)
+	full()
+	results, err = transfer.Import(r.ctx, r.q, "old", append([]transfer.Entry{refused}, entries...)...)
+	r.no(err)
+	for i, result := range results {
+		eq(t, fmt.Sprint("entry ", i, " again"), result.Before, i > 0 && i < 7)
+	}
+	r.ack(flight, "fly")
+	got := map[string]int{}
+	for _, j := range r.drain() {
+		got[j.ID] += len(j.Payloads)
+	}
+	eq(t, "drained", got, map[string]int{"fresh": 1, "crowd": 42, "fly": 2, "refused": 2, "large": 5000})
+}
+
+// afterEach is told of each script that has run.
+type afterEach func(sha string)
+
+func (afterEach) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f afterEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		f.tell(cmd)
+		return err
+	}
+}
+
+func (f afterEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			f.tell(cmd)
+		}
+		return err
+	}
+}
+
+func (f afterEach) tell(cmd redis.Cmder) {
+	if args := cmd.Args(); cmd.Name() == "evalsha" && len(args) > 1 {
+		f(fmt.Sprint(args[1]))
+	}
 }
 
 // What frees memory works; what does not is refused as a whole.

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"regexp"
 	"slices"
@@ -233,7 +234,12 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 			if key == s.Keys().Jobs && slices.Contains(r.flight.Val(), id) {
 				continue
 			}
-			if found := headRule.FindStringSubmatch(record); found != nil {
+			if record[0] == 'e' { // 7 bytes of time
+				if at := int64(binary.BigEndian.Uint64([]byte("\x00" + record[1:8]))); at > now && at < HeldAt.UnixMicro() {
+					sooner := binary.BigEndian.AppendUint64(nil, uint64(at-us))
+					pipe.HSet(ctx, key, id, "e"+string(sooner[1:])+record[8:])
+				}
+			} else if found := headRule.FindStringSubmatch(record); found != nil {
 				if at, _ := strconv.ParseInt(found[2], 10, 64); at > now && at < HeldAt.UnixMicro() {
 					pipe.HSet(ctx, key, id, found[1]+strconv.FormatInt(at-us, 10)+record[len(found[0]):])
 				}

@@ -49,6 +49,8 @@ func testModel(t *testing.T, b *backend) {
 			"push":    m.push,
 			"push2":   m.push,
 			"deliver": m.deliver,
+			"import":  m.importSome,
+			"import2": m.importSome,
 			"pop":     m.popNext,
 			"pop2":    m.popNext,
 			"pop+":    m.popAgain,
@@ -76,6 +78,7 @@ type machine struct {
 	claims    []*Claim
 	instances int
 	machineCalls
+	machineImports
 }
 
 // Small limits are reached often, and the spill (32 payloads, 4 KiB) and a piece are crossed.

@@ -433,11 +433,16 @@ func diff(m *modelShard, st *state, hi int64) error {
 		_, notes[id], _ = strings.Cut(note, " ")
 	}
 	want("notes", notes, m.Notes)
-	from := map[string]int64{}
+	from, imported := map[string]int64{}, map[string]string{}
 	for source, number := range st.from {
-		from[source] = counter(number)
+		if !strings.Contains(source, "\x00") {
+			from[source] = counter(number)
+		} else if imported[source], _ = strings.CutSuffix(number, " 0 0"); imported[source] == number {
+			faults = append(faults, fmt.Errorf("of %q only a part is imported: %s", source, number))
+		}
 	}
 	want("from", from, m.From)
+	want("imported", imported, m.ImportState())
 	for id, state := range m.States {
 		if at := st.stated[id]; state.Soft && at >= m.Now && at <= hi {
 			state.At, state.Soft = at, false

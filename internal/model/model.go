@@ -49,7 +49,9 @@ type Shard struct {
 	News    []News            // told since the caller last forgot it
 	States  map[string]*State // by id
 	Notes   map[string]string // of ids in flight: share and line
-	From    map[string]int64  // by source: the number of the last delivery
+	From    map[string]int64  // by source: the number of the last delivery, or entry
+
+	Imported map[string]*imported // by source, zero byte and id
 
 	Journal           journal.Rule
 	Runs              []string // how they ended, all of which the journal was told, oldest first
@@ -133,7 +135,7 @@ func NewShard(payloads, bytes int) *Shard {
 		Payloads: payloads, Bytes: bytes, Piece: 2000, PieceBytes: 1 << 20,
 		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
 		Crashes: map[string]int{}, Flying: map[string]*Job{}, Flight: map[string]int64{}, Seat: map[string]int{}, Parked: map[string]*Job{}, Since: map[string]int64{},
-		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{}, From: map[string]int64{},
+		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{}, From: map[string]int64{}, Imported: map[string]*imported{},
 	}
 }
 

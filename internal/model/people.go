@@ -29,8 +29,10 @@ func (m *Shard) isIn(place browse.State, id string) bool {
 
 // Held reports whether an id waits to be released.
 func (m *Shard) Held(id string) bool {
-	return m.Scheduled[id] && m.Waiting[id].At == queue.HeldAt.UnixMicro()
+	return m.Scheduled[id] && m.Waiting[id].held()
 }
+
+func (j *Job) held() bool { return j.At == queue.HeldAt.UnixMicro() }
 
 // Release lets ids go on that nobody holds any more.
 func (m *Shard) Release(held func(id string) bool) (released int) {

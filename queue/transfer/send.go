@@ -49,6 +49,7 @@ type work struct {
 	field   string
 	entries []Entry
 	results []Result
+	most    int // payloads of a part
 }
 
 // run sends what each shard gets, a call per shard in a pipeline; the next one is sent when that is answered.
@@ -125,7 +126,7 @@ func (w *work) cut(i int) (parts []part) {
 	for first := 0; first < len(stored); {
 		p := part{entry: i, kind: kind, first: first, total: len(stored), bytes: size}
 		end := first
-		for end < len(stored) && end-first < partPayloads && (end == first || p.size+len(stored[end].Data) <= partBytes) {
+		for end < len(stored) && end-first < w.most && (end == first || p.size+len(stored[end].Data) <= partBytes) {
 			p.size += len(stored[end].Data)
 			end++
 		}

@@ -91,6 +91,11 @@ const maxSource = 200
 // After a refusal no later entry of the same id is taken in (ErrBehind) until it was taken in itself; other ids go on. After any
 // other error, as when Redis is full, no later entry of the same shard is sent (queue.ErrUnsent).
 func Import(ctx context.Context, q *queue.Queue, source string, entries ...Entry) ([]Result, error) {
+	return ImportInParts(ctx, q, partPayloads, source, entries...)
+}
+
+// ImportInParts is [Import] with parts of at most so many payloads: tests reach many parts with few payloads.
+func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string, entries ...Entry) ([]Result, error) {
 	if source == "" || len(source) > maxSource || strings.Contains(source, "\x00") {
 		return nil, fmt.Errorf("source %.300q: want 1 to %d bytes, none of them 0", source, maxSource)
 	}
@@ -105,7 +110,7 @@ func Import(ctx context.Context, q *queue.Queue, source string, entries ...Entry
 	if err != nil {
 		return nil, err
 	}
-	w := &work{q: q, rules: rules, field: "import/" + source, entries: entries, results: make([]Result, len(entries))}
+	w := &work{q: q, rules: rules, field: "import/" + source, entries: entries, results: make([]Result, len(entries)), most: most}
 	w.run(ctx)
 	for i := range w.results {
 		if err := w.results[i].Err; err != nil {
