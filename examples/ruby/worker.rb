@@ -1,39 +1,75 @@
-# A handler that runs a worker of Ruby's Lowkiq, its perform(payloads_by_id) unchanged. Ruby 2.3 or later.
+# Runs a worker of Ruby's Lowkiq below a node, its perform(payloads_by_id) unchanged. Ruby 2.3 or later.
 #
 #     queues:
 #       orders:
-#         handler: {exec: [bundle, exec, ruby, -r, ./app.rb, worker.rb, OrdersWorker], events: [exhausted]}
+#         handler: {exec: [bundle, exec, ruby, -r, ./app.rb, worker.rb, OrdersWorker], processes: 5, events: [buried]}
 #
-# ./app.rb is what `lowkiq -r ./app.rb` loaded: it defines OrdersWorker. If it loads the gem, the gem's
-# server_middlewares, load_payload and format_error do what they did. events is for retries_exhausted.
+# ./app.rb is what `lowkiq -r ./app.rb` loaded: it defines OrdersWorker. If it loads the gem, the gem's server_middlewares,
+# on_server_init, load_payload and format_error do what they did. events is for retries_exhausted, which gets what went to the morgue.
 #
-# Payloads that Ruby dumped arrive as bytes and are loaded, with every object in them; as ever, whoever can
-# write to Redis can have Ruby run what they like so. Payloads in JSON arrive as JSON: keys are strings.
+# Payloads that Ruby dumped arrive as bytes and are loaded, with every object in them; as ever, whoever can write to Redis can
+# have Ruby run what they like so. Payloads in JSON arrive as JSON: keys are strings.
+#
+# An endpoint over HTTP answers a node's POST with LowkiqWorker.answer(OrdersWorker, body).
 require 'json'
 
-worker = Object.const_get(ARGV.fetch(0))
-load_payload = defined?(Lowkiq.load_payload) ? Lowkiq.load_payload : Marshal.method(:load)
-wrapper = defined?(Lowkiq.server_wrapper) ? Lowkiq.server_wrapper : ->(_worker, _batch, &block) { block.call }
-format_error = defined?(Lowkiq.format_error) ? Lowkiq.format_error : :message.to_proc
-answers = $stdout.dup
-$stdout.reopen($stderr) # what the worker prints is in the node's log
-$stdin.set_encoding('UTF-8')
-
-$stdin.each_line do |line|
-  begin
+module LowkiqWorker
+  # What to answer a node's line, a batch or an event.
+  def self.answer(worker, line)
     message = JSON.parse(line, max_nesting: false)
-    batch = (message['event'] || message)['jobs'].map do |job|
-      payloads = job['payloads'].map { |p| p['payload'] }
-      [job['id'] || job['id_base64'].unpack('m')[0],
-       payloads.map { |p| p.is_a?(Hash) && p.keys == ['$base64'] ? load_payload.call(p['$base64'].unpack('m')[0]) : p }]
-    end.to_h
-    if message['event'] then worker.retries_exhausted(batch)
-    else wrapper.call(worker, batch) { worker.perform(batch) }
+    if message['event']
+      jobs = message['event']['jobs'] # a recovery has none
+      worker.retries_exhausted(jobs.map { |job| exhausted(job) }) if jobs
+    else
+      batch = message['jobs'].map { |job| [id(job), payloads(job).map(&:first)] }.to_h
+      wrapper.call(worker, batch) { worker.perform(batch) }
     end
-    answer = { ok: true }
+    JSON.generate(ok: true)
   rescue StandardError => e
-    answer = { ok: false, error: format_error.call(e).to_s.encode('UTF-8', invalid: :replace, undef: :replace) }
+    JSON.generate(ok: false, error: format_error(e).to_s.encode('UTF-8', invalid: :replace, undef: :replace))
   end
-  answers.puts JSON.generate(answer)
-  answers.flush
+
+  # As the gem hands it to retries_exhausted.
+  def self.exhausted(job)
+    { id: id(job), payloads: payloads(job), error: job['error'] }
+  end
+
+  def self.id(job)
+    job['id'] || job['id_base64'].unpack('m')[0]
+  end
+
+  # Payloads with their scores, lowest score first.
+  def self.payloads(job)
+    job['payloads'].map do |p|
+      data = p['payload']
+      [data.is_a?(Hash) && data.keys == ['$base64'] ? load(data['$base64'].unpack('m')[0]) : data, p['score'].to_f]
+    end
+  end
+
+  def self.load(bytes)
+    defined?(Lowkiq.load_payload) ? Lowkiq.load_payload.call(bytes) : Marshal.load(bytes)
+  end
+
+  def self.wrapper
+    defined?(Lowkiq.server_wrapper) ? Lowkiq.server_wrapper : ->(_worker, _batch, &block) { block.call }
+  end
+
+  def self.format_error(error)
+    defined?(Lowkiq.format_error) ? Lowkiq.format_error.call(error) : error.message
+  end
+
+  # Answers lines of stdin until it ends. What the worker prints is in the node's log.
+  def self.run(name)
+    worker = Object.const_get(name)
+    answers = $stdout.dup
+    $stdout.reopen($stderr)
+    $stdin.set_encoding('UTF-8')
+    Lowkiq.on_server_init.call if defined?(Lowkiq.on_server_init)
+    $stdin.each_line do |line|
+      answers.puts answer(worker, line)
+      answers.flush
+    end
+  end
 end
+
+LowkiqWorker.run(ARGV.fetch(0)) if __FILE__ == $PROGRAM_NAME

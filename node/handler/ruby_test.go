@@ -3,7 +3,9 @@
 package handler
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,8 +36,8 @@ module OrdersWorker
       File.write('seen', "#{id.inspect} #{payloads.inspect}\n", mode: 'a')
     end
   end
-  def self.retries_exhausted(payloads_by_id)
-    File.write('seen', "exhausted #{payloads_by_id.inspect}\n", mode: 'a')
+  def self.retries_exhausted(batch)
+    File.write('seen', "exhausted #{batch.map { |job| [job[:id], job[:payloads], job[:error]] }}\n", mode: 'a')
   end
 end
 `
@@ -43,6 +45,7 @@ end
 // gem stands in for Ruby's Lowkiq: what worker.rb asks of it, with its calling conventions.
 const gem = `
 module Lowkiq
+  def self.on_server_init = -> { File.write('seen', "init\n") }
   def self.load_payload = ->(bytes) { Marshal.load(bytes.reverse) }
   def self.format_error = ->(error) { "formatted #{error.class}" }
   def self.server_wrapper
@@ -102,14 +105,41 @@ func TestRubyWorker(t *testing.T) {
 	if err := e.Handle(t.Context(), b); err == nil || !strings.Contains(err.Error(), "undefined class/module Unknown") {
 		t.Errorf("got %v, want that a payload cannot be loaded", err)
 	}
-	exhausted := &lowkiq.Event{Kind: lowkiq.Exhausted, Shard: b.Shard, Jobs: []lowkiq.Ended{
-		{Job: lowkiq.Job{ID: "a", Payloads: []lowkiq.Payload{{Score: 1, Data: []byte(dumpedPoint)}}}, Err: errors.New("no stock")},
-	}}
-	if err := e.Event(t.Context(), exhausted); err != nil {
-		t.Error(err)
+	for _, e := range []func() error{
+		func() error { return e.Event(t.Context(), &lowkiq.Event{Kind: lowkiq.Recovered, Shard: b.Shard}) },
+		func() error {
+			return e.Event(t.Context(), &lowkiq.Event{Kind: lowkiq.Buried, Shard: b.Shard, Jobs: []lowkiq.Ended{
+				{Job: lowkiq.Job{ID: "a", Payloads: []lowkiq.Payload{{Score: 1, Data: []byte(dumpedPoint)}}}, Err: errors.New("no stock")},
+			}})
+		},
+	} {
+		if err := e(); err != nil {
+			t.Error(err)
+		}
 	}
-	if got, want := seen(), "exhausted {\"a\"=>[#<struct Point x=1, y=1.5>]}\n"; strings.ReplaceAll(got, " => ", "=>") != want {
+	if got, want := seen(), `exhausted [["a", [[#<struct Point x=1, y=1.5>, 1.0]], "no stock"]]`+"\n"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// An endpoint in Ruby answers as a child process does.
+func TestRubyEndpoint(t *testing.T) {
+	t.Parallel()
+	script := fmt.Sprintf("require %q\n%s\nSTDIN.binmode.each_line { |line| STDERR.puts LowkiqWorker.answer(OrdersWorker, line) }", example(t, "ruby/worker.rb"), ordersApp)
+	cmd := exec.CommandContext(t.Context(), ruby(t), "-e", script)
+	cmd.Dir = t.TempDir()
+	cmd.Stdin = strings.NewReader(`{"jobs":[{"id":"Zoë","payloads":[{"score":1,"payload":{"$base64":"` + base64.StdEncoding.EncodeToString([]byte(dumpedPoint)) + `"}}]}]}` + "\n" +
+		`{"jobs":[{"id":"b","payloads":[{"score":1,"payload":"fail"}]}]}` + "\n")
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err, said.String())
+	}
+	if got, want := said.String(), "{\"ok\":true}\n{\"ok\":false,\"error\":\"told to fail\ufffd\"}\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if seen, err := os.ReadFile(filepath.Join(cmd.Dir, "seen")); err != nil || string(seen) != "\"Zoë\" [#<struct Point x=1, y=1.5>]\n" {
+		t.Errorf("got %s, %v", seen, err)
 	}
 }
 
@@ -124,7 +154,7 @@ func TestRubyWorkerWithTheGem(t *testing.T) {
 	if err := e.Handle(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := seen(), "before OrdersWorker [\"a\"]\n\"a\" [#<struct Point x=1, y=1.5>]\nafter\n"; got != want {
+	if got, want := seen(), "init\nbefore OrdersWorker [\"a\"]\n\"a\" [#<struct Point x=1, y=1.5>]\nafter\n"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	b.Jobs[0].Payloads[0].Data = []byte(`"fail"`)
