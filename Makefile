@@ -6,7 +6,7 @@ BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -o bin/
 MODULES := . $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod))
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all redis compose release chromium browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
+.PHONY: help build test test-all redis compose release chromium ruby browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ build: ## build bin/lowkiq-node
 # The timeout is per package, for two cores that all packages share with their Redis servers. Clusters whose
 # leases last seconds are tested after the others, one package at a time: two cores have enough of that.
 CLUSTERS := ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo ./e2e
-test: redis chromium cgo ## run all tests with the race detector; needs redis-server >= 6.2 and Chromium, installs them as root with apt-get
+test: redis chromium ruby cgo ## run all tests with the race detector; needs redis-server >= 6.2, Chromium and Ruby, installs them as root with apt-get
 	@set -e; for module in $(MODULES); do \
 		echo "test $$module"; fresh=; \
 		[ "$$module" = . ] || fresh=-count=1; \
@@ -32,6 +32,9 @@ test-all: test ## run the same cases on every kind of Redis as well, and those t
 
 redis:
 	@scripts/redis.sh
+
+ruby:
+	@scripts/ruby.sh
 
 # -v: it says when it skips, as there is no Docker engine.
 compose: redis ## test deploy/compose in containers: scaled, killed, cut off; needs a Docker engine with compose
