@@ -280,8 +280,11 @@ func TestRubyShimFaults(t *testing.T) {
 			}
 			server := httptest.NewServer(node)
 			defer server.Close()
-			cmd := rubyScript(t, standIn, ":1", `
-LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :json)
+			limit := patience.Seconds()
+			if c.name == "away for too long" {
+				limit = 0.3
+			}
+			cmd := rubyScript(t, standIn, ":1", fmt.Sprintf("LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :json, patience: %v)", limit)+`
 begin
   OrdersWorker.perform_async [`+c.push+`]
 rescue LowkiqShim::Error => e
@@ -289,11 +292,6 @@ rescue LowkiqShim::Error => e
 end
 `)
 			cmd.Env = append(cmd.Env, "LOWKIQ_URL=http://127.0.0.1:9, "+server.URL+"/", "LOWKIQ_TOKEN=sesame") // nobody listens at the first
-			if c.name == "away for too long" {
-				cmd.Env = append(cmd.Env, "LOWKIQ_PATIENCE=0.3")
-			} else {
-				cmd.Env = append(cmd.Env, fmt.Sprint("LOWKIQ_PATIENCE=", patience.Seconds()))
-			}
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
@@ -403,8 +401,8 @@ OrdersWorker.perform_async [{ id: 'c' }]
 	if got := strings.Join(node.pushed, "|"); got != `1 a="";|1 b="";|1 c="";` || node.header.Get("Authorization") != "Bearer sesame" {
 		t.Errorf("pushed %q with %v", got, node.header)
 	}
-	cmd = rubyScript(t, standIn, ":1", "LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :json)\nOrdersWorker.perform_async [{ id: 'a' }]")
-	cmd.Env = append(cmd.Env, "LOWKIQ_URL="+server.URL, "LOWKIQ_PATIENCE=0")
+	cmd = rubyScript(t, standIn, ":1", "LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :json, patience: 0)\nOrdersWorker.perform_async [{ id: 'a' }]")
+	cmd.Env = append(cmd.Env, "LOWKIQ_URL="+server.URL)
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "certificate verify failed") {
 		t.Errorf("got %v: %s, want that nobody vouches for the node", err, out)
 	}

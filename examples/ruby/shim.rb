@@ -8,8 +8,8 @@
 # before. payload is that of `lowkiq-node migrate`: :marshal keeps what Lowkiq.dump_payload makes, :json takes plain data only.
 #
 # LOWKIQ_URL is the address of a node, or of several with commas between. LOWKIQ_TOKEN, or the file LOWKIQ_TOKEN_FILE, has its
-# token; LOWKIQ_CA, LOWKIQ_CERT and LOWKIQ_KEY are files for https. While no node answers, a push is repeated for
-# LOWKIQ_PATIENCE seconds (10), and what comes after it waits; then it raises.
+# token; LOWKIQ_CA, LOWKIQ_CERT and LOWKIQ_KEY are files for https. While no node answers, a push is repeated for 10 seconds
+# (patience: 10), and what comes after it waits; then it raises.
 require 'json'
 require 'net/http'
 require 'openssl'
@@ -50,7 +50,7 @@ class LowkiqShim
     @queues = options.fetch(:queues)
     @marshal = { marshal: true, json: false }.fetch(options.fetch(:payload))
     @nodes = ENV.fetch('LOWKIQ_URL').split(',').map { |url| URI(url.strip.chomp('/')) }
-    @patience = Float(ENV.fetch('LOWKIQ_PATIENCE', '10'))
+    @patience = options.fetch(:patience, 10)
     @ca = ENV['LOWKIQ_CA']
     @cert = ENV['LOWKIQ_CERT'] && OpenSSL::X509::Certificate.new(File.read(ENV['LOWKIQ_CERT']))
     @key = ENV['LOWKIQ_KEY'] && OpenSSL::PKey.read(File.read(ENV['LOWKIQ_KEY']))

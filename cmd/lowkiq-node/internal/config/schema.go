@@ -205,7 +205,7 @@ func (r *Recurring) Spec() recurring.Spec {
 
 // reserved are the LOWKIQ_* variables that are no keys of the file.
 func reserved() []string {
-	return []string{"LOWKIQ_CONFIG", "LOWKIQ_URL", "LOWKIQ_TOKEN", "LOWKIQ_TOKEN_FILE", "LOWKIQ_LOG_LEVEL", "LOWKIQ_USER", "LOWKIQ_GUARD",
+	return []string{"LOWKIQ_CONFIG", "LOWKIQ_URL", "LOWKIQ_FROM", "LOWKIQ_TOKEN", "LOWKIQ_TOKEN_FILE", "LOWKIQ_LOG_LEVEL", "LOWKIQ_USER", "LOWKIQ_GUARD",
 		"LOWKIQ_CA", "LOWKIQ_CERT", "LOWKIQ_KEY",
 		"LOWKIQ_NODE_TOKEN", "LOWKIQ_NODE_PUSH_TOKEN", "LOWKIQ_NODE_READ_TOKEN"}
 }
