@@ -123,7 +123,7 @@ func TestRubyShim(t *testing.T) {
 				t.Fatal(err)
 			}
 			api := redistest.Addresses(t, 1)[0]
-			config := r.config(fmt.Sprintf("{exec: [ruby, -r, %q, %q, OrdersWorker], processes: 1}", app, worker))
+			config := r.config(fmt.Sprintf("{exec: [ruby, %q, %q, OrdersWorker], processes: 1}", worker, app))
 			node := r.run("lowkiq-node", nil, built.Path(t, ".."), "run", "--config", config, "--http", api)
 			r.leased(node, 1)
 			due := time.Now().Add(time.Hour).Truncate(time.Second)

@@ -2,7 +2,7 @@
 #
 #     queues:
 #       orders:
-#         handler: {exec: [bundle, exec, ruby, -r, ./app.rb, worker.rb, OrdersWorker], processes: 5, events: [buried]}
+#         handler: {exec: [bundle, exec, ruby, worker.rb, ./app.rb, OrdersWorker], processes: 5, events: [buried]}
 #
 # ./app.rb is what `lowkiq -r ./app.rb` loaded: it defines OrdersWorker. If it loads the gem, the gem's server_middlewares,
 # on_server_init, load_payload and format_error do what they did. events is for retries_exhausted, which gets what went to the morgue.
@@ -58,12 +58,13 @@ module LowkiqWorker
     defined?(Lowkiq.format_error) ? Lowkiq.format_error.call(error) : error.message
   end
 
-  # Answers lines of stdin until it ends. What the worker prints is in the node's log.
-  def self.run(name)
-    worker = Object.const_get(name)
+  # Answers lines of stdin until it ends. What the app and the worker print is in the node's log.
+  def self.run(*files, name)
     answers = $stdout.dup
     $stdout.reopen($stderr)
     $stdin.set_encoding('UTF-8')
+    files.each { |file| require File.expand_path(file) }
+    worker = Object.const_get(name)
     Lowkiq.on_server_init.call if defined?(Lowkiq.on_server_init)
     $stdin.each_line do |line|
       answers.puts answer(worker, line)
@@ -72,4 +73,4 @@ module LowkiqWorker
   end
 end
 
-LowkiqWorker.run(ARGV.fetch(0)) if __FILE__ == $PROGRAM_NAME
+LowkiqWorker.run(*ARGV) if __FILE__ == $PROGRAM_NAME

@@ -27,6 +27,7 @@ func ruby(t *testing.T) string {
 
 // ordersApp is what lowkiq -r loaded: a worker as Ruby's Lowkiq has them. It prints, as workers do.
 const ordersApp = `
+puts 'loading'
 Point = Struct.new(:x, :y)
 module OrdersWorker
   def self.perform(payloads_by_id)
@@ -66,7 +67,7 @@ func rubyWorker(t *testing.T, app string) (e *Exec, seen func() string) {
 	if err := os.WriteFile(file, []byte(app), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e = running(t, ExecConfig{Argv: []string{ruby(t), "-r", file, example(t, "ruby/worker.rb"), "OrdersWorker"}, Dir: dir, Env: []string{"LC_ALL=C"}})
+	e = running(t, ExecConfig{Argv: []string{ruby(t), example(t, "ruby/worker.rb"), "app.rb", "OrdersWorker"}, Dir: dir, Env: []string{"LC_ALL=C"}})
 	return e, func() string {
 		text, err := os.ReadFile(filepath.Join(dir, "seen"))
 		if err != nil {
