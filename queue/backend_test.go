@@ -41,7 +41,7 @@ type testCase struct {
 
 // suite is what must hold on every kind of Redis, seen through queue, queue/lease and queue/browse.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests)
+	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests, crowdTests)
 }
 
 // long are cases whose many rounds show what a script does, not what another kind of Redis does to
@@ -96,7 +96,7 @@ func TestCluster(t *testing.T) {
 func TestEmbedded(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
-	for _, c := range tier.Of(nil, differing(), suite()) {
+	for _, c := range tier.Of(nil, slices.Concat(differing(), crowdTests), suite()) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, &backend{url: redistest.StartMini(t).URL(), mini: true, second: true}) // its own: each key costs all commands

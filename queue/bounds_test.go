@@ -116,6 +116,49 @@ func (r *rig) crowdsOf(replyTo func(i int) string, n, size int, ids ...string) {
 	}
 }
 
+// crowdTests: an id with as many payloads as a flight takes at once, and more, goes everywhere. Each kind of Redis has limits of its
+// own: the Lua of the embedded one has a small stack.
+var crowdTests = []testCase{{"Crowd_GoesEverywhere", crowdEverywhere}}
+
+func crowdEverywhere(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	n := 2200
+	if b.mini {
+		n = 1500
+	}
+	all := func(jobs []lowkiq.Job) (payloads int) {
+		t.Helper()
+		for _, j := range jobs {
+			for _, p := range j.Payloads {
+				eq(t, "payload in order", string(p.Data), fmt.Sprintf("%03d", payloads))
+				payloads++
+			}
+		}
+		return payloads
+	}
+	for name, fill := range map[string]func(n, size int, ids ...string){"payloads": r.crowds, "calls": r.callers} {
+		fill(n, 3, "a")
+		popped := r.pop(1)
+		if all(popped.Jobs) < 1000 {
+			t.Fatalf("%s: got %d payloads in the first flight, want a large piece", name, len(popped.Jobs[0].Payloads))
+		}
+		r.nack(popped.Flight, "a", Retry, 0, 0)
+		popped = r.pop(1)
+		r.bury(popped.Flight, "a", Skip)
+		if _, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a"); err != nil {
+			t.Fatal(err)
+		}
+		page, err := browse.Of(r.q).Page(r.ctx, browse.Query{State: browse.StateMorgue})
+		r.no(err)
+		eq(t, name+": payloads in the morgue", page.Jobs[0].Count, n)
+		if _, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a"); err != nil {
+			t.Fatal(err)
+		}
+		r.own(Seize)
+		eq(t, name+": handled", all(r.drain()), n)
+	}
+}
+
 func idsOf(name string, n int) (ids []string) {
 	for i := range n {
 		ids = append(ids, fmt.Sprint(name, i))

@@ -124,6 +124,14 @@ local function head(form, job)
   return form .. string.format('%d %.0f %d %d %d %.0f', job.retry, job.at, job.n, job.bytes, #job.err, job.next) .. stop .. job.err
 end
 
+-- joined is table.concat in parts: the Lua of the embedded Redis puts all that it joins on a stack of 5,120 places.
+local function joined(list)
+  if #list <= 1000 then return table.concat(list) end
+  local parts = {}
+  for i = 1, #list, 1000 do parts[#parts + 1] = table.concat(list, '', i, math.min(#list, i + 999)) end
+  return table.concat(parts)
+end
+
 local function pack(job)
   if job.key then
     local out, k = {head('p', job)}, 1
@@ -134,13 +142,13 @@ local function pack(job)
       out[k + 3] = job.data[i]
       k = k + 3
     end
-    return table.concat(out)
+    return joined(out)
   end
   local out = {head('j', job)}
   for i = 1, job.n do
     out[i + 1] = job.score[i] .. ' ' .. #job.data[i] .. ':' .. job.data[i]
   end
-  return table.concat(out)
+  return joined(out)
 end
 
 -- bare is a payload as it would be without headers: two payloads are equal if these are. An

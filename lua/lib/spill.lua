@@ -37,7 +37,7 @@ local spill_count, spill_bytes = 32, 4096
 local piece_count, piece_bytes = 2000, 1048576
 local moved_count = piece_count / 2 -- of a piece that goes from one set to another: twice the work
 local spill_middle = 500000000000
-local spill_chunk = 2000
+local spill_chunk = 400 -- arguments of a command, and twice that: the stack of the embedded Redis has 5,120 places
 
 local function spill_prefix(space, id) return space .. #id .. ':' .. id .. ':' end
 
