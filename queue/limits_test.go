@@ -241,10 +241,11 @@ func rateModel(t *testing.T, b *backend) {
 	if grant, err := r.c.TakeRate(r.ctx, "batch", slow, []int{1}); err != nil || grant.Wait < 4*time.Hour {
 		t.Errorf("after five at once: %+v, %v, want five hours", grant, err)
 	}
-	// Another rate counts at once: what was handed out by the old one holds nothing back for hours.
+	// Another rate counts at once: what was handed out by the old one holds nothing back for hours. The five that were told to wait
+	// may have their turn first.
 	fast := rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1}
-	if grant, err := r.c.TakeRate(r.ctx, "batch", fast, []int{1}); err != nil || grant.Batches == 0 && grant.Wait > 5*time.Millisecond {
-		t.Errorf("of a faster rate: %+v, %v, want it within five milliseconds", grant, err)
+	if grant, err := r.c.TakeRate(r.ctx, "batch", fast, []int{1}); err != nil || grant.Batches == 0 && grant.Wait > 10*time.Millisecond {
+		t.Errorf("of a faster rate: %+v, %v, want it within ten milliseconds", grant, err)
 	}
 }
 

@@ -256,6 +256,9 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 	for _, z := range r.statesx.Val() {
 		pipe.ZAdd(ctx, s.Keys().Statesx, redis.Z{Score: z.Score - float64(us), Member: z.Member})
 	}
+	for _, z := range r.since.Val() {
+		pipe.ZAdd(ctx, s.Keys().Since, redis.Z{Score: z.Score - float64(us), Member: z.Member})
+	}
 	if pipe.Len() == 0 {
 		return nil
 	}

@@ -112,7 +112,8 @@ var machineIDs = []string{"a", "b", "c", "d", "e"}
 
 func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	coalesce := rapid.SampledFrom([]string{"", "", rules.CoalesceLatest, rules.CoalesceOnce}).Draw(t, "coalesce")
-	if err := c.SetRules("q", PushRules{Payloads: machinePayloads, IDPayload: machineBytes, Coalesce: coalesce}); err != nil {
+	debounce := rapid.SampledFrom([]rules.Debounce{{}, {}, {Quiet: time.Hour, Most: 2 * time.Hour}}).Draw(t, "debounce")
+	if err := c.SetRules("q", PushRules{Payloads: machinePayloads, IDPayload: machineBytes, Coalesce: coalesce, Debounce: debounce}); err != nil {
 		t.Fatal(err)
 	}
 	c.DB().Scripts = inSmallSteps()
@@ -128,7 +129,7 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	for i := range shards {
 		model := model.NewShard(machinePayloads, machineBytes)
 		model.Piece, model.PieceBytes = machinePiece, machinePieceBytes
-		model.Coalesce = coalesce
+		model.Coalesce, model.Debounce = coalesce, debounce
 		model.Journal = rapid.SampledFrom([]journal.Rule{journal.Default, {Runs: journal.All, Keep: 1000}, {Runs: journal.All, Keep: 3}, {Runs: journal.None, Keep: 1}}).Draw(t, "journal")
 		m.models = append(m.models, model)
 		m.claim(t, i, Fresh)
@@ -310,6 +311,9 @@ func (m *machine) push(t *rapid.T) {
 		if got := verdictOf(results[i]); got != want {
 			t.Fatalf("push %d of %.300s: got %s, want %s", i, fmt.Sprintf("%q", job.Payload), got, want)
 		}
+	}
+	for _, job := range jobs {
+		m.of(job.ID).Forget()
 	}
 }
 

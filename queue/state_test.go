@@ -36,6 +36,7 @@ type state struct {
 	entries              int      // of the journal
 	states, notes, from  map[string]string
 	stated               map[string]int64 // when they were written
+	since                map[string]int64 // when ids were pushed first that pushes put off
 }
 
 // raw is the shard's keys as Redis returned them.
@@ -44,7 +45,7 @@ type raw struct {
 	ready, suspects, spill, flight                                                           *redis.StringSliceCmd
 	journal                                                                                  *redis.XMessageSliceCmd
 	journalx                                                                                 *redis.StringSliceCmd
-	due, retry, blocked, dead, statesx                                                       *redis.ZSliceCmd
+	due, retry, blocked, dead, statesx, since                                                *redis.ZSliceCmd
 }
 
 func readRaw(s *Shard, ctx context.Context) (*raw, error) {
@@ -57,6 +58,7 @@ func readRaw(s *Shard, ctx context.Context) (*raw, error) {
 		ready: pipe.LRange(ctx, k.Ready, 0, -1), suspects: pipe.LRange(ctx, k.Suspects, 0, -1), spill: pipe.ZRange(ctx, k.Spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.Due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.Retry, 0, -1),
 		journal: pipe.XRange(ctx, k.Journal, "-", "+"), journalx: pipe.LRange(ctx, k.Journalx, 0, -1), states: pipe.HGetAll(ctx, k.States), progress: pipe.HGetAll(ctx, k.Progress), from: pipe.HGetAll(ctx, k.From), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
+		since:   pipe.ZRangeWithScores(ctx, k.Since, 0, -1),
 		blocked: pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
@@ -109,7 +111,7 @@ func (r *raw) state() (*state, error) {
 		ready: r.ready.Val(), suspects: r.suspects.Val(),
 		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
 		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
-		states: r.states.Val(), notes: r.progress.Val(), from: r.from.Val(), stated: times(r.statesx.Val()),
+		states: r.states.Val(), notes: r.progress.Val(), from: r.from.Val(), stated: times(r.statesx.Val()), since: times(r.since.Val()),
 	}
 	spill := newSpill(r.spill.Val(), r.spillx.Val())
 	var faults []error
@@ -443,6 +445,12 @@ func diff(m *modelShard, st *state, hi int64) error {
 	}
 	want("from", from, m.From)
 	want("imported", imported, m.ImportState())
+	for id, first := range m.Since {
+		if at := st.since[id]; at >= first && first >= m.Now && at <= hi { // as of this step
+			m.Since[id] = at
+		}
+	}
+	want("since", st.since, m.Since)
 	for id, state := range m.States {
 		if at := st.stated[id]; state.Soft && at >= m.Now && at <= hi {
 			state.At, state.Soft = at, false

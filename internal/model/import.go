@@ -124,6 +124,9 @@ func (m *Shard) takeIn(e *Entry) Verdict {
 		return Stored
 	}
 	_, suspect := m.Crashes[e.ID]
+	if !m.Blocked[e.ID] {
+		delete(m.Since, e.ID) // no push moves its time
+	}
 	switch {
 	case m.Blocked[e.ID]:
 		job.Retry, job.At, job.Soft, job.Err = there.Retry, there.At, there.Soft, cmp.Or(there.Err, job.Err)
