@@ -30,7 +30,7 @@ func (in *instance) releaseHeld(ctx context.Context) {
 }
 
 func (in *instance) releaseOf(ctx context.Context, o *claims.Owned[*runner.Runner]) {
-	keep, now := o.Runner.ToRelease()
+	keep, now := o.Runner.ToRelease(time.Duration(in.node.queues.inForce.asked.Load()))
 	if !now {
 		return
 	}

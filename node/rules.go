@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq/node/internal/runner"
@@ -183,12 +184,13 @@ type inForce struct {
 	ends    bool                    // some of sets end
 	values  map[string]rules.Values // by queue; those of the last look
 	said    map[[2]string]error     // what was logged of a queue, "" for all, and in which words
+	asked   atomic.Int64            // sinceBoot before Redis was asked for what is in force
 }
 
 // readRules reads what was changed at run time, and puts it in force. It is called by one goroutine at a time. What Redis has
 // in the place of settings and is none is logged once, and leaves in force what is; an error says that Redis could not be asked.
 func (q *queues) readRules(ctx context.Context) error {
-	live := &q.inForce
+	live, asked := &q.inForce, sinceBoot()
 	page, err := live.book.Read(ctx, live.version, live.ends)
 	if queue.Transient(err) || ctx.Err() != nil {
 		return err
@@ -197,6 +199,7 @@ func (q *queues) readRules(ctx context.Context) error {
 		q.parseRules(page)
 	}
 	q.say("rules that were set at run time cannot be read: those in force stay", "", err)
+	defer live.asked.Store(int64(asked)) // once it is in force
 	if page.Now.IsZero() {
 		return nil // nothing has changed, and nothing ends
 	}

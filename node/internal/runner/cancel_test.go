@@ -64,11 +64,11 @@ func TestCancel(t *testing.T) {
 			if r.Cancel("b", queue.Cancellation{Then: c.then}) {
 				t.Error("it was cancelled again, and no handler has it")
 			}
-			if _, now := r.ToRelease(); now {
+			if _, now := r.ToRelease(p.Now()); now {
 				t.Error("what is held is looked through at once, before its hold can have come")
 			}
 			time.Sleep(holdComes)
-			if _, now := r.ToRelease(); now != (c.then == queue.ThenHold) {
+			if _, now := r.ToRelease(p.Now()); now != (c.then == queue.ThenHold) {
 				t.Errorf("then %s: to look again for what nobody holds: %t", c.then, now)
 			}
 		})
@@ -143,11 +143,11 @@ func TestCancelToHoldAwaitsIt(t *testing.T) {
 		another := *r.queue.rules()
 		another.Held = rules.NewHeld([]rules.Hold{{ID: "a"}})
 		r.queue.Change(another, 0)
-		if keep, now := r.ToRelease(); !now || !keep("b") || !keep("a") || keep("c") {
+		if keep, now := r.ToRelease(p.Now()); !now || !keep("b") || !keep("a") || keep("c") {
 			t.Errorf("after the hold of a: looks now %t, keeps b %t, a %t, c %t; want all but c", now, keep("b"), keep("a"), keep("c"))
 		}
 		time.Sleep(holdComes)
-		if keep, now := r.ToRelease(); !now || keep("b") {
+		if keep, now := r.ToRelease(p.Now()); !now || keep("b") {
 			t.Errorf("its hold did not come: looks now %t, keeps b %t; want it released", now, keep("b"))
 		}
 	})

@@ -90,11 +90,20 @@ func (a *awaited) has(id string, now time.Duration) bool {
 	return now < a.by[id]
 }
 
+// holdWritten is how long after the run of an id was cancelled to be held its hold is written, at most, unless who asked for it has died or
+// Redis is slow. Who claims the shard in this time knows nothing of the cancel.
+const holdWritten = time.Second
+
 // ToRelease says whether held ids of the shard are to be released, all but those of which keep says that they are held still: once after the
 // claim if there may be any, once after each change of the holds, and once after holdComes. Whoever asks does it then, or calls NotReleased.
-func (r *Runner) ToRelease() (keep func(id string) bool, now bool) {
+// asked is when Redis was last asked for the holds, Now(): the last owner may have put ids back by a hold that this process has not read, and what
+// is released by older ones runs although people hold it.
+func (r *Runner) ToRelease(asked time.Duration) (keep func(id string) bool, now bool) {
 	held := r.queue.rules().Held
 	keep = func(id string) bool { return held.Holds(id) || r.awaited.has(id, r.process.Now()) }
+	if asked < r.claimed+holdWritten && r.claim.HasHeld() {
+		return keep, false
+	}
 	again := r.lookAt.Load()
 	due := again != 0 && r.process.Now() >= time.Duration(again) && r.lookAt.CompareAndSwap(again, 0)
 	if was := r.looked.Load(); !due && was != nil && was.held == held {

@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
@@ -26,14 +27,19 @@ func TestHeldBack(t *testing.T) {
 		soon()
 		s.has(t, 2, "with two of five held")
 		r := p.runners[s.Shard]
-		if _, now := r.ToRelease(); now {
+		if _, now := r.ToRelease(p.Now()); now {
 			t.Error("what is held is looked through, and nothing has changed since it was put back")
 		}
 		later := New(p.Process, r.queue, s.Shard, 2, &fake{shard: s, fence: 2, hasHeld: true})
-		if _, now := later.ToRelease(); !now {
+		asked := p.Now()
+		time.Sleep(2 * holdWritten)
+		if _, now := later.ToRelease(asked); now {
+			t.Error("what another owner has put back is looked through by holds that were read before the claim")
+		}
+		if _, now := later.ToRelease(p.Now()); !now {
 			t.Error("what is held is not looked through after a claim that found some")
 		}
-		if _, again := later.ToRelease(); again {
+		if _, again := later.ToRelease(p.Now()); again {
 			t.Error("it is looked through again, and nothing has changed")
 		}
 		r.mu.Lock()
@@ -46,7 +52,7 @@ func TestHeldBack(t *testing.T) {
 		r.state.phase = resting
 		s.release(func(string) bool { return false })
 		r.queue.Change(Rules{BatchSize: 2, ShardConcurrency: 1, Prefetch: 100, MaxRetryCount: 1, FormatError: error.Error}, 0)
-		if _, now := r.ToRelease(); !now {
+		if _, now := r.ToRelease(p.Now()); !now {
 			t.Error("what is held is not looked through after a change")
 		}
 	})

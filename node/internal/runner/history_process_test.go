@@ -174,7 +174,7 @@ func (p *process) release() {
 		if r == nil {
 			continue
 		}
-		keep, now := r.ToRelease()
+		keep, now := r.ToRelease(p.Now())
 		if !now {
 			continue
 		}

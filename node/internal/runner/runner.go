@@ -298,6 +298,7 @@ type Runner struct {
 
 	caller  caller
 	acks    acks
+	claimed time.Duration             // Now(), after the claim
 	looked  atomic.Pointer[lookedFor] // whether held ids of the shard are released; see ToRelease
 	lookAt  atomic.Int64              // when to look again, Now(); 0: after a change
 	awaited awaited                   // ids that are held before their hold has come
@@ -307,7 +308,7 @@ type Runner struct {
 
 // New makes a runner for a shard that was claimed with this fence. It does nothing until Wake.
 func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner {
-	r := &Runner{process: p, queue: q, Shard: s, Fence: fence, claim: claim}
+	r := &Runner{process: p, queue: q, Shard: s, Fence: fence, claim: claim, claimed: p.Now()}
 	claim.SetJournal(q.rules().Journal)
 	if !claim.HasHeld() {
 		r.looked.Store(&lookedFor{q.rules().Held})
