@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/identity"
@@ -100,8 +101,8 @@ func (a *api) happens(w http.ResponseWriter, r *http.Request) (any, error) {
 		case <-beat.C:
 			err = stream.Comment("still here")
 		case e := <-backlog.C():
-			if filter.Takes(&e) {
-				err = send(stream, &e)
+			if text := together(&e, backlog.C(), &filter); text != "" {
+				err = stream.write(text)
 			}
 		}
 		if err != nil {
@@ -111,12 +112,35 @@ func (a *api) happens(w http.ResponseWriter, r *http.Request) (any, error) {
 	return nil, nil
 }
 
-func send(stream *EventStream, e *events.Event) error {
-	text, err := json.Marshal(EventOf(e))
-	if err != nil {
-		return err
+// bytesTogether is about how much of what has happened is sent at once.
+const bytesTogether = 16 << 10
+
+// together is an event, and what waits behind it, as a stream has them, but for what the filter leaves out. To send each by itself
+// would cost a listener to a busy cluster, and the node, more than all else.
+func together(first *events.Event, waiting <-chan events.Event, filter *events.Filter) string {
+	var text strings.Builder
+	for e := *first; ; {
+		if filter.Takes(&e) {
+			text.WriteString(e.Text(textOf))
+		}
+		if text.Len() >= bytesTogether {
+			return text.String()
+		}
+		select {
+		case e = <-waiting:
+		default:
+			return text.String()
+		}
 	}
-	return stream.Event(string(e.Kind), string(text))
+}
+
+// textOf is an event as streams have it.
+func textOf(e *events.Event) string {
+	text, err := json.Marshal(EventOf(e))
+	if err != nil { // a line of changes that something else than this has written
+		return textOf(&events.Event{Kind: events.Missed, Missed: 1})
+	}
+	return eventText(string(e.Kind), string(text))
 }
 
 // over reports whether the session that allowed a request has ended.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -68,5 +69,39 @@ func TestEventStream(t *testing.T) {
 	}
 	if len(seen) < 3 {
 		t.Errorf("got %v, %v; want runs, recoveries and changes", seen, lines.Err())
+	}
+}
+
+// TestEventsTogether: what waits for a stream is sent at once, up to a bound, and nothing of it that was not asked for. What cannot be said counts as missed.
+func TestEventsTogether(t *testing.T) {
+	t.Parallel()
+	const all = 1000
+	waiting := make(chan events.Event, all)
+	for n := range all {
+		waiting <- events.Event{Kind: events.Ran, Queue: []string{"orders", "mails"}[n%2], Run: &journal.Run{ID: fmt.Sprint("id", n), Verdict: journal.Done}}
+	}
+	filter, next := &events.Filter{Queue: "orders"}, 0
+	for len(waiting) > 0 {
+		first := <-waiting
+		text := together(&first, waiting, filter)
+		if len(text) > bytesTogether+1024 || len(waiting) > 0 && len(text) < bytesTogether {
+			t.Fatalf("%d bytes, and %d events wait: want about %d, or all", len(text), len(waiting), bytesTogether)
+		}
+		for _, one := range strings.SplitAfter(text, "\n\n") {
+			if one == "" {
+				continue
+			}
+			if !strings.Contains(one, fmt.Sprintf(`"id":"id%d"`, next)) {
+				t.Fatalf("got %s, want that of id%d", one, next)
+			}
+			next += 2
+		}
+	}
+	if next != all {
+		t.Errorf("got events up to id%d, want %d", next, all)
+	}
+	bad := &events.Event{Kind: events.Changed, Queue: "orders", Change: &changes.Line{New: json.RawMessage("{")}}
+	if text := together(bad, waiting, filter); !strings.Contains(text, `"missed":1`) {
+		t.Errorf("got %q, want that one was missed", text)
 	}
 }

@@ -27,14 +27,17 @@ func NewEventStream(w http.ResponseWriter) *EventStream {
 }
 
 // Event sends an event of this name. An error says that the client has gone, or takes nothing.
-func (s *EventStream) Event(name, data string) error {
+func (s *EventStream) Event(name, data string) error { return s.write(eventText(name, data)) }
+
+// eventText is an event as a stream has it.
+func eventText(name, data string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "event: %s\n", name)
 	for line := range strings.SplitSeq(data, "\n") {
 		fmt.Fprintf(&text, "data: %s\n", strings.TrimSuffix(line, "\r"))
 	}
 	text.WriteByte('\n')
-	return s.write(text.String())
+	return text.String()
 }
 
 // Comment sends what programs pass over.

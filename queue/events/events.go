@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +48,23 @@ type Event struct {
 	Recovered *Recovery     // of a recovery
 	Change    *changes.Line // of a change
 	Missed    int           // how many events were; 0: nobody knows
+
+	form *form // of one that several read by a hub
+}
+
+// form is an event in the words of a program, made once for all who read it.
+type form struct {
+	once sync.Once
+	text string
+}
+
+// Text is the event in the words of write. Of an event of a hub they are made once: whoever reads it by that hub has to ask for the same.
+func (e *Event) Text(write func(*Event) string) string {
+	if e.form == nil {
+		return write(e)
+	}
+	e.form.once.Do(func() { e.form.text = write(e) })
+	return e.form.text
 }
 
 // Recovery is what the owner of a shard found of its last one.

@@ -59,6 +59,7 @@ func (h *Hub) Join(queue string) (backlog *Backlog, leave func(), ok bool) {
 // hear passes on what is heard, until ctx ends.
 func (h *Hub) hear(ctx context.Context, queue string, to *feed) {
 	for e := range h.listen(ctx, Filter{Queue: queue}) {
+		e.form = &form{}
 		h.mu.Lock()
 		for backlog := range to.readers {
 			backlog.Add(e)

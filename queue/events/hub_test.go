@@ -58,7 +58,11 @@ func TestHub(t *testing.T) {
 		synctest.Wait()
 		for i, backlog := range first {
 			if len(backlog.C()) != 1 {
-				t.Errorf("stream %d heard %d events, want 1", i, len(backlog.C()))
+				t.Fatalf("stream %d heard %d events, want 1", i, len(backlog.C()))
+			}
+			e := <-backlog.C()
+			if text := e.Text(func(*Event) string { return fmt.Sprint("as stream ", i, " says it") }); text != "as stream 0 says it" {
+				t.Errorf("stream %d: the event is %q, want that it was put into words once", i, text)
 			}
 		}
 		for i := 0; i < 10; i += 2 {
