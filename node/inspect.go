@@ -343,7 +343,7 @@ func (x *inspector) Why(ctx context.Context, q *queue.Queue, id string) (status.
 	if group := x.groups(q.Name).Of(id); group != "" {
 		f.Group = group
 		f.InGroup, _ = x.client.Group(ctx, q.Name, group)
-		f.GroupLimit = x.groups(q.Name).Concurrency
+		f.GroupLimit = x.groups(q.Name).Limit
 	}
 	if f.Job.State == browse.StateHeld {
 		f.Held = heldBy(ctx, x.client, q.Name, id)

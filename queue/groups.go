@@ -81,6 +81,7 @@ func (c *Client) AskGroups(ctx context.Context, queue string, r *GroupRequest) (
 
 // Group is what is known of a group of a queue.
 type Group struct {
+	Again   time.Time      // when the last id of it that was put back is to ask again; zero: none is
 	Till    time.Time      // so long no id of it begins, as a handler has said; zero: none has
 	Holders map[string]int // by instance: ids in handler calls, of a group with such a limit; of the dead, too
 }
@@ -95,8 +96,13 @@ func (c *Client) Group(ctx context.Context, queue, group string) (Group, error) 
 	head, holders, _ := strings.Cut(redisdb.Text(replies[0]), "\n")
 	var at, line, near, till int64
 	var owed, step float64
-	if n, _ := fmt.Sscan(head, &at, &owed, &step, &line, &near, &till); n == 6 && till > 0 {
-		g.Till = time.UnixMicro(till)
+	if n, _ := fmt.Sscan(head, &at, &owed, &step, &line, &near, &till); n == 6 {
+		if again := max(line, near); again > 0 {
+			g.Again = time.UnixMicro(again)
+		}
+		if till > 0 {
+			g.Till = time.UnixMicro(till)
+		}
 	}
 	for one := range strings.Lines(holders) {
 		held, name, _ := strings.Cut(strings.TrimSuffix(one, "\n"), " ")

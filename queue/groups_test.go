@@ -190,6 +190,13 @@ func groupsForgotten(t *testing.T, b *backend) {
 	known, err := r.c.Group(r.ctx, "q", "a:")
 	r.no(err)
 	eq(t, "who has it", fmt.Sprint(known.Holders), "map[n/1:1 n/2:1]")
+	eq(t, "that none was put back", known.Again.IsZero(), true)
+	one.ask(limit, GroupWant{Group: "b:", New: 3})
+	now, err := r.c.Time(r.ctx)
+	r.no(err)
+	if known, err = r.c.Group(r.ctx, "q", "b:"); err != nil || known.Again.Before(now.Add(-time.Minute)) {
+		t.Errorf("three were put back: the last one is to ask again at %s, %v; want a time after %s or so", known.Again, err, now)
+	}
 	one.busy = map[string]int{}
 	one.ask(limit, GroupWant{Group: "a:"}, GroupWant{Group: "b:"})
 	db := r.c.DB().ForTests()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // Facts are what is known of an id and its shard when it is asked why no handler has the id. They
@@ -27,8 +28,8 @@ type Facts struct {
 	Permits    map[string]int    // by instance, of an id that waits for one
 	Group      string            // that of the id, "" if it is in none, or that is not known here
 	InGroup    queue.Group
-	GroupLimit int    // ids of a group in calls at once; 0: any number
-	Unready    string // why the owner's handler of the queue cannot work, "" if it can
+	GroupLimit rules.Limit // of a group
+	Unready    string      // why the owner's handler of the queue cannot work, "" if it can
 }
 
 // Why names the first thing that keeps an id from its handler.
@@ -185,11 +186,24 @@ func (f *Facts) handling() string {
 // group adds what keeps the group of the id back.
 func (f *Facts) group() string {
 	held, words := holders(f.InGroup.Holders)
+	limit := f.GroupLimit
 	switch {
 	case f.InGroup.Till.After(f.Position.Now):
 		return fmt.Sprintf("; a handler holds its group %s back for %s", f.Group, f.in(f.InGroup.Till.Sub(f.Position.Now)))
-	case f.GroupLimit > 0 && held >= f.GroupLimit:
-		return fmt.Sprintf("; its group %s is at its limit (%d of %d: %s)", f.Group, held, f.GroupLimit, words)
+	case limit.Concurrency > 0 && held >= limit.Concurrency:
+		return fmt.Sprintf("; its group %s is at its limit (%d of %d: %s)", f.Group, held, limit.Concurrency, words)
+	case limit != (rules.Limit{}) && !f.Job.PerformAt.After(f.InGroup.Again.Add(time.Second)): // put back by it, it seems: a moment after it was told when to ask again
+		var may []string
+		if limit.Concurrency > 0 {
+			may = append(may, fmt.Sprintf("%d of %d in calls", held, limit.Concurrency))
+			if held > 0 {
+				may[0] += ": " + words
+			}
+		}
+		if limit.Rate.N > 0 {
+			may = append(may, limit.Rate.String())
+		}
+		return fmt.Sprintf("; ids of its group %s wait for the limit of the group (%s)", f.Group, strings.Join(may, "; "))
 	}
 	return ""
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // waits is a job that was popped 12 s ago and is at a stage.
@@ -15,6 +16,13 @@ func waits(at queue.Stage, now time.Time) func(*Facts) {
 	return func(f *Facts) {
 		f.Job.State, f.Job.Flight, f.Job.Since, f.Where = browse.StateInFlight, 7, now.Add(-12*time.Second), queue.Whereabouts{Stage: at}
 	}
+}
+
+// inGroup is a job that is due in a second, as its group was at its limit.
+func inGroup(f *Facts, now time.Time) {
+	f.Job.State, f.Job.PerformAt, f.Group = browse.StateScheduled, now.Add(time.Second), "acme:"
+	f.InGroup = queue.Group{Again: now.Add(2 * time.Second)}
+	f.GroupLimit = rules.Limit{Concurrency: 2, Rate: rules.Rate{N: 10, Per: time.Second}}
 }
 
 // TestJudge: every reason why an id is not with a handler.
@@ -45,6 +53,22 @@ func TestJudge(t *testing.T) {
 		{"quarantine", func(f *Facts) { f.Position.Quarantined, f.Position.Crashes = true, 2 }, "ready", "quarantine (2 crashes)", -2},
 		{"paused", func(f *Facts) { f.Paused = true }, "ready", `queue "orders" is paused`, -2},
 		{"scheduled", func(f *Facts) { f.Job.State, f.Job.PerformAt = browse.StateScheduled, now.Add(time.Minute) }, "scheduled", "due in 1m0s", 60},
+		{"of a group at its limit", func(f *Facts) {
+			inGroup(f, now)
+			f.InGroup.Holders = map[string]int{"n2/C.1": 1, "n1/B.1": 1}
+		}, "scheduled", "due in 1s; its group acme: is at its limit (2 of 2: n1/B.1 1, n2/C.1 1)", 1},
+		{"put back by its group", func(f *Facts) {
+			inGroup(f, now)
+			f.InGroup.Holders = map[string]int{"n2/C.1": 1}
+		}, "scheduled", "due in 1s; ids of its group acme: wait for the limit of the group (1 of 2 in calls: n2/C.1 1; 10/s)", 1},
+		{"put back by the rate of its group", func(f *Facts) {
+			inGroup(f, now)
+			f.GroupLimit.Concurrency, f.InGroup.Again = 0, now.Add(900*time.Millisecond)
+		}, "scheduled", "due in 1s; ids of its group acme: wait for the limit of the group (10/s)", 1},
+		{"later than any of its group that was put back", func(f *Facts) {
+			inGroup(f, now)
+			f.Job.PerformAt = now.Add(time.Minute)
+		}, "scheduled", "it is due in 1m0s", 60},
 		{"scheduled for long", func(f *Facts) { f.Job.State, f.Job.PerformAt = browse.StateScheduled, now.Add(50*time.Hour) }, "scheduled",
 			"due in 2 days, at " + now.Add(50*time.Hour).UTC().Format(time.RFC3339), 180000},
 		{"retry", func(f *Facts) {
