@@ -62,6 +62,28 @@ func watched(t *testing.T, took time.Duration) (reports int64, cause error) {
 	return log.n.Load(), cause
 }
 
+// TestOverdueHook: a hook that ignores its time is reported once, while it still runs; one that ends within 30 s of it never.
+func TestOverdueHook(t *testing.T) {
+	t.Parallel()
+	for takes, want := range map[time.Duration]int64{20 * time.Second: 0, 10 * time.Minute: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			var log count
+			r := &Runner{work: t.Context(), queue: &Queue{Metrics: testMetrics}, process: &Process{Log: slog.New(&log)}}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				r.callHook(func(context.Context, *lowkiq.Event) error { time.Sleep(takes); return nil }, &lowkiq.Event{Kind: lowkiq.Buried})
+			}()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got := log.n.Load(); got != want {
+				t.Errorf("a hook that takes %s: %d reports after a minute, want %d", takes, got, want)
+			}
+			<-ended
+		})
+	}
+}
+
 // count is a log handler that counts.
 type count struct {
 	slog.Handler

@@ -72,6 +72,11 @@ func (r *Runner) callHook(hook lowkiq.Hook, e *lowkiq.Event) {
 	defer cancel()
 	r.caller.running.Add(1)
 	defer r.caller.running.Add(-1)
+	late := time.AfterFunc(hookPatience+overdueAfter, func() {
+		r.queue.Metrics.Overdue.Inc()
+		r.process.Log.Error("hook has not returned after its time, and its shard waits", "event", string(e.Kind), "shard", e.Shard, "timeout", hookPatience, "stacks", string(Stacks()))
+	})
+	defer late.Stop()
 	if err := guardedHook(ctx, hook, e); err != nil {
 		r.queue.Metrics.HookErrors.Inc()
 		if left, ok := r.process.MayLog(e.Shard.Queue, "hook failed"); ok {
