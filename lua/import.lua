@@ -3,9 +3,11 @@
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
 --#keys morgue dead reply since from
 -- ARGV  1 most payloads waiting per id  2 most bytes waiting per id  3 channel that wakes the owner  4 the source's field
---       then parts of entries, the entries in the order of their numbers, the parts of one in their order:
+--       5 'forget', alone: nothing of this source is taken in from now on
+--       or parts of entries, the entries in the order of their numbers, the parts of one in their order:
 --         id, what, error, then the part's payloads, lowest score first, those of the entry before it lower still: 8 bytes
 --           score (IEEE 754, big endian) + payload each
+--         id, number, payload: an entry that waits, due now, has not failed, and has no error and one payload of up to 16 KiB
 --         what: "kind number first count total bytes retry time": kind w (waits), m (is in the morgue), r (the caller
 --           refuses it: no payloads); first = payloads of the entry before this part, count = of this part, total and
 --           bytes = of the entry; time (us): when it is due, or was buried
@@ -13,10 +15,10 @@
 --           4 what is kept of the id cannot be read  5 an earlier entry of the id was refused  r refused by the caller
 --           u an earlier part of the entry is not there
 --         Fewer characters than parts: the rest was not looked at, and is to be sent again.
--- Errors: REMOVED as push.lua; DAMAGED the source's number cannot be read
+-- Errors: REMOVED as push.lua; FORGOTTEN source; DAMAGED the source's number cannot be read
 -- Keeps I2, I3, and I6 for a part.
 --
--- Field <source> of from is the highest number of which this shard has answered. Of an id that differs, field
+-- Field <source> of from is the highest number of which this shard has answered; "x time" (us) once the source is forgotten. Of an id that differs, field
 -- <source> NUL <id> says "taken open done base": entries up to number taken are in; of entry open there are done payloads in, 0: it was
 -- refused; the places of its payloads begin at base (lib/spill.lua). So an id's entries never overtake a refused one, and
 -- that one may come again after those of other ids.
@@ -31,6 +33,11 @@ if not tonumber(said) then return redis.error_reply('REMOVED ' .. said) end
 local source = ARGV[4]
 local said_token = redis.call('HGET', KEY.from, source) or '0'
 local token = tonumber(said_token)
+if #ARGV == 5 then
+  redis.call('HSET', KEY.from, source, 'x ' .. string.format('%.0f', now))
+  return ''
+end
+if string.byte(said_token, 1) == 120 then return redis.error_reply('FORGOTTEN ' .. source) end
 if not token then return redis.error_reply('DAMAGED the number of the last entry of ' .. source .. ' is no number: ' .. said_token) end
 -- It raises what Redis answers if it refuses to write, as in lib/store.lua: after a first write it refuses no other.
 redis.call('HSET', KEY.from, source, said_token)
@@ -44,37 +51,58 @@ local most, most_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 --#include measure
 --#include morgue
 
-local parts, p = {}, 5
+-- Where each part is, and its number if it is a plain one: most are, and what is made of them below costs several times as much.
+local at, plain, n, p = {}, {}, 0, 5
 while p <= #ARGV do
-  local kind, number, first, count, total, bytes, retry, at = string.match(ARGV[p + 1], '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+)')
-  count = tonumber(count)
-  parts[#parts + 1] = {id = ARGV[p], kind = kind, number = tonumber(number), first = tonumber(first), count = count, total = tonumber(total),
-    bytes = tonumber(bytes), retry = tonumber(retry), at = tonumber(at), err = ARGV[p + 2], from = p + 3}
-  p = p + 3 + count
+  local number = tonumber(ARGV[p + 1])
+  n = n + 1
+  at[n], plain[n] = p, number or false
+  p = p + 3
+  if not number then p = p + tonumber(string.match(ARGV[p - 2], '^%S+ %d+ %d+ (%d+)')) end
 end
 
--- Records and what is known of ids are read some at a time, as the call may end before it comes to the others.
-local records, states, read = {}, {}, 0
+-- part_of reads part i.
+local function part_of(i)
+  local p = at[i]
+  if plain[i] then
+    return {id = ARGV[p], kind = 'w', number = plain[i], first = 0, count = 1, total = 1, bytes = #ARGV[p + 2] - 8, retry = -1, at = 0, err = '', from = p + 2}
+  end
+  local kind, number, first, count, total, bytes, retry, at = string.match(ARGV[p + 1], '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+)')
+  return {id = ARGV[p], kind = kind, number = tonumber(number), first = tonumber(first), count = tonumber(count), total = tonumber(total),
+    bytes = tonumber(bytes), retry = tonumber(retry), at = tonumber(at), err = ARGV[p + 2], from = p + 3}
+end
+
+-- Records and what is known of ids are read some at a time, as the call may end before it comes to the others. Of most shards
+-- nothing is known but the source's number.
+local records, states, read, few = {}, {}, 0, 64
+local remembered = redis.call('HLEN', KEY.from) > 1
 local function state_of(id) return source .. '\0' .. id end
 local function read_on()
-  local ids, names = {}, {}
-  for i = read + 1, math.min(#parts, read + 64) do
-    local id = parts[i].id
+  local ids, m = {}, 0
+  for i = read + 1, math.min(n, read + few) do
+    local id = ARGV[at[i]]
     if records[id] == nil then
       records[id] = false
-      ids[#ids + 1], names[#names + 1] = id, state_of(id)
+      m = m + 1
+      ids[m] = id
     end
     read = i
   end
-  if #ids == 0 then return end
-  local found, known = redis.call('HMGET', KEY.jobs, unpack(ids)), redis.call('HMGET', KEY.from, unpack(names))
-  for i = 1, #ids do records[ids[i]], states[ids[i]] = found[i], known[i] end
+  few = 250
+  if m == 0 then return end
+  local found = redis.call('HMGET', KEY.jobs, unpack(ids))
+  for i = 1, m do records[ids[i]] = found[i] end
+  if not remembered then return end
+  local names = {}
+  for i = 1, m do names[i] = state_of(ids[i]) end
+  local known = redis.call('HMGET', KEY.from, unpack(names))
+  for i = 1, m do states[ids[i]] = known[i] end
 end
 
 -- flying says whether an id with a record is in flight.
 local flights
 local function flying(id)
-  if #parts <= 8 then return redis.call('LPOS', KEY.flight, id) and true or false end
+  if n <= 8 then return redis.call('LPOS', KEY.flight, id) and true or false end
   if not flights then
     flights = {}
     local all = redis.call('LRANGE', KEY.flight, 0, -1)
@@ -119,8 +147,12 @@ local function beyond(part, job, there)
   return n > most and '2' or bytes > most_bytes and '3' or nil
 end
 
+-- weigh_spill adds payloads that go to the spill: each is looked for, and written twice, behind the id.
+local function weigh_spill(id, n, bytes) weigh(n, bytes + 2 * n * #id) end
+
 -- lay puts a part's payloads to the spill, before what waits, in places that the first part has reserved for all.
 local function lay(part, job, there, from)
+  weigh_spill(part.id, job.n, job.bytes)
   local all = there or {n = 0, bytes = 0, next = from, shift = 0}
   all.retry, all.at, all.err = job.retry, job.at, job.err
   if there and not there.crowded then
@@ -138,8 +170,17 @@ end
 
 local ready, wake, lined, joins = {}, nil, false, false
 
--- schedule lets an id wait for its time.
+-- Records of plain parts whose ids had none: they are written together.
+local fresh, size, written = {}, 0, {}
+local now_head = 'e' .. b7(now)
+local function flush()
+  if size > 0 then redis.call('HSET', KEY.jobs, unpack(fresh, 1, size)) end
+  fresh, size, written = {}, 0, {}
+end
+
+-- schedule lets an id wait for its time, which no push moves: see coalesce.lua.
 local function schedule(set, id, at)
+  redis.call('ZREM', KEY.since, id)
   local first = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]
   if not first or tonumber(first) > at then wake = string.format('%.0f', at) end
   redis.call('ZADD', set, string.format('%.0f', at), id)
@@ -186,7 +227,6 @@ end
 -- move lets an id that waits go to where it belongs now.
 local function move(id, job, place)
   if place == KEY.blocked then return end
-  redis.call('ZREM', KEY.since, id) -- no push moves this time: see coalesce.lua
   if place == KEY.suspects then return mark_late(id, job.retry >= 0) end
   local set = job.at > now and (job.retry >= 0 and KEY.retry or KEY.due) or KEY.ready
   if place ~= KEY.ready and place ~= set then redis.call('ZREM', place, id) end
@@ -207,6 +247,9 @@ end
 -- unite gives the record of what waits and the part.
 local function unite(part, job, there, record, from)
   if part.total == part.count and not (there and there.crowded) then
+    local n, bytes = job.n + (there and there.n or 0), job.bytes + (there and there.bytes or 0)
+    if not spill_small(n, bytes) then weigh_spill(part.id, n, bytes) end
+    if there then weigh(math.floor(job.n * there.n / 32), 0) end -- each is compared with each
     return spill_join(KEY.spill, KEY.spillx, 'w', part.id, job, record or nil, from)
   end
   return lay(part, job, there, from)
@@ -243,6 +286,7 @@ local function wait(part, job)
   end
   if busy then
     job.retry = -1
+    if begins and job.at > now then redis.call('ZREM', KEY.since, id) end
     if there and job.err == '' then job.err = there.err end
     redis.call('HSET', KEY.parked, id, unite(part, job, there, record, from))
     joins = joins or not record
@@ -270,6 +314,8 @@ local function inter(part, job)
   weigh_id()
   if record then weigh_record(record) end
   weigh(job.n, job.bytes)
+  weigh_spill(part.id, job.n, job.bytes)
+  if there and string.byte(record, 1) ~= 115 then weigh_spill(part.id, there.n, there.bytes) end
   entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, part.id, job, retry, err, at)
   return '0'
 end
@@ -316,15 +362,29 @@ local function take(part)
 end
 
 local answer = {}
-for i = 1, #parts do
+for i = 1, n do
   if i > read then read_on() end
-  local part = parts[i]
-  local code = take(part)
+  local id, number, code = ARGV[at[i]], plain[i], nil
+  if number and number > token and records[id] == false and not states[id] and #ARGV[at[i] + 2] - 8 <= most_bytes and most > 0 then
+    code = '0'
+    local record = now_head .. ARGV[at[i] + 2]
+    records[id], written[id] = record, true
+    fresh[size + 1], fresh[size + 2] = id, record
+    size = size + 2
+    ready[#ready + 1] = id
+    weigh(2, #record)
+    if size >= 1000 then flush() end
+  else
+    if written[id] then flush() end
+    local part = part_of(i)
+    code, number = take(part), part.number
+    weigh(1, 0)
+  end
   answer[i] = code
-  weigh(1, 0)
-  if code ~= 'd' and code ~= 'u' and part.number > token then token = part.number end
+  if code ~= 'd' and code ~= 'u' and number > token then token = number end
   if enough() then break end
 end
+flush()
 
 redis.call('HSET', KEY.from, source, string.format('%.0f', token))
 if #ready > 0 and redis.call('RPUSH', KEY.ready, unpack(ready)) == #ready or lined then wake = '0' end

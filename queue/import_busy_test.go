@@ -13,6 +13,7 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 
 	"github.com/lowkiq/lowkiq"
@@ -20,6 +21,7 @@ import (
 
 var importStateTests = []testCase{
 	{"Import_AmongWorkers", importAmongWorkers}, {"Import_IntoEveryState", importIntoEveryState}, {"Import_BesideDamage", importBesideDamage}, {"Import_ACrowd", importACrowd},
+	{"Import_Forgotten", importForgotten}, {"Import_KeepsItsTime", importKeepsItsTime},
 }
 
 // Workers handle what producers push and a source sends, which repeats what it got no answer to: each payload is handled once, and
@@ -225,5 +227,61 @@ func importACrowd(t *testing.T, b *backend) {
 		if !slices.Equal(got[id], first) {
 			t.Errorf("%s: got %d payloads in another order", id, len(got[id]))
 		}
+	}
+}
+
+// A source that is forgotten leaves a mark, which refuses what comes late, and is removed long after.
+func importForgotten(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	refused := entry(2, "b", "x", func(e *transfer.Entry) { e.Err = errors.New("not now") })
+	for _, source := range []string{"old", "old/other"} {
+		results, _ := transfer.Import(r.ctx, r.q, source, entry(1, "a", "x"), refused, entry(3, "c", "x"))
+		eq(t, "refused", transfer.Refused(results[1].Err), true)
+	}
+	fields := func() (names []string) {
+		for name := range r.c.DB().ForTests().HGetAll(r.ctx, r.s.Keys().From).Val() {
+			names = append(names, strings.ReplaceAll(name, "\x00", "|"))
+		}
+		slices.Sort(names)
+		return names
+	}
+	eq(t, "fields", fields(), []string{"import/old", "import/old/other", "import/old/other|b", "import/old|b"})
+	for range 2 {
+		r.no(transfer.Forget(r.ctx, r.q, "old"))
+		eq(t, "fields", fields(), []string{"import/old", "import/old/other", "import/old/other|b"})
+	}
+	r.drain()
+	results, err := transfer.Import(r.ctx, r.q, "old", entry(1, "a", "x"), entry(2, "b", "x"), entry(4, "d", "x"))
+	for _, result := range results {
+		eq(t, "a late entry", errors.Is(result.Err, transfer.ErrForgotten) && !transfer.Refused(result.Err), true)
+	}
+	eq(t, "late", errors.Is(err, transfer.ErrForgotten), true)
+	eq(t, "drained", show(r.drain()...), "")
+	_, err = transfer.Import(r.ctx, r.q, "old/other", entry(2, "b", "y"), entry(4, "d", "x"))
+	r.no(err)
+	eq(t, "drained", show(r.drain()...), "b[y] d[x]")
+	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().From, "import/old", fmt.Sprint("x ", time.Now().Add(-31*24*time.Hour).UnixMicro())).Err())
+	r.no(transfer.Forget(r.ctx, r.q, "old/other"))
+	eq(t, "fields after a month", fields(), []string{"import/old/other"})
+	if err := transfer.Forget(r.ctx, r.q, ""); err == nil {
+		t.Error("a source without a name was forgotten")
+	}
+}
+
+// No push of a queue that puts ids off moves the time of an entry.
+func importKeepsItsTime(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.rule(PushRules{Debounce: rules.Debounce{Quiet: time.Minute, Most: time.Hour}})
+	r.push(job("due", "1"), job("was", "1"), job("fly", "1"))
+	r.later()
+	p := r.pop(3)
+	r.ack(p.Flight, "was", "due")
+	r.push(job("due", "2"))
+	later := failed(-1, "", 5*time.Hour)
+	r.imports("taken|taken|taken", entry(1, "due", "x", later), entry(2, "was", "x", later), entry(3, "fly", "x", later))
+	r.push(job("due", "3"), job("was", "3"), job("fly", "3"))
+	r.ack(p.Flight, "fly")
+	for _, id := range []string{"due", "was", "fly"} {
+		near(t, id, r.find(id, browse.StateScheduled).PerformAt, 5*time.Hour)
 	}
 }

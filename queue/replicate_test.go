@@ -1,10 +1,12 @@
 package queue_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	. "github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/transfer"
 
 	"github.com/redis/go-redis/v9"
 
@@ -46,5 +48,29 @@ func TestClaimWithoutReplicas(t *testing.T) {
 	}
 	if stats := r.c.DB().ForTests().Info(r.ctx, "commandstats").Val(); strings.Contains(stats, "cmdstat_wait:") {
 		t.Errorf("got %s, want no WAIT", stats)
+	}
+}
+
+// What was imported is with a replica when that is answered; a silent one is not waited for long.
+func TestImportWaitsForReplica(t *testing.T) {
+	tier.Usual(t)
+	t.Parallel()
+	servers := redistest.StartSentinel(t).Data
+	r := newRig(t, &backend{url: servers[0].URL()})
+	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
+	defer replica.Close()
+	for i := range 20 {
+		id := fmt.Sprint("id", i)
+		if _, err := transfer.Import(r.ctx, r.q, "old", entry(int64(i+1), id, strings.Repeat("x", 1<<20))); err != nil {
+			t.Fatal(err)
+		}
+		if !replica.HExists(r.ctx, r.s.Keys().Jobs, id).Val() {
+			t.Fatalf("the replica has no %s", id)
+		}
+	}
+	servers[1].Pause()
+	defer servers[1].Resume()
+	if _, err := transfer.Import(r.ctx, r.q, "old", entry(21, "last", "x")); err != nil {
+		t.Errorf("with a silent replica: %v", err)
 	}
 }

@@ -68,12 +68,18 @@ func TestWorstScript(t *testing.T) {
 		r.no(r.c.DB().ForTests().FlushDB(r.ctx).Err())
 	}
 	t.Logf("acks of 4 x 999 ids by name, the last first:\n%s", worst.ackStats)
-	names := slices.SortedFunc(maps.Keys(worst.found), func(x, y string) int { return int(worst.found[y].cpu - worst.found[x].cpu) })
+	worst.judge(t)
+}
+
+// judge reports what each script has cost.
+func (w *worstOf) judge(t *testing.T) {
+	t.Helper()
+	names := slices.SortedFunc(maps.Keys(w.found), func(x, y string) int { return int(w.found[y].cpu - w.found[x].cpu) })
 	for _, name := range names {
-		w := worst.found[name]
-		t.Logf("%-14s %8s  %s", name, w.cpu.Round(10*time.Microsecond), w.what)
-		if w.cpu > worstCPU {
-			t.Errorf("%s: got %s of CPU in one call, want at most %s", name, w.cpu, worstCPU)
+		found := w.found[name]
+		t.Logf("%-14s %8s  %s", name, found.cpu.Round(10*time.Microsecond), found.what)
+		if found.cpu > worstCPU {
+			t.Errorf("%s: got %s of CPU in one call, want at most %s", name, found.cpu, worstCPU)
 		}
 	}
 }

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/lowkiq/lowkiq"
@@ -22,6 +25,7 @@ const (
 	callParts    = 1000
 	callBytes    = 1 << 20
 	waveBytes    = 8 << 20 // one pipeline
+	plainBytes   = 16 << 10
 )
 
 // part is what of an entry goes to Redis in one step.
@@ -40,6 +44,7 @@ type line struct {
 	shard   *queue.Shard
 	entries []int  // places of entries that are not cut yet
 	parts   []part // of the first entries, to be sent next
+	failed  bool   // nothing more is sent
 }
 
 // work is one import.
@@ -49,13 +54,16 @@ type work struct {
 	field   string
 	entries []Entry
 	results []Result
-	most    int // payloads of a part
+	most    int   // payloads of a part
+	now     int64 // us: what is due by then is due now
 }
 
-// run sends what each shard gets, a call per shard in a pipeline; the next one is sent when that is answered.
+// run sends what each shard gets, a call per shard in a pipeline; the next one is sent when that is answered. Each shard, and so each
+// entry, belongs to one goroutine.
 func (w *work) run(ctx context.Context) {
 	byShard := map[*queue.Shard]*line{}
 	var lines []*line
+	var halves sync.WaitGroup
 	for i := range w.entries {
 		if err := envelope.Check(&lowkiq.Push{ID: w.entries[i].ID}, 0, 0); err != nil { // nothing of such an id is ever stored
 			w.refuse(i, err)
@@ -69,6 +77,35 @@ func (w *work) run(ctx context.Context) {
 		}
 		l.entries = append(l.entries, i)
 	}
+	half := len(lines) / 2
+	halves.Go(func() { w.send(ctx, slices.Clone(lines[half:])) }) // while Redis runs scripts of one half, those of the other are written
+	w.send(ctx, slices.Clone(lines[:half]))
+	halves.Wait()
+	w.settle(ctx, lines)
+}
+
+// settle waits until replicas have what the shards have taken in; one call per master, as a replica follows it in order. A best effort.
+func (w *work) settle(ctx context.Context, lines []*line) {
+	seen := map[string]bool{}
+	for _, l := range lines {
+		script := l.shard.DB().Scripts.Import
+		keys := l.shard.Keys().For(script)
+		master, err := l.shard.DB().MasterOf(ctx, keys[0])
+		if err != nil || seen[master.Address()] || l.failed {
+			continue
+		}
+		seen[master.Address()] = true
+		l.shard.DB().RunReplicated(ctx, script, keys, w.limits(l)...) //nolint:errcheck // no entries: it is there to be waited for
+	}
+}
+
+// limits are the arguments before those of parts.
+func (w *work) limits(l *line) []any {
+	return []any{w.rules.Payloads, w.rules.IDPayload, l.shard.Keys().Wake, w.field}
+}
+
+// send sends lines until nothing is left of them. It changes the slice.
+func (w *work) send(ctx context.Context, lines []*line) {
 	for len(lines) > 0 {
 		var calls []*redisdb.Call
 		var sent []*line
@@ -92,7 +129,7 @@ func (w *work) run(ctx context.Context) {
 func (w *work) call(l *line) (call *redisdb.Call, size int) {
 	script := l.shard.DB().Scripts.Import
 	call = &redisdb.Call{Script: script, Keys: l.shard.Keys().For(script)}
-	call.Args = []any{w.rules.Payloads, w.rules.IDPayload, l.shard.Keys().Wake, w.field}
+	call.Args = w.limits(l)
 	for n := 0; n < callParts; n++ {
 		if n == len(l.parts) {
 			if len(l.entries) == 0 {
@@ -139,6 +176,9 @@ func (w *work) cut(i int) (parts []part) {
 // write adds the arguments of a part; see lua/import.lua.
 func (w *work) write(args []any, p *part) []any {
 	entry := &w.entries[p.entry]
+	if p.kind == "w" && p.total == 1 && entry.RetryCount < 0 && entry.Error == "" && entry.Due <= w.now && p.size <= plainBytes {
+		return append(args, entry.ID, entry.Number, scored(nil, &p.payloads[0]))
+	}
 	what := make([]byte, 0, 64)
 	what = append(what, p.kind...)
 	for _, n := range [...]int64{entry.Number, int64(p.first), int64(len(p.payloads)), int64(p.total), int64(p.bytes), int64(max(-1, entry.RetryCount)), max(0, entry.time())} {
@@ -146,13 +186,18 @@ func (w *work) write(args []any, p *part) []any {
 	}
 	args = append(args, entry.ID, what, queue.KeptError(entry.Error))
 	buf := make([]byte, 0, p.size+8*len(p.payloads))
-	for _, one := range p.payloads {
+	for i := range p.payloads {
 		start := len(buf)
-		buf = binary.BigEndian.AppendUint64(buf, math.Float64bits(one.Score))
-		buf = append(buf, one.Data...)
+		buf = scored(buf, &p.payloads[i])
 		args = append(args, unsafe.String(unsafe.SliceData(buf[start:]), len(buf)-start))
 	}
 	return args
+}
+
+// scored is a payload as the script gets it, behind its score.
+func scored(to []byte, p *Payload) []byte {
+	to = slices.Grow(to, 8+len(p.Data))
+	return append(binary.BigEndian.AppendUint64(to, math.Float64bits(p.Score)), p.Data...)
 }
 
 // answer reads what a shard has answered to a line's call, and takes the parts that were looked at out of the line.
@@ -174,27 +219,31 @@ func (w *work) answer(ctx context.Context, l *line, call *redisdb.Call) {
 		w.read(&l.parts[k], codes[k])
 	}
 	l.parts = l.parts[len(codes):]
-	for len(l.parts) > 0 && l.parts[0].first > 0 && w.results[l.parts[0].entry].Err != nil {
+	for len(l.parts) > 0 && l.parts[0].first > 0 && Refused(w.results[l.parts[0].entry].Err) {
 		l.parts = l.parts[1:] // the entry was refused
 	}
 }
+
+// errUnanswered is what an entry has until its last part is answered.
+var errUnanswered = fmt.Errorf("%w: no answer", queue.ErrUnsent)
 
 // read takes in the code of a part.
 func (w *work) read(p *part, code byte) {
 	entry, result := &w.entries[p.entry], &w.results[p.entry]
 	switch code {
-	case '0':
-		result.Before = false
-		return
-	case 'd':
+	case '0', 'd':
 		if p.first == 0 { // also of one that is refused now: a limit may have changed since
-			*result = Result{Before: true}
+			*result = Result{Before: true, Err: errUnanswered}
+		}
+		result.Before = result.Before && code == 'd'
+		if p.first+len(p.payloads) == p.total && result.Err == errUnanswered { //nolint:errorlint // it is not wrapped
+			result.Err = nil
 		}
 		return
 	case 'r':
 		return // w.cut has said why
 	}
-	if result.Err != nil {
+	if Refused(result.Err) {
 		return
 	}
 	var err error
@@ -220,6 +269,9 @@ func (w *work) refuse(i int, cause error) {
 
 // fail answers what is left of a line: of what was sent nobody knows whether it was taken in, the rest is not sent.
 func (w *work) fail(l *line, cause error) {
+	if l.failed = true; redisdb.Says(cause, "FORGOTTEN") {
+		cause = fmt.Errorf("source %s: %w", strings.TrimPrefix(w.field, fieldOf("")), ErrForgotten)
+	}
 	unknown := fmt.Errorf("%w: it is unknown whether the entry was taken in; sending it again is safe", cause)
 	if !errors.Is(cause, context.Canceled) && !queue.Unreachable(cause) {
 		unknown = cause

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -90,14 +89,16 @@ const maxSource = 200
 //
 // After a refusal no later entry of the same id is taken in (ErrBehind) until it was taken in itself; other ids go on. After any
 // other error, as when Redis is full, no later entry of the same shard is sent (queue.ErrUnsent).
+//
+// If a master has replicas, Import waits a moment until one of them has what was taken in, as the caller forgets it then.
 func Import(ctx context.Context, q *queue.Queue, source string, entries ...Entry) ([]Result, error) {
 	return ImportInParts(ctx, q, partPayloads, source, entries...)
 }
 
 // ImportInParts is [Import] with parts of at most so many payloads: tests reach many parts with few payloads.
 func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string, entries ...Entry) ([]Result, error) {
-	if source == "" || len(source) > maxSource || strings.Contains(source, "\x00") {
-		return nil, fmt.Errorf("source %.300q: want 1 to %d bytes, none of them 0", source, maxSource)
+	if err := checkSource(source); err != nil {
+		return nil, err
 	}
 	last := int64(0)
 	for i := range entries {
@@ -110,7 +111,11 @@ func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string,
 	if err != nil {
 		return nil, err
 	}
-	w := &work{q: q, rules: rules, field: "import/" + source, entries: entries, results: make([]Result, len(entries)), most: most}
+	w := &work{q: q, rules: rules, field: fieldOf(source), entries: entries, results: make([]Result, len(entries)), most: most}
+	for i := range w.results {
+		w.results[i].Err = errUnanswered
+	}
+	w.now = redisNow(ctx, q, entries)
 	w.run(ctx)
 	for i := range w.results {
 		if err := w.results[i].Err; err != nil {
@@ -118,6 +123,18 @@ func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string,
 		}
 	}
 	return w.results, nil
+}
+
+// redisNow is the time in Redis (us) by which due times of the past are known; 0 if none is named, or Redis does not say.
+func redisNow(ctx context.Context, q *queue.Queue, entries []Entry) int64 {
+	if !slices.ContainsFunc(entries, func(e Entry) bool { return e.Due > 0 }) {
+		return 0
+	}
+	now, err := q.Shard(0).DB().Time(ctx)
+	if err != nil {
+		return 0
+	}
+	return now.UnixMicro()
 }
 
 // time is when the entry is due, or was buried (us).
