@@ -54,8 +54,9 @@ func EventOf(e *events.Event) Event {
 // maxEventStreams bounds the streams of events of a node.
 const maxEventStreams = 100
 
-// bytesOfStream is what the events that wait for a slow client take at most, about.
-const bytesOfStream = 1 << 20
+// bytesOfStream is what the events that wait for a slow client take, about: most of what they say is shared by all streams. All streams
+// together leave most of the memory of requests to those that push.
+const bytesOfStream = 256 << 10
 
 var eventsQuery = []string{"queue", "id", "verdict", "for"}
 

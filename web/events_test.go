@@ -105,3 +105,32 @@ func TestEventsTogether(t *testing.T) {
 		t.Errorf("got %q, want that one was missed", text)
 	}
 }
+
+// TestEventStreamsLeaveRoom: as many streams as may be open at once are, and pushes get through beside them.
+func TestEventStreamsLeaveRoom(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	server := httptest.NewServer(w.handler)
+	t.Cleanup(server.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ask := func(method, path, body string) *http.Response {
+		r, err := http.NewRequestWithContext(ctx, method, server.URL+path, strings.NewReader(body))
+		must(t, err)
+		r.Host = "example.com"
+		answer, err := server.Client().Do(r)
+		must(t, err)
+		t.Cleanup(func() { answer.Body.Close() })
+		return answer
+	}
+	for n := range maxEventStreams {
+		if answer := ask("GET", "/api/v1/events?queue=orders", ""); answer.StatusCode != 200 {
+			t.Fatalf("stream %d: got %s, want %d at once", n+1, answer.Status, maxEventStreams)
+		}
+	}
+	if answer := ask("GET", "/api/v1/events?queue=orders", ""); answer.StatusCode != 503 || answer.Header.Get("Retry-After") != "30" {
+		t.Errorf("one stream more: got %s, again after %s s; want 503, 30", answer.Status, answer.Header.Get("Retry-After"))
+	}
+	if answer := ask("POST", ordersPath+"jobs", `{"id":"beside","payload":"`+strings.Repeat("x", 512<<10)+`"}`); answer.StatusCode != 200 {
+		t.Errorf("a push beside the streams: got %s, want 200", answer.Status)
+	}
+}

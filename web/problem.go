@@ -112,7 +112,9 @@ func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := ProblemOf(err)
 	switch p.Status {
 	case http.StatusServiceUnavailable:
-		w.Header().Set("Retry-After", "1")
+		if w.Header().Get("Retry-After") == "" {
+			w.Header().Set("Retry-After", "1")
+		}
 	case http.StatusInternalServerError:
 		a.cfg.Log.Error("request failed", "method", r.Method, "route", r.Pattern, "err", err)
 	}
