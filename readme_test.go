@@ -29,7 +29,11 @@ func documents(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range append(pages, decisions...) {
+	examples, err := filepath.Glob("examples/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range slices.Concat(pages, decisions, examples) {
 		texts[filepath.ToSlash(page)] = read(t, page)
 	}
 	return texts

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,17 +21,21 @@ import (
 
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	for _, pattern := range []string{"../../docs/*.md", "../../README.md", "../../examples/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
 	}
 	texts := map[string]string{}
-	for _, file := range append(files, "../../README.md") {
+	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		texts[filepath.Base(file)] = string(text)
+		texts[strings.TrimPrefix(strings.TrimPrefix(filepath.ToSlash(file), "../../"), "docs/")] = string(text)
 	}
 	return texts
 }
@@ -66,9 +71,13 @@ func understood(arguments []string) (err error) {
 	}()
 	parser, err := kong.New(&cli{}, kong.Name("lowkiq-node"), kong.Writers(io.Discard, io.Discard),
 		kong.Bind(&streams{}), kong.Exit(func(int) { panic(exited) }))
-	if err == nil {
-		_, err = parser.Parse(arguments)
+	if err != nil {
+		return err
 	}
+	if len(arguments) > 0 && arguments[0] == "migrate" { // pages keep the address of the old Redis in LOWKIQ_FROM
+		arguments = append(slices.Clone(arguments), "--from=redis://old")
+	}
+	_, err = parser.Parse(arguments)
 	return err
 }
 
