@@ -21,7 +21,7 @@ import (
 
 var importStateTests = []testCase{
 	{"Import_AmongWorkers", importAmongWorkers}, {"Import_IntoEveryState", importIntoEveryState}, {"Import_BesideDamage", importBesideDamage}, {"Import_ACrowd", importACrowd},
-	{"Import_Forgotten", importForgotten}, {"Import_KeepsItsTime", importKeepsItsTime},
+	{"Import_ManyShards", importManyShards}, {"Import_Forgotten", importForgotten}, {"Import_KeepsItsTime", importKeepsItsTime},
 }
 
 // Workers handle what producers push and a source sends, which repeats what it got no answer to: each payload is handled once, and
@@ -227,6 +227,32 @@ func importACrowd(t *testing.T, b *backend) {
 		if !slices.Equal(got[id], first) {
 			t.Errorf("%s: got %d payloads in another order", id, len(got[id]))
 		}
+	}
+}
+
+// Shards that need several calls get all of theirs, whatever the others need.
+func importManyShards(t *testing.T, b *backend) {
+	q := newQueue(t, b.open(t), 7)
+	var entries []transfer.Entry
+	for i := range 400 {
+		e := entry(int64(i+1), fmt.Sprint("id", i), "")
+		for k := range 36 {
+			e.Payloads = append(e.Payloads, transfer.Payload{Score: float64(k), Data: fmt.Append(nil, k)})
+		}
+		entries = append(entries, e)
+	}
+	for round := range 2 {
+		results, err := transfer.Import(t.Context(), q, "old", entries...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, result := range results {
+			if result.Before != (round > 0) {
+				t.Errorf("entry %d: got %v at time %d", i+1, result, round)
+			}
+		}
+		stats, err := q.Stats(t.Context())
+		eq(t, "ready", fmt.Sprint(stats.Jobs.Ready, err), "400 <nil>")
 	}
 }
 
