@@ -303,14 +303,20 @@ func (d *decoder) appendSymbol(s span) {
 
 // linked reads the number of a symbol.
 func (d *decoder) linked(at int) (span, error) {
-	n, err := d.long("a link to a symbol")
+	n, err := d.soFar(at, "a link to a symbol", "symbol", len(d.symbols))
 	if err != nil {
 		return span{}, err
 	}
-	if n < 0 || n >= int64(len(d.symbols)) {
-		return span{}, d.refuse(at, fmt.Sprintf("a link to symbol %d of %d so far", n, len(d.symbols)))
-	}
 	return d.symbols[n], nil
+}
+
+// soFar reads the number of one of those that there are so far.
+func (d *decoder) soFar(at int, what, kind string, count int) (int64, error) {
+	n, err := d.long(what)
+	if err == nil && (n < 0 || n >= int64(count)) {
+		err = d.refuse(at, fmt.Sprintf("a link to %s %d of %d so far", kind, n, count))
+	}
+	return n, err
 }
 
 // name reads a symbol that names something: a class, a variable. Its encoding does not matter.
@@ -408,12 +414,9 @@ func (d *decoder) aside(write func()) {
 
 // object reads the number of an object whose text is complete.
 func (d *decoder) object(at int) (object, error) {
-	n, err := d.long("a link")
+	n, err := d.soFar(at, "a link", "object", len(d.objects))
 	if err != nil {
 		return object{}, err
-	}
-	if n < 0 || n >= int64(len(d.objects)) {
-		return object{}, d.refuse(at, fmt.Sprintf("a link to object %d of %d so far", n, len(d.objects)))
 	}
 	o := d.objects[n]
 	if o.to == 0 {

@@ -1,4 +1,4 @@
-// Package marshal answers one question: what does a payload that Ruby dumped say, as JSON?
+// Package marshal answers one question: what does a payload that Ruby dumped say, as JSON? [Dump] is the way back.
 //
 // It reads what Ruby's Marshal.dump writes (format 4.8), and only plain data: nil, booleans, integers,
 // finite floats, strings and symbols, arrays and hashes. What JSON cannot say is refused by name and

@@ -1,6 +1,7 @@
 # What Ruby says of dumps, for TestRuby.
 #
 #   cross.rb generate SEED COUNT   random values, a line each: their dump, their JSON or why not, what is lost
+#   cross.rb dump                  reads JSON in base64, a line each, and writes the dump of what JSON.parse gives, in base64
 #   cross.rb load                  reads dumps in base64, a line each, and writes the JSON of what Marshal.load gives
 require 'json'
 require 'set'
@@ -204,5 +205,13 @@ def load
   end
 end
 
+def dump
+  $stdin.each_line { |line| puts [Marshal.dump(JSON.parse(line.chomp.unpack1('m0').force_encoding('UTF-8')))].pack('m0') }
+end
+
 $stdout.set_encoding('UTF-8')
-ARGV[0] == 'generate' ? generate(ARGV[1].to_i, ARGV[2].to_i) : load
+case ARGV[0]
+when 'generate' then generate(ARGV[1].to_i, ARGV[2].to_i)
+when 'dump' then dump
+else load
+end
