@@ -30,6 +30,8 @@ type migrateCommand struct {
 
 	DryRun         bool          `help:"Look only: count what there is, and say what cannot be moved, and why."`
 	WorkersStopped bool          `help:"Your word that no worker of Ruby's Lowkiq works on the queue, nor will."`
+	Back           bool          `help:"The way back: give to Ruby's Lowkiq what was moved, as it was, and what was pushed to the paused queue since."`
+	Keep           time.Duration `default:"168h" placeholder:"TIME" help:"For how long the old Redis keeps what was moved, so that --back can give it back as it was (${default}). 0: not at all."`
 	DueNow         bool          `help:"Move what Ruby never runs, too: jobs with a negative or infinite perform_in. They are due now."`
 	Follow         bool          `help:"Go on while producers of Ruby's Lowkiq push, until nothing has come for the time of --quiet, or until SIGINT or SIGTERM."`
 	Quiet          time.Duration `default:"30s" placeholder:"TIME" help:"With --follow: how long nothing must have come (${default})."`
@@ -42,7 +44,7 @@ type migrateCommand struct {
 // migrated is the summary of a migration.
 type migrated struct {
 	Found movein.Report  `json:"found"`
-	Moved *movein.Counts `json:"moved,omitempty"` // not of a dry run
+	Moved *movein.Counts `json:"moved,omitempty"` // not of a dry run; of --back: what came back
 	Skew  string         `json:"clock_skew"`      // of the old Redis's clock from the new one's
 	Left  []leftJob      `json:"left"`            // the first of those that stay
 }
@@ -56,6 +58,9 @@ type leftJob struct {
 // mostListed is how many jobs that stay are listed.
 const mostListed = 1000
 
+// mostKept is for how long what was moved may be kept.
+const mostKept = 90 * 24 * time.Hour
+
 // mostSkew is by how much clocks may differ while producers push: a job would be due too early or too late by that.
 const mostSkew = time.Second
 
@@ -67,6 +72,10 @@ func (c *migrateCommand) check() error {
 		return fail(exitUsage, "--dry-run looks once: --follow does not go with it")
 	case !c.DryRun && !c.WorkersStopped:
 		return fail(exitUsage, "jobs that a worker has are moved, too, and would run twice: stop all workers of Ruby's Lowkiq and say --workers-stopped, or look with --dry-run")
+	case c.Back && (c.Follow || c.DueNow):
+		return fail(exitUsage, "--back brings all that there is, once: --follow and --due-now do not go with it")
+	case c.Keep < 0 || c.Keep > mostKept:
+		return fail(exitUsage, "--keep is %s, want 0 to %s", c.Keep, mostKept)
 	case c.Quiet <= 0 || c.Patience <= 0:
 		return fail(exitUsage, "--quiet and --patience are %s and %s, want more than 0", c.Quiet, c.Patience)
 	}
@@ -103,7 +112,7 @@ func (c *migrateCommand) Run(s *streams, grammar *kong.Context) error {
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
-	run := &migration{migrateCommand: c, streams: s, mover: m, old: old}
+	run := &migration{migrateCommand: c, streams: s, mover: m, old: old, queue: q}
 	err = run.all(ctx, client)
 	return c.outcome(ctx, err, run)
 }
@@ -114,33 +123,11 @@ func (c *migrateCommand) mover(old *rubyqueue.Queue, q *queue.Queue) (*movein.Mo
 		return nil, err
 	}
 	return &movein.Mover{
-		Old: old, Shards: c.Shards, Form: c.Payload, DueNow: c.DueNow,
+		Old: old, Shards: c.Shards, Form: c.Payload, DueNow: c.DueNow, Keep: c.Keep, Stay: c.Follow,
 		Limits: movein.Limits{Payload: rules.PayloadBytes, Payloads: rules.Payloads, IDPayload: rules.IDPayload},
-		Import: func(ctx context.Context, source string, entries []movein.Entry) ([]movein.Result, error) {
-			return imported(ctx, q, source, entries)
-		},
+		Import: movein.Into(q),
+		Seal:   func(ctx context.Context, source string) error { return transfer.Seal(ctx, q, source) },
 	}, nil
-}
-
-// imported brings entries into the queue.
-func imported(ctx context.Context, q *queue.Queue, source string, entries []movein.Entry) ([]movein.Result, error) {
-	to := make([]transfer.Entry, len(entries))
-	for i, e := range entries {
-		to[i] = transfer.Entry{Number: e.Number, ID: e.ID, RetryCount: e.RetryCount, Due: e.Due, Error: e.Error, Morgue: e.Morgue, Buried: e.Buried}
-		for _, p := range e.Payloads {
-			to[i].Payloads = append(to[i].Payloads, transfer.Payload(p))
-		}
-	}
-	answers, err := transfer.Import(ctx, q, source, to...)
-	results := make([]movein.Result, len(answers))
-	for i, a := range answers {
-		if transfer.Refused(a.Err) {
-			results[i].Refused = a.Err
-		} else {
-			results[i].Err = a.Err
-		}
-	}
-	return results, err
 }
 
 // migration is one run of the command.
@@ -149,6 +136,7 @@ type migration struct {
 	*streams
 	mover *movein.Mover
 	old   *rubyqueue.Queue
+	queue *queue.Queue
 	sum   migrated
 	bar   *bar
 	done  int
@@ -168,6 +156,9 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 	if err := r.mover.Watch(ctx, r.Watch); err != nil {
 		return err
 	}
+	if r.Back {
+		return r.back(ctx, client)
+	}
 	r.bar = newBar(r.err, -1, "looking")
 	found, err := r.mover.Survey(ctx)
 	r.bar.clear()
@@ -185,6 +176,27 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 		return r.move(ctx)
 	}
 	return r.follow(ctx)
+}
+
+// back brings to Ruby what the paused queue has.
+func (r *migration) back(ctx context.Context, client *queue.Client) error {
+	entries, err := client.Registry().Entries(ctx)
+	if err != nil {
+		return err
+	}
+	if !entries[r.queue.Name].Paused && !r.DryRun {
+		return fail(exitFailed, "the queue %s is not paused, so its workers may take what goes back: lowkiq-node queues pause %s, and wait some seconds", r.queue.Name, r.queue.Name)
+	}
+	r.bar = newBar(r.err, -1, "looking")
+	r.sum.Found, err = r.mover.SurveyBack(ctx, r.queue)
+	r.bar.clear()
+	if err != nil || r.DryRun {
+		return err
+	}
+	r.sum.Moved = &movein.Counts{}
+	r.done, r.bar = 0, newBar(r.err, int64(r.sum.Found.Jobs+r.sum.Found.Morgue), "moving back")
+	defer func() { r.bar.clear() }()
+	return r.patiently(ctx, func() (movein.Counts, error) { return r.mover.Back(ctx, r.queue) })
 }
 
 // clocks compares the clocks of both Redis.
@@ -223,14 +235,19 @@ func (r *migration) leave(l movein.Left) {
 	}
 }
 
-// move moves what there is, and goes on while one of the Redis is away, until the patience is over.
+// move moves what there is.
 func (r *migration) move(ctx context.Context) error {
+	return r.patiently(ctx, func() (movein.Counts, error) { return r.mover.Move(ctx) })
+}
+
+// patiently calls pass, and again while one of the Redis is away, until the patience is over.
+func (r *migration) patiently(ctx context.Context, pass func() (movein.Counts, error)) error {
 	backoff := feed.Backoff{Limit: r.Patience, Away: func(err error) {
 		r.bar.clear()
 		say(r.err, "lowkiq-node: a Redis is away, trying for %s: %v\n", r.Patience, err) //nolint:errcheck // stderr
 	}}
 	for {
-		moved, err := r.mover.Move(ctx)
+		moved, err := pass()
 		r.sum.Moved.Add(moved)
 		if err == nil || !queue.Transient(err) || ctx.Err() != nil {
 			return err
@@ -266,7 +283,7 @@ func (r *migration) follow(ctx context.Context) error {
 		case after.Processed != before.Processed || after.Failed != before.Failed:
 			return movein.ErrWorking
 		case time.Since(last) >= r.Quiet || pause.For(ctx, followEvery) != nil:
-			return nil
+			return r.mover.End(context.WithoutCancel(ctx))
 		}
 	}
 }
@@ -305,6 +322,9 @@ func (r *migration) print() error {
 			line("moved", r.sum.Moved)
 		}
 	})
+	if r.Back {
+		return r.say("found in the queue and moved back to Ruby's Lowkiq; clocks: the old Redis's is %s from the new one's\n", r.sum.Skew)
+	}
 	if n := r.sum.Found.Strays; n > 0 {
 		r.say("%s in the set of a shard that is not theirs with %d shards: they are moved all the same; is --shards right?\n", count(n, "id"), r.Shards) //nolint:errcheck // stdout
 	}

@@ -1,36 +1,44 @@
 package movein
 
 import (
+	"context"
 	"fmt"
 	"math"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/marshal"
 	"github.com/lowkiq/lowkiq/internal/rubyqueue"
+	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/transfer"
 )
 
-// Entry is what an id's waiting job, or its morgue, comes to in the new queue.
-type Entry struct {
-	Number     int64 // rises; the new queue takes each in once
-	ID         string
-	Payloads   []Payload // in order
-	RetryCount int       // -1 = never failed
-	Due        int64     // us since 1970; past: due now
-	Error      string
-	Morgue     bool
-	Buried     int64 // us since 1970
-}
+// Entry is what an id's waiting job, or its morgue, comes to in the new queue; with an Err the new queue is told only that it
+// does not come.
+type Entry = transfer.Entry
 
 // Payload is data with a score.
-type Payload struct {
-	Score float64
-	Data  []byte
-}
+type Payload = transfer.Payload
 
 // Result is the new queue's answer to an entry.
 type Result struct {
 	Refused error // why it stays where it was
 	Err     error // it is to be sent again
+}
+
+// Into imports entries into a queue, as [Mover.Import] does.
+func Into(q *queue.Queue) func(ctx context.Context, source string, entries []Entry) ([]Result, error) {
+	return func(ctx context.Context, source string, entries []Entry) ([]Result, error) {
+		answers, err := transfer.Import(ctx, q, source, entries...)
+		results := make([]Result, len(answers))
+		for i, a := range answers {
+			if transfer.Refused(a.Err) {
+				results[i].Refused = a.Err
+			} else {
+				results[i].Err = a.Err
+			}
+		}
+		return results, err
+	}
 }
 
 // Form is what becomes of a payload's bytes.

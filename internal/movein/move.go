@@ -3,13 +3,17 @@ package movein
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/rubyqueue"
 )
 
@@ -27,15 +31,20 @@ type Mover struct {
 	// all of them, and an error if one was not taken in. After a refusal a later entry of the same id and source
 	// may be refused, too.
 	Import func(ctx context.Context, source string, entries []Entry) ([]Result, error)
+	// Seal ends a source: of its entries none is taken in any more that is not in. nil: nobody else imports.
+	Seal   func(ctx context.Context, source string) error
 	Form   Form
 	Limits Limits
-	DueNow bool // what Ruby never runs is moved, and due now
+	DueNow bool          // what Ruby never runs is moved, and due now
+	Keep   time.Duration // for how long the old Redis keeps what was moved, so that it can go back as it was; 0: not at all
+	Stay   bool          // Move leaves the run open, for the next one: End ends it
 
 	Progress func(n int)  // is told of ids that were looked at or moved; may be nil
 	Leave    func(l Left) // is told of what stays; may be nil
 
 	counted int64  // the highest number that was counted as moved: it may be imported again if it could not be forgotten
-	source  string // whose number that is
+	source  string // of the run, "" without one
+	sent    bool   // something was sent under it
 
 	mu   sync.Mutex
 	left map[string]bool // ids that stay, "" and the id, or "m" and the id of the morgue
@@ -85,39 +94,125 @@ func (m *Mover) LeftCount() int {
 // Move moves all that there is, and returns what that was. It may be repeated after any error, and after a
 // process that was killed.
 func (m *Mover) Move(ctx context.Context) (moved Counts, err error) {
-	defer func() { moved.Left = m.LeftCount() }()
-	source, err := m.Old.Begin(ctx)
-	if err != nil {
+	defer func() {
+		moved.Left = m.LeftCount()
+		if err != nil {
+			m.source = "" // the next call begins as another process would
+		}
+	}()
+	if err := m.begin(ctx, &moved); err != nil {
 		return moved, err
 	}
-	if source != m.source {
-		m.source, m.counted = source, 0
-	}
-	if err := m.resume(ctx, source, &moved); err != nil {
+	if err := m.pass(ctx, m.source, &moved); err != nil {
 		return moved, err
 	}
-	if err := m.pass(ctx, source, &moved); err != nil {
+	if err := m.Old.Sweep(ctx); err != nil || m.Stay {
 		return moved, err
 	}
-	if err := m.Old.Sweep(ctx); err != nil {
-		return moved, err
-	}
-	return moved, m.Old.End(ctx)
+	return moved, m.End(ctx)
 }
 
-// resume finishes what was taken and is not forgotten.
-func (m *Mover) resume(ctx context.Context, source string, moved *Counts) error {
+// ErrGoingBack says that a way back was begun and is not at its end.
+var ErrGoingBack = errors.New("a migration back to Ruby's Lowkiq is not at its end: run it again")
+
+// begin starts a run, unless there is one, and brings what an earlier run had taken to its end.
+func (m *Mover) begin(ctx context.Context, moved *Counts) error {
+	if m.source != "" {
+		return nil
+	}
+	run, err := m.Old.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	staged, err := m.Old.Staged(ctx, 0)
+	if err != nil {
+		return err
+	}
+	if len(staged) > 0 {
+		return ErrGoingBack
+	}
+	return m.inherit(ctx, run, moved)
+}
+
+// inherit makes a run's source that of this process alone. Another process may have begun before and be frozen in an import: what it
+// sends late must find the entry in, or be refused. So what it has taken is imported under its own numbers first, and what is
+// refused is put back only when the source is sealed.
+func (m *Mover) inherit(ctx context.Context, run rubyqueue.Run, moved *Counts) error {
+	m.counted, m.sent, m.source = 0, false, run.Source
+	if run.Sealing != "" {
+		if err := m.seal(ctx, run, moved); err != nil {
+			return err
+		}
+	}
+	if run.Fresh {
+		return nil
+	}
+	stays := func(_ context.Context, e *rubyqueue.Entry, reason error) error {
+		m.leave(e, reason)
+		return nil
+	}
+	if err := m.taken(ctx, m.source, math.MaxInt64, moved, stays); err != nil {
+		return err
+	}
+	run, err := m.Old.Rotate(ctx)
+	if err != nil {
+		return err
+	}
+	m.counted, m.sent, m.source = 0, false, run.Source
+	return m.seal(ctx, run, moved)
+}
+
+// seal ends a source of which every entry that is taken yet was refused. What is in after all, as an earlier process has
+// brought it, is in; the rest is put back.
+func (m *Mover) seal(ctx context.Context, run rubyqueue.Run, moved *Counts) error {
+	if m.Seal != nil {
+		if err := m.Seal(ctx, run.Sealing); err != nil {
+			return err
+		}
+	}
+	if err := m.taken(ctx, run.Sealing, run.Bound, moved, m.putBack); err != nil {
+		return err
+	}
+	return m.Old.Sealed(ctx, run)
+}
+
+// taken imports what was taken and is not forgotten, up to a number. The new queue is told of all, also of what cannot come.
+func (m *Mover) taken(ctx context.Context, source string, bound int64, moved *Counts, stays refusing) error {
 	for last := int64(0); ; {
 		entries, err := m.Old.Taken(ctx, last, m.Limits.Payloads)
-		if err != nil || len(entries) == 0 {
+		if err != nil {
 			return err
 		}
-		if err := m.bring(ctx, source, entries, moved); err != nil {
-			return err
+		entries = slices.DeleteFunc(entries, func(e *rubyqueue.Entry) bool { return e == nil || e.Number > bound })
+		if len(entries) == 0 {
+			return nil
 		}
 		last = entries[len(entries)-1].Number
+		if err := m.bring(ctx, source, entries, moved, stays, true); err != nil {
+			return err
+		}
 	}
 }
+
+// End ends the run that [Mover.Stay] has left open. The old Redis has nothing of it any more but what is kept.
+func (m *Mover) End(ctx context.Context) error {
+	if m.source == "" {
+		return nil
+	}
+	if !m.sent {
+		m.source = ""
+		return m.Old.End(ctx)
+	}
+	run, err := m.Old.EndSealing(ctx)
+	if err != nil {
+		return err
+	}
+	m.source = ""
+	return m.seal(ctx, run, &Counts{})
+}
+
+// refusing says what becomes of an entry that cannot come.
+type refusing func(ctx context.Context, e *rubyqueue.Entry, reason error) error
 
 // pass takes everything once, while it imports what it took before.
 func (m *Mover) pass(ctx context.Context, source string, moved *Counts) error {
@@ -140,7 +235,7 @@ func (m *Mover) pass(ctx context.Context, source string, moved *Counts) error {
 	})
 	work.Go(func() error {
 		for entries := range taken {
-			if err := m.bring(ctx, source, entries, moved); err != nil {
+			if err := m.bring(ctx, source, entries, moved, m.putBack, false); err != nil {
 				return err
 			}
 		}
@@ -149,8 +244,8 @@ func (m *Mover) pass(ctx context.Context, source string, moved *Counts) error {
 	return work.Wait()
 }
 
-// bring imports entries and forgets them; those that cannot come are put back.
-func (m *Mover) bring(ctx context.Context, source string, entries []*rubyqueue.Entry, moved *Counts) error {
+// bring imports entries and forgets them, but for those that cannot come. tell: the new queue is to know of those, too.
+func (m *Mover) bring(ctx context.Context, source string, entries []*rubyqueue.Entry, moved *Counts, stays refusing, tell bool) error {
 	var coming []Entry
 	var from []*rubyqueue.Entry
 	var done []int64
@@ -160,8 +255,10 @@ func (m *Mover) bring(ctx context.Context, source string, entries []*rubyqueue.E
 		}
 		to, _, err := m.convert(e)
 		switch {
+		case err != nil && tell && e.ID != "" && len(e.ID) <= lowkiq.MaxIDBytes:
+			coming, from = append(coming, Entry{Number: e.Number, ID: e.ID, Morgue: e.Morgue, Err: err}), append(from, e)
 		case err != nil:
-			if err := m.putBack(ctx, e, err); err != nil {
+			if err := stays(ctx, e, err); err != nil {
 				return err
 			}
 		case len(to.Payloads) == 0:
@@ -171,6 +268,7 @@ func (m *Mover) bring(ctx context.Context, source string, entries []*rubyqueue.E
 		}
 	}
 	if len(coming) > 0 {
+		m.sent = true
 		results, err := m.Import(ctx, source, coming)
 		if len(results) != len(coming) {
 			return cmp.Or(err, fmt.Errorf("%d answers to %d entries", len(results), len(coming)))
@@ -192,19 +290,26 @@ func (m *Mover) bring(ctx context.Context, source string, entries []*rubyqueue.E
 			}
 		}
 		for _, i := range refused {
-			if err := m.putBack(ctx, from[i], results[i].Refused); err != nil {
+			if err := stays(ctx, from[i], results[i].Refused); err != nil {
 				return err
 			}
 		}
 		if first != nil {
-			return cmp.Or(m.Old.Forget(ctx, done...), first)
+			return cmp.Or(m.forget(ctx, done), first)
 		}
 	}
-	if err := m.Old.Forget(ctx, done...); err != nil {
+	if err := m.forget(ctx, done); err != nil {
 		return err
 	}
 	m.progress(len(entries))
 	return nil
+}
+
+func (m *Mover) forget(ctx context.Context, numbers []int64) error {
+	if m.Keep > 0 {
+		return m.Old.Keep(ctx, m.Keep, numbers...)
+	}
+	return m.Old.Forget(ctx, numbers...)
 }
 
 func (m *Mover) putBack(ctx context.Context, e *rubyqueue.Entry, reason error) error {

@@ -41,7 +41,7 @@ func wants(t *testing.T, s *rubystates.State) (want *target, stay int) {
 					score = min(score, number(*p.InFlightScore))
 				}
 				bad = bad || score-score != 0 || len(p.Bytes) > DefaultLimits.Payload
-				e.Payloads = append(e.Payloads, Payload{score, p.Bytes})
+				e.Payloads = append(e.Payloads, Payload{Score: score, Data: p.Bytes})
 			}
 			if bad {
 				stay++

@@ -46,6 +46,8 @@ func (n *target) bring(_ context.Context, source string, entries []Entry) ([]Res
 	}
 	for i, e := range entries {
 		switch {
+		case e.Err != nil:
+			results[i].Refused = e.Err
 		case n.refuses != nil:
 			results[i].Refused = n.refuses
 		case n.forgetful || e.Number > n.taken[source]:

@@ -72,6 +72,7 @@ type Scripts struct {
 	Tally, Join                                       *Script
 	Audit, AuditSpill, AuditStates                    *Script
 	Repair, RepairFlight, RepairClaim                 *Script
+	Export, Seal                                      *Script
 }
 
 // NewScripts reads them.
@@ -90,10 +91,11 @@ func NewScripts() *Scripts {
 		Tally: newScript("tally"), Join: newScript("join"),
 		Audit: newScript("audit"), AuditSpill: newScript("audit_spill"), AuditStates: newScript("audit_states"),
 		Repair: newScript("repair"), RepairFlight: newScript("repair_flight"), RepairClaim: newScript("repair_claim"),
+		Export: newScript("export"), Seal: newScript("seal"),
 	}
 }
 
-// All are those that nodes and producers call: not those of audits.
+// All are those that nodes and producers call: not those of audits, and of a move to another system.
 func (s *Scripts) All() []*Script {
 	return []*Script{s.Push, s.PushEach, s.Coalesce, s.Pop, s.PopEach, s.Deliver, s.Import, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
 		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.TrimMorgue, s.Register, s.Swap, s.Remove, s.Rules,

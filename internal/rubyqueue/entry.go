@@ -224,10 +224,5 @@ func (q *Queue) Forget(ctx context.Context, numbers ...int64) error {
 
 // PutBack makes an entry what it was. What was pushed to the id meanwhile is united with it.
 func (q *Queue) PutBack(ctx context.Context, number int64) error {
-	for {
-		done, err := q.call(ctx, putBackScript, q.run, number, payloadsPerScript)
-		if err != nil || redisdb.Int(done) == 1 {
-			return err
-		}
-	}
+	return q.repeat(ctx, putBackScript, q.run, number, payloadsPerScript)
 }

@@ -193,8 +193,8 @@ func TestALaterRunEndsAnEarlierOne(t *testing.T) {
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	if a != b {
-		t.Errorf("the source is %q and then %q: what the first run took would be imported twice", a, b)
+	if a.Source != b.Source || !a.Fresh || b.Fresh {
+		t.Errorf("the source is %+v and then %+v: what the first run took would be imported twice", a, b)
 	}
 	_, err := first.Take(t.Context(), []string{"7"}, nil, most)
 	for what, err := range map[string]error{"take": err, "forget": first.Forget(t.Context(), 1), "put back": first.PutBack(t.Context(), 1), "end": first.End(t.Context())} {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/redisdb"
@@ -99,6 +100,14 @@ var (
 	putBackScript = script("put_back", false)
 	sweepScript   = script("sweep", false)
 	closeScript   = script("close", false)
+	rotateScript  = script("rotate", false)
+	sealedScript  = script("sealed", false)
+	keepScript    = script("keep", false)
+	keptScript    = script("kept", true)
+	stageScript   = script("stage", false)
+	stagedScript  = script("staged", false)
+	unstageScript = script("unstage", false)
+	publishScript = script("publish", false)
 )
 
 // call runs a script.
@@ -113,31 +122,97 @@ func (q *Queue) call(ctx context.Context, s *redisdb.Script, args ...any) (any, 
 	return reply, err
 }
 
-// Begin starts a run: it ends an earlier one that is still there. The source names what the numbers of
-// entries belong to; it is the same until [Queue.End].
-func (q *Queue) Begin(ctx context.Context) (source string, err error) {
+// Run is one migration. Source names what the numbers of entries belong to.
+type Run struct {
+	Source string
+	Fresh  bool // no earlier run has used the source
+	// Sealing is a source that is over, "" for none: of its numbers, those up to Bound, none may be imported any more. It is
+	// there until [Queue.Sealed].
+	Sealing string
+	Bound   int64
+}
+
+// Begin starts a run: it ends an earlier one that is still there, and has its source. No entry has number 1.
+func (q *Queue) Begin(ctx context.Context) (run Run, err error) {
 	q.run = rand.Text()
 	replies, err := q.db.Atomic(ctx, "begin the migration",
 		redisdb.Cmd{"SET", q.key("migrate:source"), rand.Text(), "NX"},
+		redisdb.Cmd{"SET", q.key("migrate:number"), 1, "NX"},
+		redisdb.Cmd{"PERSIST", q.key("migrate:number")},
 		redisdb.Cmd{"SET", q.key("migrate:run"), q.run},
-		redisdb.Cmd{"GET", q.key("migrate:source")})
+		redisdb.Cmd{"GET", q.key("migrate:source")},
+		redisdb.Cmd{"GET", q.key("migrate:sealing")})
 	if err != nil {
-		return "", err
+		return run, err
 	}
-	return redisdb.Text(replies[2]), nil
+	run.Source, run.Fresh = redisdb.Text(replies[4]), replies[0] != nil
+	return run, run.sealing(redisdb.Text(replies[5]))
+}
+
+// Name is what the run is called.
+func (q *Queue) Name() string { return q.run }
+
+func (r *Run) sealing(text string) error {
+	if text == "" {
+		return nil
+	}
+	source, bound, _ := strings.Cut(text, " ")
+	n, err := strconv.ParseInt(bound, 10, 64)
+	if err != nil {
+		return fmt.Errorf("migrate:sealing of the old Redis is %q, want a source and a number", text)
+	}
+	r.Sealing, r.Bound = source, n
+	return nil
+}
+
+// Rotate gives the run another source. The one that it had is to be sealed.
+func (q *Queue) Rotate(ctx context.Context) (run Run, err error) {
+	run.Source, run.Fresh = rand.Text(), true
+	reply, err := q.call(ctx, rotateScript, q.run, run.Source)
+	if err != nil {
+		return run, err
+	}
+	return run, run.sealing(redisdb.Text(reply))
+}
+
+// Sealed notes that the source is sealed.
+func (q *Queue) Sealed(ctx context.Context, run Run) error {
+	_, err := q.call(ctx, sealedScript, run.Sealing+" "+strconv.FormatInt(run.Bound, 10))
+	return err
 }
 
 // End removes what the run needed, if no entry is taken any more.
 func (q *Queue) End(ctx context.Context) error {
+	_, err := q.end(ctx, 0)
+	return err
+}
+
+// EndSealing is End where the run's source is to be sealed.
+func (q *Queue) EndSealing(ctx context.Context) (run Run, err error) {
+	text, err := q.end(ctx, 1)
+	if err != nil {
+		return run, err
+	}
+	return run, run.sealing(text)
+}
+
+func (q *Queue) end(ctx context.Context, seal int) (sealing string, err error) {
 	flights, err := q.Flights(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
-	reply, err := q.call(ctx, closeScript, q.run, len(flights))
-	if n := redisdb.Int(reply); err == nil && n > 0 {
-		return fmt.Errorf("%d entries are taken yet and are not forgotten", n)
+	reply, err := q.call(ctx, closeScript, q.run, len(flights), seal)
+	if err != nil {
+		return "", err
 	}
-	return err
+	answer := redisdb.List(reply)
+	if len(answer) != 2 {
+		return "", fmt.Errorf("ruby queue: Redis answered %v at the end of a run", reply)
+	}
+	if n := redisdb.Int(answer[0]); n > 0 {
+		return "", fmt.Errorf("%d entries are taken yet and are not forgotten", n)
+	}
+	return redisdb.Text(answer[1]), nil
 }
 
 // ids returns the next ids in order of their due time, then the id, and these times: the waiting ones, or

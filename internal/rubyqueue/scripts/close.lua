@@ -1,20 +1,28 @@
--- Ends a migration of which nothing is under way: the next one has another name, and numbers from 1.
+-- Ends a migration of which nothing is under way: the next one has another source. Numbers go on while entries are kept.
 --
 -- KEYS[1]   the queue's prefix: the names of all keys begin with it
--- ARGV      the run, and how many shards have something in flight
--- Returns   how many entries are taken yet: 0 if it is ended
+-- ARGV      the run, how many shards have something in flight, '1' if the source is to be sealed
+-- Returns   how many entries are taken yet: 0 if it is ended; the source that is to be sealed and the last number, or ''
 -- Errors    TAKENOVER: another run has begun since
 local P = KEYS[1]
 local run = redis.call('GET', P .. ':migrate:run')
-if not run then return 0 end -- it is ended: the answer was lost
+if not run then return {0, redis.call('GET', P .. ':migrate:sealing') or ''} end -- it is ended: the answer was lost
 if run ~= ARGV[1] then
   return redis.error_reply('TAKENOVER another migration of this queue has begun since')
 end
 if ARGV[2] == '0' then redis.call('DEL', P .. ':processing_length_by_shard') end
 local under_way = redis.call('ZCARD', P .. ':migrate:taken')
-if under_way == 0 then
-  redis.call('DEL', P .. ':migrate:run')
-  redis.call('DEL', P .. ':migrate:source')
-  redis.call('DEL', P .. ':migrate:number')
+if under_way > 0 then return {under_way, ''} end
+local sealing = ''
+if ARGV[3] == '1' then
+  sealing = redis.call('GET', P .. ':migrate:source') .. ' ' .. redis.call('GET', P .. ':migrate:number')
+  redis.call('SET', P .. ':migrate:sealing', sealing)
 end
-return under_way
+redis.call('DEL', P .. ':migrate:run')
+redis.call('DEL', P .. ':migrate:source')
+if redis.call('EXISTS', P .. ':migrate:kept') == 0 and redis.call('EXISTS', P .. ':migrate:backs') == 0 then
+  redis.call('DEL', P .. ':migrate:number')
+else
+  redis.call('EXPIRE', P .. ':migrate:number', 31536000) -- longer than anything is kept
+end
+return {0, sealing}

@@ -1,0 +1,40 @@
+-- Gives what was written down to Ruby, as a job that waits or in the morgue. What is there is united with it, as Ruby's own push
+-- would have: of equal payloads the older score stays. The due time, the retry count and the error are those that come back.
+--
+-- KEYS[1]   the queue's prefix: the names of all keys begin with it
+-- ARGV      the run, the number, the id's shard, how many payloads to move at most
+-- Returns   1 if it is there, 0 if there are more payloads to move: then again
+-- Errors    TAKENOVER: another run has begun since
+local P, n, home, most = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+if redis.call('GET', P .. ':migrate:run') ~= ARGV[1] then
+  return redis.error_reply('TAKENOVER another migration of this queue has begun since')
+end
+local e = redis.call('HMGET', P .. ':migrate:back:' .. n, 'kind', 'id', 'at', 'rc', 'error')
+local kind, id, at, rc, err = unpack(e, 1, 5)
+if not kind then return 1 end -- it is there: the answer was lost
+local M = kind == 'morgue' and P .. ':morgue' or P
+local pile, home_pile = P .. ':migrate:backpayloads:' .. n, M .. ':payloads:' .. id
+local there = redis.call('ZRANGE', home_pile, 0, most - 1, 'WITHSCORES')
+for i = 1, #there, 2 do
+  if not redis.call('ZSCORE', pile, there[i]) then redis.call('ZADD', pile, there[i + 1], there[i]) end
+  redis.call('ZREM', home_pile, there[i])
+end
+if redis.call('EXISTS', home_pile) == 1 then return 0 end
+if redis.call('EXISTS', pile) == 1 then redis.call('RENAME', pile, home_pile) end
+redis.call('ZADD', M .. ':all_ids_lex', 0, id)
+if kind == 'morgue' then
+  local later = redis.call('ZSCORE', M .. ':all_ids_scored_by_updated_at', id)
+  if not later or tonumber(later) <= tonumber(at) then
+    redis.call('ZADD', M .. ':all_ids_scored_by_updated_at', at, id)
+    if err then redis.call('HSET', M .. ':errors', id, err) end
+  end
+else
+  redis.call('ZADD', P .. ':all_ids_scored_by_perfrom_in', at, id)
+  redis.call('ZADD', P .. ':all_ids_scored_by_retry_count', rc, id)
+  redis.call('ZADD', P .. ':ids_scored_by_perform_in:' .. home, at, id)
+  if err then redis.call('HSET', P .. ':errors', id, err) end
+end
+redis.call('HDEL', P .. ':migrate:kept', string.sub(kind, 1, 1) .. id)
+redis.call('DEL', P .. ':migrate:back:' .. n)
+redis.call('ZREM', P .. ':migrate:backs', n)
+return 1

@@ -1,0 +1,265 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/queue"
+)
+
+// Kept is what a queue has of one id: its waiting job, or what its morgue has. Its entry has no number, and the payloads in
+// the order in which a handler gets them, as they are stored.
+type Kept struct {
+	Entry
+	record string
+}
+
+// Errors of what an export cannot take out; see [Kept].
+var (
+	ErrCalled = errors.New("somebody waits for the end of a call of it")
+	ErrHeld   = errors.New("it is blocked or held")
+	ErrTaken  = errors.New("another run takes jobs out of the queue")
+)
+
+// Outcome says what became of a job that was to be taken out.
+type Outcome byte
+
+// The outcomes.
+const (
+	Out      Outcome = '0'
+	Part     Outcome = '+' // some of its payloads are: it is to be read again
+	Changed  Outcome = 'c' // it is not what was read
+	InFlight Outcome = 'f'
+	Held     Outcome = 'b' // blocked or held
+	Gone     Outcome = '-'
+)
+
+// Export takes jobs out of a queue for another system, which writes each down under a number before it is taken out here. So
+// whoever moves them may be killed at any instant: [Export.Number] says of an id that was written down whether it was taken out.
+type Export struct {
+	q   *queue.Queue
+	run string
+}
+
+const (
+	exportField = "export"
+	scanCount   = 100 // records of one read
+	exportIDs   = 250 // of one script
+	exportBytes = 1 << 20
+)
+
+// NewExport lets this run take jobs out, and no other any more.
+func NewExport(ctx context.Context, q *queue.Queue, run string) (*Export, error) {
+	for _, s := range q.All() {
+		if _, err := s.DB().Do(ctx, "begin to take jobs out of "+s.String(), "HSET", s.Keys().From, exportField, run); err != nil {
+			return nil, err
+		}
+	}
+	return &Export{q, run}, nil
+}
+
+// Flights counts what is in flight.
+func Flights(ctx context.Context, q *queue.Queue) (n int64, err error) {
+	for _, s := range q.All() {
+		reply, err := s.DB().Do(ctx, "count what is in flight of "+s.String(), "LLEN", s.Keys().Flight)
+		if err != nil {
+			return 0, err
+		}
+		n += redisdb.Int(reply)
+	}
+	return n, nil
+}
+
+// Each calls fn with all that waits in the queue, or all that its morgue has, some at a time. What is there all the while is
+// seen once at least.
+func Each(ctx context.Context, q *queue.Queue, morgue bool, fn func([]Kept) error) error {
+	for _, s := range q.All() {
+		hash := s.Keys().Jobs
+		if morgue {
+			hash = s.Keys().Morgue
+		}
+		for cursor := "0"; ; {
+			reply, err := s.DB().Do(ctx, "read jobs of "+s.String(), "HSCAN", hash, cursor, "COUNT", scanCount)
+			if err != nil {
+				return err
+			}
+			found, next := redisdb.Scanned(reply)
+			var some []Kept
+			for i := 0; i+1 < len(found); i += 2 {
+				if found[i+1] == "x" { // a deleted one: see lua/lib/record.lua
+					continue
+				}
+				k, err := kept(ctx, s, found[i], found[i+1], morgue)
+				if err != nil {
+					return err
+				}
+				some = append(some, k)
+			}
+			if len(some) > 0 {
+				if err := fn(some); err != nil {
+					return err
+				}
+			}
+			if cursor = next; cursor == "0" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// kept reads a record and, of a crowded id, its payloads.
+func kept(ctx context.Context, s *queue.Shard, id, record string, morgue bool) (Kept, error) {
+	k := Kept{Entry: Entry{ID: id, Morgue: morgue}, record: record}
+	job, _, err := packed.Decode(id, record, nil)
+	if err != nil {
+		k.Err = err
+		return k, nil
+	}
+	k.RetryCount, k.Error = job.RetryCount, job.Error
+	at := job.PerformAt.UnixMicro()
+	if k.Due = at; morgue {
+		k.Due, k.Buried = 0, at
+	}
+	if job.Callers > 0 {
+		k.Err = ErrCalled
+	}
+	for _, p := range job.Payloads {
+		k.Payloads = append(k.Payloads, Payload{p.Score, p.Data})
+	}
+	if record[0] == 's' {
+		err = k.spilled(ctx, s)
+	}
+	return k, err
+}
+
+// spilled reads the payloads of a crowded id; see lua/lib/spill.lua.
+func (k *Kept) spilled(ctx context.Context, s *queue.Shard) error {
+	prefix := map[bool]string{false: "w", true: "m"}[k.Morgue] + strconv.Itoa(len(k.ID)) + ":" + k.ID
+	for from := "[" + prefix + ":"; ; {
+		reply, err := s.DB().Do(ctx, "read payloads of "+s.String(), "ZRANGEBYLEX", s.Keys().Spill, from, "("+prefix+";", "LIMIT", 0, 100)
+		members := redisdb.Texts(reply)
+		if err != nil || len(members) == 0 {
+			return err
+		}
+		for _, member := range members {
+			spilled, ok := packed.ParseSpill(member, true)
+			var p lowkiq.Payload
+			if !ok {
+				k.Err = packed.ErrDamaged
+				continue
+			}
+			switch called, err := packed.Open(spilled.Payload, &p); {
+			case err != nil:
+				k.Err = err
+			case called:
+				k.Err = ErrCalled
+			}
+			k.Payloads = append(k.Payloads, Payload{packed.KeyScore(spilled.Key), p.Data})
+		}
+		from = "(" + members[len(members)-1]
+	}
+}
+
+// Take takes jobs out, each written down by the other system under the number of its entry. It answers those that it came to, in their
+// order.
+func (x *Export) Take(ctx context.Context, jobs []Kept) ([]Outcome, error) {
+	outcomes := make([]Outcome, len(jobs))
+	places := map[*queue.Shard][]int{}
+	for i := range jobs {
+		s := x.q.Of(jobs[i].ID)
+		places[s] = append(places[s], i)
+	}
+	for s, left := range places {
+		for len(left) > 0 {
+			args, n, size := []any{x.run}, 0, 0
+			for ; n < min(len(left), exportIDs) && size < exportBytes; n++ {
+				k := &jobs[left[n]]
+				args = append(args, k.ID, k.Number, kind(k.Morgue), k.record)
+				size += len(k.record)
+			}
+			reply, err := s.Run(ctx, s.DB().Scripts.Export, args...)
+			if redisdb.Says(err, "OVER") {
+				err = ErrTaken
+			}
+			if err != nil {
+				return nil, err
+			}
+			codes := redisdb.Text(reply)
+			if codes == "" || len(codes) > n {
+				return nil, fmt.Errorf("export answered %.50q to %d jobs", codes, n)
+			}
+			for k := range codes {
+				outcomes[left[k]] = Outcome(codes[k])
+			}
+			left = left[len(codes):]
+		}
+	}
+	return outcomes, nil
+}
+
+func kind(morgue bool) string {
+	if morgue {
+		return "m"
+	}
+	return "w"
+}
+
+// Number is the number under which something of an id was taken out last, 0 if that is over or never was.
+func (x *Export) Number(ctx context.Context, id string, morgue bool) (int64, error) {
+	s := x.q.Of(id)
+	reply, err := s.DB().Do(ctx, "see what was taken out of "+s.String(), "HGET", s.Keys().From, exportField+"\x00"+kind(morgue)+id)
+	return redisdb.Int(reply), err
+}
+
+// Has reports whether the queue has something of an id.
+func (x *Export) Has(ctx context.Context, id string, morgue bool) (bool, error) {
+	s := x.q.Of(id)
+	hash := s.Keys().Jobs
+	if morgue {
+		hash = s.Keys().Morgue
+	}
+	reply, err := s.DB().Do(ctx, "look for a job of "+s.String(), "HGET", hash, id)
+	return reply != nil && redisdb.Text(reply) != "x", err
+}
+
+// Settle forgets that something of these ids was taken out: the other system has it.
+func (x *Export) Settle(ctx context.Context, jobs ...Kept) error {
+	fields := map[*queue.Shard]redisdb.Cmd{}
+	for i := range jobs {
+		s := x.q.Of(jobs[i].ID)
+		if fields[s] == nil {
+			fields[s] = redisdb.Cmd{"HDEL", s.Keys().From}
+		}
+		fields[s] = append(fields[s], exportField+"\x00"+kind(jobs[i].Morgue)+jobs[i].ID)
+	}
+	for s, cmd := range fields {
+		if _, err := s.DB().Do(ctx, "settle what was taken out of "+s.String(), cmd...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Seal ends a source: none of its entries is taken in any more, however late a process that was frozen sends it. What is in is
+// answered as before ([Result].Before), and what was refused as ErrBehind. An entry of a sealed source that was never sent
+// is answered as if it was in.
+func Seal(ctx context.Context, q *queue.Queue, source string) error {
+	for _, s := range q.All() {
+		for cursor := "0"; ; {
+			reply, err := s.Run(ctx, s.DB().Scripts.Seal, fieldOf(source), cursor)
+			if err != nil {
+				return err
+			}
+			if cursor = redisdb.Text(reply); cursor == "0" {
+				break
+			}
+		}
+	}
+	return nil
+}
