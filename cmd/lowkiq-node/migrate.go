@@ -270,18 +270,18 @@ func (r *migration) follow(ctx context.Context) error {
 	}
 	for last := time.Now(); ; {
 		had := *r.sum.Moved
+		if err := r.mover.Working(context.WithoutCancel(ctx), before); err != nil {
+			return err
+		}
 		if err := r.move(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}
 		if r.sum.Moved.Jobs+r.sum.Moved.Morgue > had.Jobs+had.Morgue {
 			last = time.Now()
 		}
-		after, err := r.old.Signs(context.WithoutCancel(ctx))
-		switch {
+		switch err := r.mover.Working(context.WithoutCancel(ctx), before); {
 		case err != nil:
 			return err
-		case after.Processed != before.Processed || after.Failed != before.Failed:
-			return movein.ErrWorking
 		case time.Since(last) >= r.Quiet || pause.For(ctx, followEvery) != nil:
 			return r.mover.End(context.WithoutCancel(ctx))
 		}

@@ -266,7 +266,8 @@ func (m *Mover) restore(k *Entry, kept []*rubyqueue.Entry) (*rubyqueue.Job, erro
 		job := rubyqueue.Settle(e)
 		last = &job
 		for _, p := range job.Payloads {
-			if data, _, err := c.payload(p.Data); err == nil {
+			old[string(p.Data)] = append(old[string(p.Data)], p) // moved as bytes
+			if data, _, err := c.payload(p.Data); err == nil && c.form == JSON {
 				old[string(data)] = append(old[string(data)], p)
 			}
 		}

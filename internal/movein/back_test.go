@@ -64,12 +64,12 @@ func isEmpty(t testing.TB, q *queue.Queue, name string) {
 	}
 }
 
-// What was moved and comes back is what Ruby said it was, in both forms of payloads: every fifth state, with -short fewer, and for
+// What was moved and comes back is what Ruby said it was, in both forms of payloads: some of the states, and for
 // make test-all each. Payloads have the bytes that they had.
 func TestBackIsWhatItWas(t *testing.T) {
 	from, to := start(t), redistest.Start(t)
 	for i, s := range rubystates.All(t) {
-		if i%tier.Of(37, 11, 1) != 0 || s.Family == "window_push_back" || s.Family == "window_buried" || s.Family == "redumped" || s.ErrorCodec != "" {
+		if i%tier.Of(97, 29, 1) != 0 || s.Family == "window_push_back" || s.Family == "window_buried" || s.Family == "redumped" || s.ErrorCodec != "" {
 			continue
 		}
 		from.load(t, &s)
@@ -348,7 +348,7 @@ func TestBackKilledAnywhere(t *testing.T) {
 		}
 		return want > 0 && seen == want
 	}
-	step, faults := tier.Of(12, 6, 1), 0
+	step, faults := tier.Of(20, 8, 1), 0
 	for _, p := range []*redistest.Proxy{oldProxy, newProxy} {
 		want = 0
 		clean, err := round(p.CutRequestOf)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -45,6 +46,8 @@ type Mover struct {
 	counted int64  // the highest number that was counted as moved: it may be imported again if it could not be forgotten
 	source  string // of the run, "" without one
 	sent    bool   // something was sent under it
+
+	flights rubyqueue.Flights // at the first look
 
 	mu   sync.Mutex
 	left map[string]bool // ids that stay, "" and the id, or "m" and the id of the morgue
@@ -323,6 +326,9 @@ func (m *Mover) putBack(ctx context.Context, e *rubyqueue.Entry, reason error) e
 // takeJobs takes jobs in order of their due times, then their ids: what is due already runs in this order.
 func (m *Mover) takeJobs(ctx context.Context, give func([]*rubyqueue.Entry) error) error {
 	flights, err := m.Old.Flights(ctx)
+	if err == nil {
+		err = m.dead(flights)
+	}
 	if err != nil {
 		return err
 	}
@@ -377,6 +383,23 @@ func (m *Mover) takeJobs(ctx context.Context, give func([]*rubyqueue.Entry) erro
 			}
 		}
 	}
+}
+
+// dead says that what is in flight was so from the first look on. What a process of Ruby's took since is in its hands: moved, it
+// would run twice.
+func (m *Mover) dead(flights rubyqueue.Flights) error {
+	if m.flights == nil {
+		m.flights = maps.Clone(flights)
+		return nil
+	}
+	for id, shards := range flights {
+		for _, shard := range shards {
+			if !slices.Contains(m.flights[id], shard) {
+				return fmt.Errorf("%w (%q came to be in flight)", ErrWorking, id)
+			}
+		}
+	}
+	return nil
 }
 
 func order(a, b rubyqueue.Due) int {

@@ -2,11 +2,13 @@ package movein
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/rubystates"
@@ -222,5 +224,86 @@ func TestRefusedStays(t *testing.T) {
 		if got, want := got.shows(), want.shows(); got != want {
 			t.Errorf("%s: then there is\n%.1500s\nwant\n%.1500s", s.Name, got, want)
 		}
+	}
+}
+
+// A worker of Ruby's that starts while the move follows is found by what it takes, before that is moved; what it has stays its own.
+func TestAWorkerThatStartsIsFound(t *testing.T) {
+	from := start(t)
+	s := states(t, "in_flight-003")[0]
+	for name, took := range map[string][]any{
+		"in flight":  {"HSET", "processing:ids_with_perform_in:1", "popped", "1"},
+		"handled":    {"INCR", "processed"},
+		"has taken":  {"HSET", "processing_length_by_shard", "1", "7"},
+		"of nothing": nil,
+	} {
+		from.load(t, &s)
+		got := &target{}
+		m := mover(t, from.server.URL(), &s, got, nil)
+		m.Stay = true
+		if err := m.Watch(t.Context(), time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		before, err := m.Old.Signs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Move(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		key := func(name string) string { return "lowkiq:A:v1:" + s.QueueName + ":" + name }
+		if took != nil {
+			took[1] = key(took[1].(string))
+			if err := from.rdb.Do(t.Context(), took...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if name == "in flight" {
+			from.rdb.Do(t.Context(), "ZADD", key("processing:payloads:popped"), 1, "x")
+			if _, err := m.Move(t.Context()); !errors.Is(err, ErrWorking) {
+				t.Errorf("a move takes what a worker has: %v, want %v", err, ErrWorking)
+			}
+			if n := from.rdb.ZCard(t.Context(), key("processing:payloads:popped")).Val(); n != 1 || got.jobs["popped"] != nil {
+				t.Errorf("%d payloads are left to the worker, want 1; moved: %v", n, got.jobs["popped"])
+			}
+		}
+		if err := m.Working(t.Context(), before); (took != nil) != errors.Is(err, ErrWorking) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A process that was frozen in an import which a later one has seen refused brings nothing when it thaws: the job is back, and
+// may have come under another number.
+func TestAFrozenImportIsLate(t *testing.T) {
+	from, to := start(t), redistest.Start(t)
+	s := states(t, "fresh-001")[0]
+	from.load(t, &s)
+	q := fresh(t, to.URL(), "q")
+	first := between(t, from.server.URL(), &s, q, Bytes)
+	var source string
+	var frozen []Entry
+	errFrozen := errors.New("frozen")
+	first.Import = func(_ context.Context, s string, entries []Entry) ([]Result, error) {
+		source, frozen = s, slices.Clone(entries)
+		return nil, errFrozen
+	}
+	if _, err := first.Move(t.Context()); !errors.Is(err, errFrozen) {
+		t.Fatal(err)
+	}
+	second := between(t, from.server.URL(), &s, q, Bytes)
+	second.Limits.Payload = 1 // it refuses all but what the new queue is told not to take
+	if moved, err := second.Move(t.Context()); err != nil || moved.Left == 0 {
+		t.Fatal(moved, err)
+	}
+	before := len(from.keys(t, ":payloads:"))
+	results, err := Into(q)(t.Context(), source, frozen)
+	if err == nil {
+		t.Errorf("the frozen import answers %v, want refusals", results)
+	}
+	isEmpty(t, q, "after a frozen import")
+	want, _ := wants(t, &s)
+	if before == 0 || holds(t, from, &s).shows() != want.shows() {
+		t.Errorf("%d piles are in the old Redis, and they are not what was there", before)
 	}
 }

@@ -68,7 +68,36 @@ func (m *Mover) Watch(ctx context.Context, d time.Duration) error {
 	if err != nil {
 		return err
 	}
-	return moved(before, after, d)
+	if err := moved(before, after, d); err != nil {
+		return err
+	}
+	flights, err := m.Old.Flights(ctx)
+	if err == nil {
+		err = m.dead(flights)
+	}
+	return err
+}
+
+// Working looks for a worker that came since an earlier look: it has handled something, or taken something. That what was in
+// flight is moved is none of its doing.
+func (m *Mover) Working(ctx context.Context, before rubyqueue.Signs) error {
+	after, err := m.Old.Signs(ctx)
+	if err != nil {
+		return err
+	}
+	if after.Processed != before.Processed || after.Failed != before.Failed {
+		return fmt.Errorf("%w (it has handled %d ids meanwhile)", ErrWorking, after.Processed-before.Processed+after.Failed-before.Failed)
+	}
+	for shard, n := range after.Lengths {
+		if before.Lengths[shard] != n {
+			return fmt.Errorf("%w (it has taken %s ids of shard %s meanwhile)", ErrWorking, n, shard)
+		}
+	}
+	flights, err := m.Old.Flights(ctx)
+	if err == nil {
+		err = m.dead(flights)
+	}
+	return err
 }
 
 func moved(before, after rubyqueue.Signs, d time.Duration) error {
