@@ -127,6 +127,7 @@ func (c *migrateCommand) mover(old *rubyqueue.Queue, q *queue.Queue) (*movein.Mo
 		Limits: movein.Limits{Payload: rules.PayloadBytes, Payloads: rules.Payloads, IDPayload: rules.IDPayload},
 		Import: movein.Into(q),
 		Seal:   func(ctx context.Context, source string) error { return transfer.Seal(ctx, q, source) },
+		Over:   func(ctx context.Context, source string) error { return transfer.Forget(ctx, q, source) },
 	}, nil
 }
 

@@ -39,6 +39,7 @@ func between(t testing.TB, url string, s *rubystates.State, q *queue.Queue, form
 	m := mover(t, url, s, &target{}, nil)
 	m.Import, m.Form, m.Keep = Into(q), form, time.Hour
 	m.Seal = func(ctx context.Context, source string) error { return transfer.Seal(ctx, q, source) }
+	m.Over = func(ctx context.Context, source string) error { return transfer.Forget(ctx, q, source) }
 	return m
 }
 

@@ -33,7 +33,9 @@ type Mover struct {
 	// may be refused, too.
 	Import func(ctx context.Context, source string, entries []Entry) ([]Result, error)
 	// Seal ends a source: of its entries none is taken in any more that is not in. nil: nobody else imports.
-	Seal   func(ctx context.Context, source string) error
+	Seal func(ctx context.Context, source string) error
+	// Over forgets a source that is sealed and has nothing more; it may be told twice. nil: it stays known.
+	Over   func(ctx context.Context, source string) error
 	Form   Form
 	Limits Limits
 	DueNow bool          // what Ruby never runs is moved, and due now
@@ -175,6 +177,11 @@ func (m *Mover) seal(ctx context.Context, run rubyqueue.Run, moved *Counts) erro
 	}
 	if err := m.taken(ctx, run.Sealing, run.Bound, moved, m.putBack); err != nil {
 		return err
+	}
+	if m.Over != nil {
+		if err := m.Over(ctx, run.Sealing); err != nil {
+			return err
+		}
 	}
 	return m.Old.Sealed(ctx, run)
 }
