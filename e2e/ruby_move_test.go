@@ -100,8 +100,11 @@ func TestMoveOfREADME(t *testing.T) {
 	for name, gem := range rubies(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newRubyMove(t, gem)
-			m.walk()
+			newRubyMove(t, gem).walk()
+		})
+		t.Run(name+" and back", func(t *testing.T) {
+			t.Parallel()
+			newRubyMove(t, gem).walkBack()
 		})
 	}
 }
@@ -159,6 +162,7 @@ func (m *rubyMove) take(kind string) string {
 	m.blocks = m.blocks[1:]
 	// A test need not wait as long as a person.
 	block = strings.ReplaceAll(block, "--follow", "--follow --quiet 3s --watch 100ms")
+	block = strings.ReplaceAll(block, "--back", "--back --watch 100ms")
 	block = strings.ReplaceAll(block, "--dry-run", "--dry-run --watch 100ms -o json")
 	return "cd " + m.dir + " && set -e\n" + block
 }
@@ -280,7 +284,54 @@ func (m *rubyMove) walk() {
 		return err == nil && stats.Jobs.Total() == 0
 	})
 	node.terminate(patience)
+	if m.take("--back"); len(m.blocks) > 0 {
+		m.t.Errorf("README.md has steps that nobody goes: %q", m.blocks)
+	}
 	m.inOrder()
+}
+
+// walkBack goes the way back instead of the last step. What the old queue has then is judged.
+func (m *rubyMove) walkBack() {
+	m.t.Helper()
+	node, newer := m.before()
+	m.take("resume")
+	newer.stop()
+	older := produce(m.t, m.gem, m.old.Addr(), "")
+	m.pushBy(9, older)
+	m.do(m.take("--back"))
+	m.pushBy(9, older)
+	older.stop()
+	q, err := m.client.Queue(m.t.Context(), "orders")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if stats, err := q.Stats(m.t.Context()); err != nil || stats.Jobs.Total() != 0 {
+		m.t.Errorf("the new queue has %+v, %v; want nothing", stats.Jobs, err)
+	}
+	node.terminate(patience)
+	dumped := map[string]int{}
+	out, err := exec.CommandContext(m.t.Context(), "ruby", "-e", fmt.Sprint("Order = Struct.new(:number); (1..", m.next, ").each { |n| puts Marshal.dump(Order.new(n)).unpack('H*')[0] }")).Output()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for n, text := range strings.Fields(string(out)) {
+		dumped[text] = n + 1
+	}
+	rdb := redis.NewClient(&redis.Options{Addr: m.old.Addr()})
+	defer rdb.Close()
+	for id, want := range m.numbers {
+		payloads, err := rdb.ZRange(m.t.Context(), "lowkiq:A:v1:OrdersWorker:payloads:"+id, 0, -1).Result()
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		var got []int
+		for _, p := range payloads {
+			got = append(got, dumped[fmt.Sprintf("%x", p)])
+		}
+		if !slices.Equal(got, want) {
+			m.t.Errorf("%s: the old queue has\n%v, want\n%v", id, got, want)
+		}
+	}
 }
 
 // handled is what the worker has written down, by id.

@@ -91,7 +91,7 @@ func Each(ctx context.Context, q *queue.Queue, morgue bool, fn func([]Kept) erro
 			found, next := redisdb.Scanned(reply)
 			var some []Kept
 			for i := 0; i+1 < len(found); i += 2 {
-				if found[i+1] == "x" { // a deleted one: see lua/lib/record.lua
+				if found[i] == "" || found[i+1] == "x" { // of no job: see lua/claim.lua; a deleted one: see lua/lib/record.lua
 					continue
 				}
 				k, err := kept(ctx, s, found[i], found[i+1], morgue)
