@@ -45,7 +45,7 @@ func (c *holdCommand) Run(with *conversation) error {
 	for _, queue := range queues {
 		format := "%s: %q is held: nothing of it runs, what is pushed piles up\n"
 		if c.Undo {
-			format = "%s: %q is not held\n"
+			format = "%s: %q is held no longer: what waits of it runs\n"
 		}
 		if err := with.change(queuePath(queue, "/holds"), want, format, queue, what); err != nil {
 			return err

@@ -76,7 +76,7 @@ func find(name, dir string) (string, error) {
 }
 
 // backoff is the pause before a child is started again: 100 ms, doubled with each
-// child in a row that answered nothing, at most 10 s; of that, a random part between
+// child in a row that answered nothing and was not told to stop, at most 10 s; of that, a random part between
 // a half and the whole, so that the children of many nodes do not restart in step.
 func backoff(inARow int, random float64) time.Duration {
 	const first, most = 100 * time.Millisecond, 10 * time.Second

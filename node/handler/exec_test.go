@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -206,6 +207,42 @@ func TestExecCancelKills(t *testing.T) {
 		if alive(pid) {
 			t.Errorf("process %d lives after Handle returned", pid)
 		}
+	}
+}
+
+// pauses is a log that keeps the longest pause before a child was started again.
+type pauses struct{ longest atomic.Int64 }
+
+func (*pauses) Enabled(context.Context, slog.Level) bool { return true }
+func (p *pauses) WithAttrs([]slog.Attr) slog.Handler     { return p }
+func (p *pauses) WithGroup(string) slog.Handler          { return p }
+func (p *pauses) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "restart_in" {
+			p.longest.Store(max(p.longest.Load(), int64(a.Value.Duration())))
+		}
+		return true
+	})
+	return nil
+}
+
+// Who ends one run after another by hand does not make its child look broken.
+func TestExecCancelsDoNotAddUp(t *testing.T) {
+	t.Parallel()
+	dir, log := t.TempDir(), &pauses{}
+	e := running(t, ExecConfig{Argv: loop(`touch started; sleep 600`), Dir: dir, Log: slog.New(log)})
+	for range 4 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			eventually(t, "the call to begin", func() bool { return os.Remove(filepath.Join(dir, "started")) == nil })
+			cancel(lowkiq.ErrCancelled)
+		}()
+		if err := e.Handle(ctx, batch()); !errors.Is(err, lowkiq.ErrCancelled) {
+			t.Errorf("got %v, want the cause of the cancel", err)
+		}
+	}
+	if longest := time.Duration(log.longest.Load()); longest == 0 || longest > 100*time.Millisecond {
+		t.Errorf("a child was started again %s after one that was told to stop, want at most 100ms", longest)
 	}
 }
 

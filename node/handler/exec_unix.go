@@ -79,7 +79,7 @@ func (e *Exec) slot(ctx context.Context) {
 		c, err := e.start()
 		if err == nil {
 			e.serve(ctx, c)
-			if c.answered {
+			if c.answered || c.stopped {
 				inARow = 0
 			}
 		}
