@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/model"
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
@@ -143,6 +144,11 @@ func (m *machine) sweep(t *rapid.T) {
 		got = m.all(t, browse.RunNow, browse.StateScheduled) + m.all(t, browse.RunNow, browse.StateRetry)
 		each(func(m *modelShard) []string { return append(m.Due(freshJob), m.Due(failedJob)...) }, (*modelShard).RunNow)
 	case "kill":
+		for _, model := range m.models {
+			if sharesToken(model, model.Failures()) {
+				return
+			}
+		}
 		got = m.all(t, browse.Kill, browse.StateFailed)
 		each((*modelShard).Failures, func(m *modelShard, id string) int { return m.Kill(browse.StateFailed, id) })
 	case "delete":
@@ -156,6 +162,23 @@ func (m *machine) sweep(t *rapid.T) {
 		each(dead, (*modelShard).DeleteDead)
 	}
 	m.counted(t, "swept", got, want)
+}
+
+// sharesToken reports whether payloads of two ids tell the same token how they end: which of them tells it last is not modelled, as
+// what is done to all goes page by page.
+func sharesToken(m *modelShard, ids []string) bool {
+	of := map[string]string{}
+	for _, id := range ids {
+		for _, p := range m.Waiting[id].Payloads {
+			content, _ := envelope.Open(p.Data)
+			to, ok := envelope.ParseAddress(content.Address)
+			if other, seen := of[to.Token]; ok && seen && other != id {
+				return true
+			}
+			of[to.Token] = id
+		}
+	}
+	return false
 }
 
 // release lets held ids go on, but for one.

@@ -107,6 +107,12 @@ func (m *Shard) takeIn(e *Entry) Verdict {
 		job.At, job.Soft = m.Now, true
 	}
 	home[e.ID] = job
+	_, suspect := m.Crashes[e.ID]
+	defer func() {
+		if job.At > m.Now && !(there != nil && !busy && (suspect || m.Blocked[e.ID])) {
+			delete(m.Since, e.ID) // no push moves its time
+		}
+	}()
 	if busy {
 		job.Retry = -1
 	}
@@ -122,10 +128,6 @@ func (m *Shard) takeIn(e *Entry) Verdict {
 	job.Err = cmp.Or(job.Err, there.Err)
 	if busy {
 		return Stored
-	}
-	_, suspect := m.Crashes[e.ID]
-	if !m.Blocked[e.ID] {
-		delete(m.Since, e.ID) // no push moves its time
 	}
 	switch {
 	case m.Blocked[e.ID]:
