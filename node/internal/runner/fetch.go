@@ -34,9 +34,6 @@ func (r *Runner) fetch(t *turn) (again bool) {
 		IDs: s.pace.ids(rules, s.able()), Bytes: popBytes, MaxCrashes: max(0, rules.MaxCrashes), Slot: s.quarantine.has,
 		Company: company, States: rules.States,
 	}
-	if rules.Groups.By != "" && r.queue.live.groups.areFull() != nil {
-		req.IDs = max(req.IDs, rules.Prefetch) // most of it may go back at once: see backlogBack
-	}
 	if rules.Limit.Rate.N > 0 {
 		req.IDs = min(req.IDs, rules.BatchSize) // what has to wait waits in Redis
 	}

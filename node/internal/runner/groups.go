@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -32,7 +31,6 @@ type groups struct {
 	busy   map[string]int           // ids that were granted and whose calls have not ended, by group; guarded by mu
 	untold map[string]time.Duration // groups whose busy Redis is to be told, or for how long to let none begin; guarded by mu
 	back   map[string]bool          // ids that were told to ask again; guarded by mu
-	full   map[string]time.Time     // groups that let an id not begin, and until when others are not to try; guarded by mu
 	took   time.Duration            // by a call, the mean of late; guarded by mu
 	asking bool                     // a request is on its way; guarded by mu
 	number int64                    // of the last request; guarded by mu
@@ -51,9 +49,6 @@ type groupAsk struct {
 
 // mostBack bounds how many ids are remembered that were told to ask again; those that are forgotten ask as if for the first time.
 const mostBack = 100_000
-
-// fullFor is for how long after a group has let an id not begin what waits of it goes back together, without a call in sight.
-const fullFor = 100 * time.Millisecond
 
 // longestStop bounds for how long a handler holds its group back with one answer.
 const longestStop = time.Hour
@@ -214,7 +209,6 @@ func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.Gr
 			}
 			if *left > 0 {
 				*left--
-				delete(g.full, a.groups[i])
 				g.busy[a.groups[i]]++
 				delete(g.back, id)
 				continue
@@ -222,35 +216,10 @@ func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.Gr
 			a.waits[i] = max(*in, time.Millisecond)
 			*in += r.Gap()
 			g.back[id] = true
-			g.fill(a.groups[i])
 		}
 		close(a.done)
 	}
 	g.asking = g.asking && err == nil // else whoever asks next, or tends, begins anew
-}
-
-// fill notes that a group has let an id not begin. mu is held.
-func (g *groups) fill(group string) {
-	now := time.Now()
-	if g.full == nil {
-		g.full = map[string]time.Time{}
-	} else if _, known := g.full[group]; !known && len(g.full)%1000 == 0 {
-		maps.DeleteFunc(g.full, func(_ string, until time.Time) bool { return now.After(until) })
-	}
-	g.full[group] = now.Add(fullFor)
-}
-
-// areFull returns a function that says whether a group has just let an id not begin; nil: none has.
-func (g *groups) areFull() (is func(group string) bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	maps.DeleteFunc(g.full, func(_ string, until time.Time) bool { return now.After(until) })
-	if len(g.full) == 0 {
-		return nil
-	}
-	full := maps.Clone(g.full)
-	return func(group string) bool { return !full[group].IsZero() }
 }
 
 // sendGroups sends requests until there is nothing left to ask or to tell.
@@ -326,81 +295,6 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 	r.process.OpDone("ask for groups", r.Shard)
 	r.queue.Metrics.Limited.Add(float64(len(refused)))
 	return r.without(refused, batch, t), true
-}
-
-// backlogBack puts what waits of groups that have just let ids not begin back, all by one request: else a backlog of such a group would go
-// through the lanes batch by batch, before others of the shard that came after it. Where groups have a rate it does not: what that lets
-// go is used at once, or never. It reports whether there was any. mu is held, and let go meanwhile.
-func (r *Runner) backlogBack() bool {
-	by := r.queue.rules().Groups
-	if by.By == "" || by.Rate.N > 0 {
-		return false
-	}
-	g := &r.queue.live.groups
-	full := g.areFull()
-	if full == nil {
-		return false
-	}
-	parts := r.state.flights.cut(queue.GroupsAtOnce, func(id string) bool { group := by.Of(id); return group != "" && full(group) })
-	if len(parts) == 0 {
-		return false
-	}
-	r.mu.Unlock()
-	nacks, left := r.askForBacklog(by, parts)
-	sent := len(nacks) > 0 && r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) })
-	r.queue.Metrics.Limited.Add(float64(len(nacks)))
-	r.mu.Lock()
-	r.state.flights.waiting = append(left, r.state.flights.waiting...)
-	if sent {
-		for i := range nacks {
-			r.state.alarm.set(nacks[i].Delay)
-			r.state.close(nacks[i].Flight, 1)
-		}
-		r.state.change(flightEnds)
-	}
-	return true
-}
-
-// askForBacklog asks when these may begin. What may now is left for lanes, which ask for it once more, with a call at hand.
-func (r *Runner) askForBacklog(by rules.Groups, parts []flight) (nacks []queue.Nack, left []flight) {
-	jobs := make([]lowkiq.Job, len(parts))
-	for i := range parts {
-		jobs[i] = parts[i].jobs[0]
-	}
-	a := groupAsks(by, jobs)[0] // all have a group, and they are no more than one asks for
-	g := &r.queue.live.groups
-	if g.ask(a) {
-		r.process.Lanes.Go(r.queue.sendGroups)
-	}
-	<-a.done
-	if a.err != nil {
-		g.forgetFull(a.groups...)
-		return nil, parts
-	}
-	var free []string
-	for i, part := range parts {
-		if a.waits[i] == 0 {
-			free, left = append(free, a.groups[i]), append(left, part)
-		} else {
-			nacks = append(nacks, (&limited{a.waits[i]}).verdict(part.number, &jobs[i]).nack)
-		}
-	}
-	if len(free) > 0 {
-		g.forgetFull(free...)
-		if g.end(free, 0, by.Limit) {
-			r.process.Lanes.Go(r.queue.sendGroups)
-		}
-	}
-	return nacks, left
-}
-
-// forgetFull has lanes ask for ids of groups again.
-func (g *groups) forgetFull(groups ...string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, group := range groups {
-		delete(g.full, group)
-	}
 }
 
 // groupAsks are what is to be asked of some jobs, as much at once as a request may be about.

@@ -487,7 +487,7 @@ func (r *Runner) next(t *turn) *lowkiq.Batch {
 				r.giveBack()
 				continue // the queue may have been resumed meanwhile
 			}
-			if r.holdBack() || r.backlogBack() {
+			if r.holdBack() {
 				continue
 			}
 			batch := s.batch(t)
