@@ -102,7 +102,7 @@ func TestActionsAreTheAPIs(t *testing.T) {
 	for _, leaf := range grammarOf(t).Leaves(true) {
 		command := leaf.Parent.Name + " " + leaf.Name
 		a, ok := actionOf(command)
-		if acts := leaf.Target.FieldByName("DryRun").IsValid() && command != "queues delete"; acts != ok {
+		if acts := leaf.Target.FieldByName("DryRun").IsValid() && command != "queues delete" && command != "lowkiq-node migrate"; acts != ok {
 			t.Errorf("%s: got an action of the table: %t, want %t", command, ok, acts)
 		}
 		delete(left, a)
