@@ -43,6 +43,18 @@ func between(t testing.TB, url string, s *rubystates.State, q *queue.Queue, form
 	return m
 }
 
+// movedState moves a state of plain jobs to a new queue.
+func movedState(t testing.TB, from *old, to *redistest.Server, form Form) (rubystates.State, *queue.Queue) {
+	t.Helper()
+	s := states(t, "fresh-001")[0]
+	from.load(t, &s)
+	q := fresh(t, to.URL(), "q")
+	if _, err := between(t, from.server.URL(), &s, q, form).Move(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s, q
+}
+
 // holds is what the old Redis has, as [target.shows] has it: all of it is moved out.
 func holds(t testing.TB, from *old, s *rubystates.State) *target {
 	t.Helper()
@@ -120,12 +132,7 @@ func pushed(t testing.TB, q *queue.Queue, id, payload string, score float64) {
 // What was pushed to the new queue meanwhile goes back as Ruby would have dumped it.
 func TestBackBringsWhatWasPushed(t *testing.T) {
 	from, to := start(t), redistest.Start(t)
-	s := states(t, "fresh-001")[0]
-	from.load(t, &s)
-	q := fresh(t, to.URL(), "q")
-	if _, err := between(t, from.server.URL(), &s, q, JSON).Move(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s, q := movedState(t, from, to, JSON)
 	want, _ := wants(t, &s)
 	id := want.order[0]
 	data, err := marshal.Dump([]byte(`{"new":[1.5,null]}`))
@@ -160,12 +167,7 @@ func TestBackBringsWhatWasPushed(t *testing.T) {
 // What was handled does not come back, and what waits does.
 func TestBackLeavesWhatWasHandled(t *testing.T) {
 	from, to := start(t), redistest.Start(t)
-	s := states(t, "fresh-001")[0]
-	from.load(t, &s)
-	q := fresh(t, to.URL(), "q")
-	if _, err := between(t, from.server.URL(), &s, q, Bytes).Move(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s, q := movedState(t, from, to, Bytes)
 	want, _ := wants(t, &s)
 	gone := want.order[0]
 	if _, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, gone); err != nil { // for the old side the same
@@ -216,13 +218,7 @@ func TestBackOfACrowdedID(t *testing.T) {
 // What is not safe is refused, and what a person has put aside stays.
 func TestBackRefuses(t *testing.T) {
 	from, to := start(t), redistest.Start(t)
-	s := states(t, "fresh-001")[0]
-	from.load(t, &s)
-	q := fresh(t, to.URL(), "q")
-	first := between(t, from.server.URL(), &s, q, Bytes)
-	if _, err := first.Move(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s, q := movedState(t, from, to, Bytes)
 	var lefts []Left
 	m := between(t, from.server.URL(), &s, q, Bytes)
 	m.Leave = func(l Left) { lefts = append(lefts, l) }
@@ -249,12 +245,7 @@ func TestBackRefuses(t *testing.T) {
 // more when another has begun.
 func TestBackIsOne(t *testing.T) {
 	from, to := start(t), redistest.Start(t)
-	s := states(t, "fresh-001")[0]
-	from.load(t, &s)
-	q := fresh(t, to.URL(), "q")
-	if _, err := between(t, from.server.URL(), &s, q, Bytes).Move(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s, q := movedState(t, from, to, Bytes)
 	frozen, err := transfer.NewExport(t.Context(), q, "frozen")
 	if err != nil {
 		t.Fatal(err)

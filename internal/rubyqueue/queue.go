@@ -73,11 +73,11 @@ func ShardOf(id string, shards int) int {
 //go:embed scripts
 var files embed.FS
 
-// script reads a script; those that show entries begin with what does.
-func script(name string, shows bool) *redisdb.Script {
+// script reads a script, and before it what it has in common with others: "shown" or "unite".
+func script(name string, common ...string) *redisdb.Script {
 	text := ""
-	if shows {
-		text = source("shown")
+	for _, one := range common {
+		text += source(one)
 	}
 	return redisdb.NewScript("ruby queue: "+name, text+source(name))
 }
@@ -91,23 +91,23 @@ func source(name string) string {
 }
 
 var (
-	shardsScript  = script("shards", false)
-	lookScript    = script("look", true)
-	takeScript    = script("take", true)
-	takenScript   = script("taken", true)
-	piecesScript  = script("pieces", false)
-	forgetScript  = script("forget", false)
-	putBackScript = script("put_back", false)
-	sweepScript   = script("sweep", false)
-	closeScript   = script("close", false)
-	rotateScript  = script("rotate", false)
-	sealedScript  = script("sealed", false)
-	keepScript    = script("keep", false)
-	keptScript    = script("kept", true)
-	stageScript   = script("stage", false)
-	stagedScript  = script("staged", false)
-	unstageScript = script("unstage", false)
-	publishScript = script("publish", false)
+	shardsScript  = script("shards")
+	lookScript    = script("look", "shown")
+	takeScript    = script("take", "shown")
+	takenScript   = script("taken", "shown")
+	piecesScript  = script("pieces")
+	forgetScript  = script("forget")
+	putBackScript = script("put_back", "unite")
+	sweepScript   = script("sweep")
+	closeScript   = script("close")
+	rotateScript  = script("rotate")
+	sealedScript  = script("sealed")
+	keepScript    = script("keep")
+	keptScript    = script("kept", "shown")
+	stageScript   = script("stage")
+	stagedScript  = script("staged")
+	unstageScript = script("unstage")
+	publishScript = script("publish", "unite")
 )
 
 // call runs a script.

@@ -14,13 +14,7 @@ local kind, id, at, rc, err = unpack(e, 1, 5)
 if not kind then return 1 end -- it is there: the answer was lost
 local M = kind == 'morgue' and P .. ':morgue' or P
 local pile, home_pile = P .. ':migrate:backpayloads:' .. n, M .. ':payloads:' .. id
-local there = redis.call('ZRANGE', home_pile, 0, most - 1, 'WITHSCORES')
-for i = 1, #there, 2 do
-  if not redis.call('ZSCORE', pile, there[i]) then redis.call('ZADD', pile, there[i + 1], there[i]) end
-  redis.call('ZREM', home_pile, there[i])
-end
-if redis.call('EXISTS', home_pile) == 1 then return 0 end
-if redis.call('EXISTS', pile) == 1 then redis.call('RENAME', pile, home_pile) end
+if not unite(pile, home_pile, most) then return 0 end
 redis.call('ZADD', M .. ':all_ids_lex', 0, id)
 if kind == 'morgue' then
   local later = redis.call('ZSCORE', M .. ':all_ids_scored_by_updated_at', id)

@@ -20,13 +20,7 @@ end
 
 if at then
   local pile, home_pile = P .. ':migrate:payloads:' .. n, M .. ':payloads:' .. id
-  local pushed = redis.call('ZRANGE', home_pile, 0, most - 1, 'WITHSCORES')
-  for i = 1, #pushed, 2 do
-    if not redis.call('ZSCORE', pile, pushed[i]) then redis.call('ZADD', pile, pushed[i + 1], pushed[i]) end
-    redis.call('ZREM', home_pile, pushed[i])
-  end
-  if redis.call('EXISTS', home_pile) == 1 then return 0 end
-  if redis.call('EXISTS', pile) == 1 then redis.call('RENAME', pile, home_pile) end
+  if not unite(pile, home_pile, most) then return 0 end
   redis.call('ZADD', M .. ':all_ids_lex', 0, id)
   if kind == 'morgue' then
     local later = redis.call('ZSCORE', M .. ':all_ids_scored_by_updated_at', id)
