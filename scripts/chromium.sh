@@ -3,6 +3,7 @@
 # Debian's with apt-get when run as root. Without one it says loudly that these tests are
 # skipped: all others need no browser.
 set -eu
+. "${0%/*}/apt.sh"
 
 for name in chromium chromium-browser google-chrome google-chrome-stable headless_shell; do
 	command -v "$name" >/dev/null && exit 0
@@ -16,11 +17,4 @@ skipped() {
 	exit 0
 }
 
-# apt repeats a download that broke off, and waits for another apt-get that is at work.
-apt() { apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
-
-command -v apt-get >/dev/null || skipped "this is no Debian"
-[ "$(id -u)" -eq 0 ] || skipped "this is not root, who could install it"
-export DEBIAN_FRONTEND=noninteractive
-apt update || skipped "apt-get update does not work"
-apt install -y --no-install-recommends chromium || skipped "apt-get install chromium does not work"
+install_or skipped chromium

@@ -2,6 +2,7 @@
 # Makes sure that a redis-server >= 6.2 is on PATH: uses the one that is there, else
 # installs one with apt-get when run as root, else says what to install.
 set -eu
+. "${0%/*}/apt.sh"
 
 # new_enough succeeds if redis-server is there and at least 6.2.
 new_enough() {
@@ -16,13 +17,9 @@ fail() {
 	exit 1
 }
 
-# apt repeats a download that broke off, and waits for another apt-get that is at work.
-apt() { apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
-
 # install leaves the packaged service off: policy-rc.d is how Debian's packages ask
 # whether they may start one. A service that was there before is left alone.
 install() {
-	export DEBIAN_FRONTEND=noninteractive
 	policy=/usr/sbin/policy-rc.d
 	if [ ! -e "$policy" ]; then
 		trap 'rm -f "$policy"' EXIT
