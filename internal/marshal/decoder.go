@@ -319,13 +319,27 @@ func (d *decoder) soFar(at int, what, kind string, count int) (int64, error) {
 	return n, err
 }
 
-// name reads a symbol that names something: a class, a variable. Its encoding does not matter.
+// className reads a symbol that names a class or a module. Its encoding does not matter.
+func (d *decoder) className(of string) ([]byte, error) {
+	if d.at == len(d.data) || d.data[d.at] != 'I' {
+		return d.name(of)
+	}
+	at := d.at
+	d.at++
+	if d.at < len(d.data) && d.data[d.at] == ';' {
+		return nil, d.refuse(at, of+" that is a link to a symbol, with variables")
+	}
+	s, err := d.name(of)
+	if err == nil {
+		_, err = d.encoding(at, "Symbol")
+	}
+	return s, err
+}
+
+// name reads a symbol that names something, as a variable, and has no encoding.
 func (d *decoder) name(of string) ([]byte, error) {
 	at := d.at
 	t, err := d.byte(of)
-	if err == nil && t == 'I' {
-		t, err = d.byte(of)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -349,13 +363,12 @@ func (d *decoder) encoding(at int, of string) (string, error) {
 	if err != nil || n == 0 {
 		return binary, err
 	}
-	named := d.at
 	name, err := d.name("the name of a variable")
 	if err != nil {
 		return "", err
 	}
 	short, long := string(name) == "E", string(name) == "encoding"
-	if n > 1 || !short && !long || d.data[named] == 'I' {
+	if n > 1 || !short && !long {
 		return "", d.refuse(at, "instance variables of a "+of)
 	}
 	valued := d.at
@@ -533,7 +546,7 @@ func (d *decoder) noKey(at int) error {
 func (d *decoder) foreign(t byte) (class, why string, err error) {
 	var module []byte
 	for t == 'e' && err == nil {
-		if module, err = d.name("the name of a module"); err == nil {
+		if module, err = d.className("the name of a module"); err == nil {
 			t, err = d.byte("an extended value")
 		}
 	}
@@ -544,10 +557,10 @@ func (d *decoder) foreign(t byte) (class, why string, err error) {
 	case '"', '[', '{', '}', 'f':
 		return map[byte]string{'[': "Array", '{': "Hash", '}': "Hash", 'f': "Float"}[t], "extended by " + shown(module), nil
 	case 'o', 'S', 'u', 'U', 'd':
-		name, err := d.name("the name of a class")
+		name, err := d.className("the name of a class")
 		return shown(name), "an object of " + shown(name), err
 	case 'C':
-		name, err := d.name("the name of a class")
+		name, err := d.className("the name of a class")
 		if err == nil {
 			t, err = d.byte("an object")
 		}

@@ -38,7 +38,7 @@ func Dump(text []byte) ([]byte, error) {
 }
 
 // dumper writes a value. Ruby numbers what it writes but for nil, booleans and small integers, and writes
-// what is the same object by its number: keys that are equal, and most floats.
+// what is the same object by its number: most floats, and keys that are equal, unless its garbage collector came between.
 type dumper struct {
 	tokens   *json.Decoder
 	out      []byte
