@@ -174,7 +174,7 @@ const longID = "long"
 func (s *settings) pretend(ctx context.Context, batch *lowkiq.Batch) error {
 	took := s.Work
 	if strings.HasPrefix(batch.Jobs[0].ID, longID) {
-		took = 3 * ttl / 2
+		took = 3 * ttl
 	}
 	return pause.For(ctx, took)
 }
