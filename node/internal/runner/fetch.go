@@ -34,6 +34,9 @@ func (r *Runner) fetch(t *turn) (again bool) {
 		IDs: s.pace.ids(rules, s.able()), Bytes: popBytes, MaxCrashes: max(0, rules.MaxCrashes), Slot: s.quarantine.has,
 		Company: company, States: rules.States,
 	}
+	if s.backlog(rules) {
+		req.IDs = max(req.IDs, rules.Prefetch) // most of it goes back at once
+	}
 	if rules.Limit.Rate.N > 0 {
 		req.IDs = min(req.IDs, rules.BatchSize) // what has to wait waits in Redis
 	}

@@ -80,27 +80,35 @@ func (f *flights) returned() (nacks []queue.Nack) {
 
 // held takes out what waits and is held, to be put back until it is released.
 func (f *flights) held(by *rules.Held) (nacks []queue.Nack) {
+	for _, one := range f.cut(math.MaxInt, by.Holds) {
+		nacks = append(nacks, queue.Nack{Flight: one.number, ID: one.jobs[0].ID, Kind: queue.Hold})
+	}
+	return nacks
+}
+
+// cut takes out most of those that wait, of which is says that it is about them. Each is a part of its own.
+func (f *flights) cut(most int, is func(id string) bool) (parts []flight) {
 	var left []flight
 	for _, one := range f.waiting {
 		from := 0
-		cut := func(to int) { // jobs of a flight are told apart by their place in it
+		keep := func(to int) { // jobs of a flight are told apart by their place in it
 			if from < to {
 				left = append(left, flight{one.number, one.popped, one.place + from, one.jobs[from:to:to]})
 			}
 			from = to + 1
 		}
 		for i, job := range one.jobs {
-			if by.Holds(job.ID) {
-				nacks = append(nacks, queue.Nack{Flight: one.number, ID: job.ID, Kind: queue.Hold})
-				cut(i)
+			if len(parts) < most && is(job.ID) {
+				parts = append(parts, flight{one.number, one.popped, one.place + i, one.jobs[i : i+1 : i+1]})
+				keep(i)
 			}
 		}
-		cut(len(one.jobs))
+		keep(len(one.jobs))
 	}
-	if len(nacks) > 0 {
+	if len(parts) > 0 {
 		f.waiting = left
 	}
-	return nacks
+	return parts
 }
 
 // close closes n jobs of a flight. It says whether those were the rest.
@@ -117,6 +125,14 @@ func (f *flights) close(number int64, n int) (ended bool) {
 func (f *flights) batches(size int) (n int) {
 	for _, one := range f.waiting {
 		n += (len(one.jobs) + size - 1) / size
+	}
+	return n
+}
+
+// jobs is how many jobs wait.
+func (f *flights) jobs() (n int) {
+	for _, one := range f.waiting {
+		n += len(one.jobs)
 	}
 	return n
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ type groups struct {
 	busy   map[string]int           // ids that were granted and whose calls have not ended, by group; guarded by mu
 	untold map[string]time.Duration // groups whose busy Redis is to be told, or for how long to let none begin; guarded by mu
 	back   map[string]bool          // ids that were told to ask again; guarded by mu
+	full   map[string]time.Time     // groups that let an id not begin, and until when those behind it are not to try; guarded by mu
 	took   time.Duration            // by a call, the mean of late; guarded by mu
 	asking bool                     // a request is on its way; guarded by mu
 	number int64                    // of the last request; guarded by mu
@@ -49,6 +51,12 @@ type groupAsk struct {
 
 // mostBack bounds how many ids are remembered that were told to ask again; those that are forgotten ask as if for the first time.
 const mostBack = 100_000
+
+// fullFor is for how long after a group has let an id not begin what waits behind it goes back with it.
+const fullFor = time.Second
+
+// backlogFrom is how many ids a shard's lanes are refused, one after the other, before all that waits of such groups goes back together.
+const backlogFrom = 8
 
 // longestStop bounds for how long a handler holds its group back with one answer.
 const longestStop = time.Hour
@@ -209,6 +217,9 @@ func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.Gr
 			}
 			if *left > 0 {
 				*left--
+				if !a.back[i] {
+					delete(g.full, a.groups[i])
+				}
 				g.busy[a.groups[i]]++
 				delete(g.back, id)
 				continue
@@ -216,10 +227,38 @@ func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.Gr
 			a.waits[i] = max(*in, time.Millisecond)
 			*in += r.Gap()
 			g.back[id] = true
+			g.fill(a.groups[i])
 		}
 		close(a.done)
 	}
 	g.asking = g.asking && err == nil // else whoever asks next, or tends, begins anew
+}
+
+// fill notes that a group has let an id not begin. mu is held.
+func (g *groups) fill(group string) {
+	now := time.Now()
+	if g.full == nil {
+		g.full = map[string]time.Time{}
+	} else if _, known := g.full[group]; !known && len(g.full)%1000 == 0 {
+		maps.DeleteFunc(g.full, func(_ string, until time.Time) bool { return now.After(until) })
+	}
+	g.full[group] = now.Add(fullFor)
+}
+
+// notFull has lanes ask for ids of groups again.
+func (g *groups) notFull(of ...string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, group := range of {
+		delete(g.full, group)
+	}
+}
+
+// refuses reports whether an id that was not told to ask again is of a group that has just let another one not begin.
+func (g *groups) refuses(id, group string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.back[id] && time.Now().Before(g.full[group])
 }
 
 // sendGroups sends requests until there is nothing left to ask or to tell.
@@ -270,7 +309,7 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 		r.process.Lanes.Go(r.queue.sendGroups)
 	}
 	t.admitted = r.process.Now()
-	refused := lowkiq.Failed{}
+	refused, news, let := lowkiq.Failed{}, 0, false // news: ids that were not told before when to ask; let: one of those may begin
 	var failed error
 	for _, a := range asks {
 		if <-a.done; a.err != nil {
@@ -283,6 +322,13 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 			} else {
 				t.groups = append(t.groups, a.groups[i])
 			}
+			switch {
+			case a.back[i]: // it was told when to ask
+			case wait > 0:
+				news++
+			default:
+				let = true
+			}
 		}
 	}
 	if failed != nil {
@@ -294,7 +340,78 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 	}
 	r.process.OpDone("ask for groups", r.Shard)
 	r.queue.Metrics.Limited.Add(float64(len(refused)))
+	r.mu.Lock()
+	r.state.refuse(news, let)
+	r.mu.Unlock()
 	return r.without(refused, batch, t), true
+}
+
+// backlogBack puts what a pop has brought of groups that are full back together: else a backlog of such a group would go through the
+// lanes batch by batch, before others of the shard that came after it. What was told before when to ask again is left to lanes, for it may be its
+// turn. Where groups have a rate none goes back: what that lets go is used at once, or never. It reports whether there was any. mu is held, and
+// let go meanwhile.
+func (r *Runner) backlogBack() bool {
+	s, g, of := &r.state, &r.queue.live.groups, r.queue.rules()
+	if !s.backlog(of) || s.phase == quarantined {
+		return false
+	}
+	waits := s.flights.jobs()
+	parts := s.flights.cut(queue.GroupsAtOnce, func(id string) bool {
+		group := of.Groups.Of(id)
+		return group != "" && g.refuses(id, group) && !of.Held.Holds(id)
+	})
+	if 2*len(parts) < waits {
+		s.refused = 0
+	}
+	if len(parts) == 0 {
+		return false
+	}
+	r.mu.Unlock()
+	nacks, left := r.askForBacklog(of.Groups, parts)
+	sent := len(nacks) > 0 && r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) })
+	r.queue.Metrics.Limited.Add(float64(len(nacks)))
+	r.mu.Lock()
+	s.flights.waiting = append(left, s.flights.waiting...)
+	if sent {
+		for i := range nacks {
+			s.alarm.set(nacks[i].Delay)
+			s.close(nacks[i].Flight, 1)
+		}
+		s.change(flightEnds) // an id in quarantine may wait for that
+	}
+	return true
+}
+
+// askForBacklog asks when these may begin. What may now is left for lanes, which ask for it once more, with a call at hand.
+func (r *Runner) askForBacklog(by rules.Groups, parts []flight) (nacks []queue.Nack, left []flight) {
+	jobs := make([]lowkiq.Job, len(parts))
+	for i := range parts {
+		jobs[i] = parts[i].jobs[0]
+	}
+	a, g := groupAsks(by, jobs)[0], &r.queue.live.groups // all have a group, and they are no more than one asks for
+	if g.ask(a) {
+		r.process.Lanes.Go(r.queue.sendGroups)
+	}
+	<-a.done
+	if a.err != nil {
+		g.notFull(a.groups...)
+		return nil, parts
+	}
+	var free []string
+	for i, part := range parts {
+		if a.waits[i] == 0 {
+			free, left = append(free, a.groups[i]), append(left, part)
+		} else {
+			nacks = append(nacks, (&limited{a.waits[i]}).verdict(part.number, &jobs[i]).nack)
+		}
+	}
+	if len(free) > 0 {
+		g.notFull(free...)
+		if g.end(free, 0, by.Limit) {
+			r.process.Lanes.Go(r.queue.sendGroups)
+		}
+	}
+	return nacks, left
 }
 
 // groupAsks are what is to be asked of some jobs, as much at once as a request may be about.

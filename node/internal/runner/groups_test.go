@@ -398,3 +398,34 @@ func TestGroupsMeanCall(t *testing.T) {
 		t.Errorf("a mean of %s, want 80ms", g.took)
 	}
 }
+
+// TestGroupsLetOthersPass: a backlog of a group at its limit goes back together, and does not keep those that came after it waiting for a
+// request of each of its ids.
+func TestGroupsLetOthersPass(t *testing.T) {
+	t.Parallel()
+	calmly(t, 2, func(t *testing.T, p *process) {
+		g := newGroupsOfOne(t, func() bool { return false })
+		began := time.Now()
+		var other atomic.Int64
+		of := Rules{BatchSize: 1, ShardConcurrency: 2, Prefetch: 100, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}
+		s := p.add(Queue{Rules: of, AskGroups: g.ask}, func(_ context.Context, b *lowkiq.Batch) error {
+			if b.Jobs[0].ID == "other" {
+				other.Store(int64(time.Since(began)))
+			}
+			for other.Load() == 0 && time.Since(began) < time.Second {
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+		var ids []string
+		for i := range 300 {
+			ids = append(ids, fmt.Sprint("hot:", i))
+		}
+		p.give(s, append(ids, "other")...)
+		time.Sleep(time.Minute)
+		if d := time.Duration(other.Load()); d == 0 || d > 100*time.Millisecond {
+			t.Errorf("began %s after it came behind 300 ids of a group at its limit, want it after a request or two for each 100 of them", d)
+		}
+		s.has(t, 0, "in the end")
+	})
+}

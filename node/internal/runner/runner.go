@@ -498,6 +498,7 @@ func (r *Runner) next(t *turn) *lowkiq.Batch {
 			break
 		}
 		again := r.fetch(t)
+		again = r.backlogBack() || again
 		if !again && len(s.flights.waiting) == 0 {
 			break
 		}

@@ -106,6 +106,7 @@ type state struct {
 	// due when the flight ends, which Redis learns by a pop at once, not by a later flush of acks.
 	parked bool
 
+	refused    int // ids that their groups let not begin, one after the other; see backlogFrom
 	flights    flights
 	quarantine quarantine
 	pace       pace
@@ -283,6 +284,18 @@ func (s *state) wanted(again bool) int {
 	}
 	// The lane that asks goes on itself.
 	return min(s.queue.rules().ShardConcurrency-len(s.turns), n-1)
+}
+
+// refuse notes that groups let some ids not begin that were not told before when to ask, and whether they let others begin.
+func (s *state) refuse(news int, let bool) {
+	if s.refused += news; let {
+		s.refused = 0
+	}
+}
+
+// backlog reports whether what is popped now is likely to be of groups that let none begin.
+func (s *state) backlog(rules *Rules) bool {
+	return s.refused >= backlogFrom && rules.Groups.By != "" && rules.Groups.Rate.N == 0
 }
 
 // able is how many lanes can take part in what is popped now: not those in a call for long, unless
