@@ -26,6 +26,7 @@ type process struct {
 	t       *testing.T
 	name    string
 	cmd     *exec.Cmd
+	log     string // the file with its stderr
 	stdin   io.WriteCloser
 	started time.Duration // just before the start
 	ended   chan struct{} // closed when it has been reaped
@@ -45,6 +46,7 @@ func launch(t *testing.T, name string, env []string, argv ...string) *process {
 		t.Fatal(err)
 	}
 	defer log.Close()
+	p.log = log.Name()
 	// The race detector would let each process sleep for a second at its end.
 	p.cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
 	p.cmd.Dir = filepath.Dir(log.Name())
@@ -60,7 +62,7 @@ func launch(t *testing.T, name string, env []string, argv ...string) *process {
 	if err := <-started; err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
-	t.Cleanup(func() { p.destroy(log.Name()) })
+	t.Cleanup(p.destroy)
 	return p
 }
 
@@ -156,15 +158,21 @@ func (p *process) terminate(within time.Duration) (took time.Duration) {
 }
 
 // destroy ends what is left and looks through the log.
-func (p *process) destroy(log string) {
-	p.mortal.Store(true)
-	p.signal(syscall.SIGKILL)
-	<-p.ended
-	text, err := os.ReadFile(log)
+// logged is what the process has written to its stderr so far.
+func (p *process) logged() string {
+	text, err := os.ReadFile(p.log)
 	if err != nil {
 		p.t.Error(err)
 	}
-	if bytes.Contains(text, []byte("WARNING: DATA RACE")) {
+	return string(text)
+}
+
+func (p *process) destroy() {
+	p.mortal.Store(true)
+	p.signal(syscall.SIGKILL)
+	<-p.ended
+	text := p.logged()
+	if strings.Contains(text, "WARNING: DATA RACE") {
 		p.t.Errorf("%s has a data race", p.name)
 	}
 	if p.t.Failed() {
