@@ -57,7 +57,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	if by := t.ends.take(); len(by) > 0 { // also of a call that was out of time by then
 		answer = cancelled(batch.Jobs, answer, by, byHand)
 	}
-	r.settle(batch, &end, answer)
+	r.settle(batch, t, &end, answer)
 }
 
 // ended is a handler call that has ended, or could not begin.
@@ -136,7 +136,7 @@ func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	r.leaveGroups(t)
 	if r.work.Err() == nil {
 		began := time.Duration(t.began.Load())
-		r.settle(batch, &ended{popped: t.popped, began: r.process.RedisTime(began), took: r.process.Now() - began}, errors.New("handler called runtime.Goexit"))
+		r.settle(batch, t, &ended{popped: t.popped, began: r.process.RedisTime(began), took: r.process.Now() - began}, errors.New("handler called runtime.Goexit"))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,8 +199,8 @@ func (r *Runner) flushAcks() {
 	}
 }
 
-// settle deals with a batch that did not succeed as a whole.
-func (r *Runner) settle(batch *lowkiq.Batch, end *ended, answer error) {
+// settle deals with a batch that did not succeed as a whole. The lane whose turn it is holds nothing any more if it has called hooks.
+func (r *Runner) settle(batch *lowkiq.Batch, t *turn, end *ended, answer error) {
 	answer = r.stopGroups(batch, answer)
 	all := r.queue.verdicts(batch, answer)
 	r.process.logFailure(batch, answer, all)
@@ -229,7 +229,7 @@ func (r *Runner) settle(batch *lowkiq.Batch, end *ended, answer error) {
 	r.queue.Metrics.Buried.Add(float64(all.buried()))
 	r.queue.Metrics.Expired.Add(float64(all.expired()))
 	r.tellNotDone(nacks, burials)
-	r.callHooks(all)
+	r.callHooks(t, all)
 	r.mu.Lock()
 	r.state.close(batch.Flight, len(nacks)+len(burials))
 	r.state.due = r.state.due || len(burials) > 0 // what a burial leaves is due at once

@@ -528,7 +528,8 @@ func noGroup(by rules.Groups, l lowkiq.Limit) string {
 	return fmt.Sprintf("%s; that is no group: groups of the queue end with their first %q", l.Error(), by.By)
 }
 
-// without settles some jobs of a batch. It reports whether others are left: these did not come one after the other.
+// without settles some jobs of a batch. It reports whether others are left: these did not come one after the other, and the lane may hold
+// nothing any more that their call needs.
 func (r *Runner) without(gone lowkiq.Failed, batch *lowkiq.Batch, t *turn) bool {
 	if len(gone) == 0 {
 		return true
@@ -543,7 +544,7 @@ func (r *Runner) without(gone lowkiq.Failed, batch *lowkiq.Batch, t *turn) bool 
 			left = append(left, job)
 		}
 	}
-	r.settle(&part, &ended{popped: t.popped}, gone)
+	r.settle(&part, t, &ended{popped: t.popped}, gone)
 	batch.Jobs, t.place = left, noPlace
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -397,7 +397,7 @@ func (r *Runner) attend(batch *lowkiq.Batch, t *turn) {
 			return
 		case !ok:
 			t.give()
-			r.settle(batch, &ended{popped: t.popped}, answer)
+			r.settle(batch, t, &ended{popped: t.popped}, answer)
 			return
 		case r.begin(batch, t):
 			return
@@ -421,6 +421,8 @@ func (r *Runner) begin(batch *lowkiq.Batch, t *turn) (done bool) {
 		case !left:
 			t.pass()
 			return true
+		case !t.slot: // given back while hooks were called
+			return false
 		case asked:
 		case !t.paced:
 			r.handle(batch, t)

@@ -47,13 +47,20 @@ func (r *Runner) tellNotDone(nacks []queue.Nack, burials []queue.Burial) {
 const hookPatience = 10 * time.Second
 
 // callHooks tells the queue's hooks what Redis has taken of a batch: which jobs are out of retries, and what went to the
-// morgue. The lane waits for them: a queue whose jobs fail faster than its hooks take is slowed down, and forgets nothing.
-func (r *Runner) callHooks(all Outcome) {
+// morgue. The lane waits for them: a queue whose jobs fail faster than its hooks take is slowed down, and forgets nothing. It holds nothing
+// meanwhile: others can use what a call needs, and so can a hook, of which a child process is told that is the queue's only one.
+func (r *Runner) callHooks(t *turn, all Outcome) {
 	rules := r.queue.rules()
-	if len(all.Exhausted) > 0 && rules.OnExhausted != nil {
+	exhausted, buried := len(all.Exhausted) > 0 && rules.OnExhausted != nil, len(all.Buried) > 0 && rules.OnBuried != nil
+	if exhausted || buried {
+		t.give()
+		t.unpace()
+		r.leaveGroups(t)
+	}
+	if exhausted {
 		r.callHook(rules.OnExhausted, &lowkiq.Event{Kind: lowkiq.Exhausted, Shard: r.Shard, Jobs: all.Exhausted})
 	}
-	if len(all.Buried) > 0 && rules.OnBuried != nil {
+	if buried {
 		r.callHook(rules.OnBuried, &lowkiq.Event{Kind: lowkiq.Buried, Shard: r.Shard, Jobs: all.Buried})
 	}
 }
