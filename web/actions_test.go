@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // listedIDs reads the ids of a list; an id in base64 is "?".
@@ -142,11 +143,65 @@ func TestCancelToHoldIsRefusedAsAWhole(t *testing.T) {
 		return map[string]json.RawMessage{"holds": value}, nil, nil
 	}})
 	must(t, err)
-	expect(t, w.do("POST", ordersPath+"jobs/fly/cancel", `{"then":"hold"}`), 400, "the queue has 1000 of them, which is the limit: undo some, or hold a prefix")
+	expect(t, w.do("POST", ordersPath+"jobs/w1/cancel", `{"then":"hold"}`), 400, "the queue has 1000 of them, which is the limit: undo some, or hold a prefix")
 	if n := w.node.told.Load(); n != 0 {
 		t.Error("its handler was told to stop")
 	}
-	expect(t, w.do("POST", ordersPath+"jobs/fly/cancel", `{"then":"retry"}`), 200)
+	expect(t, w.do("POST", ordersPath+"jobs/w1/cancel", `{"then":"retry"}`), 200)
+}
+
+// A run that is ended to be held is held before: by then its id may be anywhere. One that cannot be ended is held as it was before.
+func TestCancelToHoldHoldsFirst(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	held := func() string {
+		t.Helper()
+		holds, err := HoldsOf(t.Context(), w.client, "orders")
+		must(t, err)
+		var all []string
+		for _, h := range holds {
+			all = append(all, fmt.Sprint(h.String(), " ", h.Why, " ", !h.Until.IsZero()))
+		}
+		return fmt.Sprint(all)
+	}
+	end := func(status int, before, during, after string, err error) {
+		t.Helper()
+		if got := held(); got != before {
+			t.Errorf("before: %s are held, want %s", got, before)
+		}
+		asked := false
+		w.node.ending = func() error {
+			asked = true
+			if got := held(); got != during {
+				t.Errorf("while its handler is told to stop: %s are held, want %s", got, during)
+			}
+			return err
+		}
+		expect(t, w.do("POST", ordersPath+"jobs/w1/cancel", `{"then":"hold","why":"it hangs"}`), status)
+		if !asked {
+			t.Error("no handler was told to stop")
+		}
+		if got := held(); got != after {
+			t.Errorf("after: %s are held, want %s", got, after)
+		}
+	}
+	const hangs = "[w1 it hangs false]"
+	end(409, "[]", hangs, "[]", status.ErrNotRunning)
+	expect(t, w.do("POST", ordersPath+"holds", `{"id":"w1","why":"mine","for":"1h"}`), 200)
+	end(409, "[w1 mine true]", hangs, "[w1 mine true]", status.ErrNoAnswer)
+	end(200, "[w1 mine true]", hangs, hangs, nil)
+	expect(t, w.do("POST", ordersPath+"jobs/f1/cancel", `{"then":"hold"}`), 409, "not running")
+	if got := held(); got != hangs {
+		t.Errorf("%s are held after a cancel of what does not run, want %s", got, hangs)
+	}
+	// Somebody holds it for a time meanwhile: that stays.
+	w.node.ending = func() error {
+		expect(t, w.do("POST", ordersPath+"holds", `{"id":"w1","why":"theirs","for":"1h"}`), 200)
+		return status.ErrNotRunning
+	}
+	expect(t, w.do("POST", ordersPath+"jobs/w1/cancel", `{"then":"hold"}`), 409)
+	if got := held(); got != "[w1 theirs true]" {
+		t.Errorf("%s are held, want what somebody has set meanwhile", got)
+	}
 }
 
 func TestPauseShows(t *testing.T) {

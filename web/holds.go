@@ -100,13 +100,27 @@ func (a *api) hold(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 
 // ChangeHold holds ids of a queue, or undoes that, as the sender of a request wants it. To undo what is not held changes nothing.
 func ChangeHold(n Node, log *slog.Logger, r *http.Request, queue string, want HoldChange) (HoldChanged, error) {
-	hold := rules.Hold{ID: want.ID, Prefix: want.Prefix, Why: want.Why, By: who(n, r)}
-	lasts, err := want.lasts()
+	set, hold, _, err := changeHold(n, log, r, queue, want)
 	if err != nil {
 		return HoldChanged{}, err
 	}
+	values, _ := set.Values(time.Now())
+	answer := HoldChanged{ID: want.ID, Prefix: want.Prefix, Held: !want.Undo, Count: len(values.Holds)}
+	if !want.Undo && !hold.Until.IsZero() {
+		answer.Until = unix(hold.Until)
+	}
+	return answer, nil
+}
+
+// changeHold does it. It returns what is set of the queue then, the hold, and the one of the same ids that was there before, or nil.
+func changeHold(n Node, log *slog.Logger, r *http.Request, queue string, want HoldChange) (set rules.Set, hold, was *rules.Hold, err error) {
+	hold = &rules.Hold{ID: want.ID, Prefix: want.Prefix, Why: want.Why, By: who(n, r)}
+	lasts, err := want.lasts()
+	if err != nil {
+		return set, nil, nil, err
+	}
 	if err := hold.Check(); err != nil {
-		return HoldChanged{}, err
+		return set, nil, nil, err
 	}
 	change := rules.Change{Action: "hold", Why: want.Why, By: hold.By, If: -1}
 	if want.ID != "" {
@@ -115,10 +129,9 @@ func ChangeHold(n Node, log *slog.Logger, r *http.Request, queue string, want Ho
 	if want.Undo {
 		change.Action = "unhold"
 	}
-	var was *rules.Hold
 	change.Edit = func(in map[string]rules.Setting, now time.Time) (map[string]json.RawMessage, []string, error) {
 		if want.Undo {
-			value, old, err := rules.WithoutHold(in, hold, now)
+			value, old, err := rules.WithoutHold(in, *hold, now)
 			if was = old; err != nil || value == nil {
 				return nil, []string{"holds"}, err
 			}
@@ -128,7 +141,7 @@ func ChangeHold(n Node, log *slog.Logger, r *http.Request, queue string, want Ho
 		if lasts > 0 {
 			hold.Until = hold.At.Add(lasts)
 		}
-		value, old, err := rules.WithHold(in, hold, now)
+		value, old, err := rules.WithHold(in, *hold, now)
 		was = old
 		return map[string]json.RawMessage{"holds": value}, nil, err
 	}
@@ -137,26 +150,18 @@ func ChangeHold(n Node, log *slog.Logger, r *http.Request, queue string, want Ho
 			before = told(was)
 		}
 		if !want.Undo {
-			after = told(&hold)
+			after = told(hold)
 		}
 		return before, after
 	}
-	set, err := rules.In(n.Client().DB()).Change(r.Context(), queue, change)
+	set, err = rules.In(n.Client().DB()).Change(r.Context(), queue, change)
 	switch {
 	case errors.Is(err, rules.ErrSame): // it was not held
 		err = nil
 	case err == nil:
 		log.Info("held by hand", "queue", queue, "what", hold.String(), "undo", want.Undo, "until", hold.Until, auth.Sender(r))
 	}
-	if err != nil {
-		return HoldChanged{}, err
-	}
-	values, _ := set.Values(time.Now())
-	answer := HoldChanged{ID: want.ID, Prefix: want.Prefix, Held: !want.Undo, Count: len(values.Holds)}
-	if !want.Undo && lasts > 0 {
-		answer.Until = unix(hold.Until)
-	}
-	return answer, nil
+	return set, hold, was, err
 }
 
 // told is a hold as the line of a change has it, which says itself who, when and why.

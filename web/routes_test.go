@@ -247,13 +247,13 @@ var cases = map[string][]routeCase{
 		{"no undo", ordersPath + "jobs/a/track", `{"off":true}`, 400, []string{`"field":"off"`}},
 	},
 	"POST /api/v1/queues/{q}/jobs/{id}/cancel": {
-		{"runs", ordersPath + "jobs/fly/cancel", `{"why":"it hangs"}`, 200, []string{`{"id":"fly","cancelled":true,"then":"retry"}`}},
-		{"and hold", ordersPath + "jobs/fly/cancel", `{"then":"hold"}`, 200, []string{`"then":"hold"`}},
+		{"runs", ordersPath + "jobs/w1/cancel", `{"why":"it hangs"}`, 200, []string{`{"id":"w1","cancelled":true,"then":"retry"}`}},
+		{"and hold", ordersPath + "jobs/w1/cancel", `{"then":"hold"}`, 200, []string{`"then":"hold"`}},
 		{"does not run", ordersPath + "jobs/f1/cancel", ``, 409, []string{`not running`}},
 		{"no answer", ordersPath + "jobs/frozen/cancel", ``, 409, []string{`try again`}},
-		{"no such end", ordersPath + "jobs/fly/cancel", `{"then":"kill"}`, 400, []string{`"field":"then"`, "want retry, hold, bury or delete"}},
+		{"no such end", ordersPath + "jobs/w1/cancel", `{"then":"kill"}`, 400, []string{`"field":"then"`, "want retry, hold, bury or delete"}},
 		{"not UTF-8", ordersPath + "jobs/%FF/cancel", `{"then":"hold"}`, 400, []string{`"field":"id"`}},
-		{"no queue", "/api/v1/queues/none/jobs/fly/cancel", ``, 404, []string{"none"}},
+		{"no queue", "/api/v1/queues/none/jobs/w1/cancel", ``, 404, []string{"none"}},
 	},
 	"GET /api/v1/queues/{q}/holds": {{"none", ordersPath + "holds", "", 200, []string{`{"queue":"orders","held":0,"holds":[]}`}}},
 	"POST /api/v1/queues/{q}/holds": {

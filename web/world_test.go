@@ -69,6 +69,7 @@ type fakeNode struct {
 	state    status.NodeState // of n1; default Live
 	alone    bool             // in no cluster
 	told     atomic.Int32     // handlers to stop
+	ending   func() error     // before one is; nil: nothing
 }
 
 func (n *fakeNode) Cluster() status.Cluster { return n }
@@ -127,10 +128,13 @@ func (n *fakeNode) Why(ctx context.Context, q *queue.Queue, id string) (status.W
 // Cancel knows of one id that runs, and of one whose owner does not answer.
 func (n *fakeNode) Cancel(ctx context.Context, _ *queue.Queue, id string, _ queue.Cancellation) error {
 	_, err := n.client.Time(ctx)
+	if n.ending != nil {
+		err = n.ending()
+	}
 	switch {
 	case err != nil:
 		return err
-	case id == "fly":
+	case id == "w1":
 		n.told.Add(1)
 		return nil
 	case id == "frozen":

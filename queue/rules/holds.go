@@ -91,6 +91,25 @@ func WithoutHold(in map[string]Setting, h Hold, now time.Time) (value json.RawMe
 	return value, was, err
 }
 
+// InPlaceOf are the holds of settings with one, was, in place of another of the same ids, or nil with none; nil: none is left. ErrSame: that other
+// one is not there any more, as somebody has changed it.
+func InPlaceOf(in map[string]Setting, is, was *Hold, now time.Time) (value json.RawMessage, err error) {
+	all, there, err := cutHold(in, is, now)
+	switch {
+	case err != nil:
+		return nil, err
+	case there == nil || there.By != is.By || there.Why != is.Why || !there.At.Equal(is.At) || !there.Until.Equal(is.Until):
+		return nil, ErrSame
+	}
+	if was != nil && !was.over(now) {
+		all = append(all, *was)
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(all)
+}
+
 // cutHold takes the hold of the same ids out of those of settings that are not over.
 func cutHold(in map[string]Setting, h *Hold, now time.Time) (left []Hold, was *Hold, err error) {
 	of, there := in["holds"]

@@ -57,8 +57,8 @@ func (r *Runner) holdBack() bool {
 // lookedFor are the holds under which the shard's held ids were looked through last.
 type lookedFor struct{ held *rules.Held }
 
-// holdComes is how long an id whose run was cancelled to be held waits for its hold, which is set after that: if it does not come, as
-// who asked for it died, the id is released.
+// holdComes is how long an id whose run was cancelled to be held waits for its hold, which this process may not have read yet: if it does not
+// come, as who asked for it has undone it since it heard nothing of the cancel, the id is released.
 const holdComes = 10 * time.Second
 
 // awaited are ids that were put back to be held, by when their hold must have come, Now().
@@ -90,10 +90,6 @@ func (a *awaited) has(id string, now time.Duration) bool {
 	return now < a.by[id]
 }
 
-// holdWritten is how long after the run of an id was cancelled to be held its hold is written, at most, unless who asked for it has died or
-// Redis is slow. Who claims the shard in this time knows nothing of the cancel.
-const holdWritten = time.Second
-
 // ToRelease says whether held ids of the shard are to be released, all but those of which keep says that they are held still: once after the
 // claim if there may be any, once after each change of the holds, and once after holdComes. Whoever asks does it then, or calls NotReleased.
 // asked is when Redis was last asked for the holds, Now(): the last owner may have put ids back by a hold that this process has not read, and what
@@ -101,7 +97,7 @@ const holdWritten = time.Second
 func (r *Runner) ToRelease(asked time.Duration) (keep func(id string) bool, now bool) {
 	held := r.queue.rules().Held
 	keep = func(id string) bool { return held.Holds(id) || r.awaited.has(id, r.process.Now()) }
-	if asked < r.claimed+holdWritten && r.claim.HasHeld() {
+	if asked <= r.claimed && r.claim.HasHeld() {
 		return keep, false
 	}
 	again := r.lookAt.Load()
