@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 //go:embed *.lua lib/*.lua
@@ -30,10 +31,22 @@ func Keys(name string) (keys []string) {
 
 var keyRule = regexp.MustCompile(`\bKEY\.\w+`)
 
+// sources has what Source returned by name, as each client of a process asks for every script.
+var sources sync.Map
+
 // Source returns the text of the named script (without ".lua") with its includes
 // expanded and its keys numbered. It panics on an unknown name of a script or a key: the names
 // are constants of the program.
 func Source(name string) string {
+	if text, ok := sources.Load(name); ok {
+		return text.(string)
+	}
+	text := numbered(name)
+	sources.Store(name, text)
+	return text
+}
+
+func numbered(name string) string {
 	keys := Keys(name)
 	return keyRule.ReplaceAllStringFunc(expand(name), func(key string) string {
 		i := slices.Index(keys, strings.TrimPrefix(key, "KEY."))
