@@ -115,18 +115,18 @@ func (r *rig) afterPop(p Popped) string {
 		return strings.HasPrefix(field, "@") || field == "fence" || field == "at"
 	})
 	delete(count, "last")
-	jobs := ""
+	var jobs strings.Builder
 	for _, j := range p.Jobs {
-		jobs += j.ID
+		jobs.WriteString(j.ID)
 		for _, one := range j.Payloads {
-			jobs += fmt.Sprintf(" %v %s", one.Score, one.Data)
+			fmt.Fprintf(&jobs, " %v %s", one.Score, one.Data)
 		}
-		jobs += "\n"
+		jobs.WriteByte('\n')
 	}
 	records := map[string]int{}
 	for id, record := range raw.jobs.Val() {
 		records[id] = len(record)
 	}
-	return fmt.Sprintf("%d %v %v %d %v %v\n%s%v %v %q %q %v", p.Flight, p.Open, p.Next.IsZero(), p.Ready, p.Parts, p.Quarantine, jobs,
+	return fmt.Sprintf("%d %v %v %d %v %v\n%s%v %v %q %q %v", p.Flight, p.Open, p.Next.IsZero(), p.Ready, p.Parts, p.Quarantine, jobs.String(),
 		claim, count, raw.flight.Val(), raw.ready.Val(), records)
 }
