@@ -1,9 +1,15 @@
 # The targets that people and CI use; "make" alone lists them.
 
 GO      ?= go
-BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -o bin/
+# All targets compile in one way, that of a release, so that what lint has compiled is there for the binaries that
+# tests start; but for the race detector, which needs cgo. -trimpath: one checkout uses what another has compiled.
+export CGO_ENABLED := 0
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
+BUILD   := $(GO) build -o bin/
+RACE    := CGO_ENABLED=1 $(GO) test -race
 # The nested modules are apart so that what they need is no dependency of lowkiq.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod))
+NESTED  := $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod))
+MODULES := . $(NESTED)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all redis compose release chromium ruby browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
@@ -14,17 +20,19 @@ help: ## list the targets
 build: ## build bin/lowkiq-node
 	$(BUILD) ./cmd/lowkiq-node
 
-# The nested modules read files of this one, which go test does not look at when it reuses a result.
 # The timeout is per package, for two cores that all packages share with their Redis servers. Clusters whose
 # leases last seconds are tested after the others, one package at a time: two cores have enough of that.
+# The nested modules read files of this one, which go test does not look at when it reuses a result. They run no
+# goroutine of lowkiq that this one's tests do not run: the race detector would only have all of Prometheus compiled
+# once more. Vet is a part of lint.
 CLUSTERS := ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo ./e2e
-test: redis chromium ruby cgo ## run all tests with the race detector; needs redis-server >= 6.2, Chromium and Ruby, installs them as root with apt-get
-	@set -e; for module in $(MODULES); do \
-		echo "test $$module"; fresh=; \
-		[ "$$module" = . ] || fresh=-count=1; \
-		(cd $$module && CGO_ENABLED=1 $(GO) test -race $$fresh -timeout 40m $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')); \
+test: redis chromium ruby cgo ## run all tests, lowkiq's own with the race detector; needs redis-server >= 6.2, Chromium and Ruby, installs them as root with apt-get
+	@$(RACE) -vet=off -timeout 40m $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
+	@set -e; for module in $(NESTED); do \
+		echo "test $$module"; \
+		(cd $$module && $(GO) test -vet=off -count=1 -timeout 40m ./...); \
 	done
-	@CGO_ENABLED=1 $(GO) test -race -p 1 -timeout 30m $(CLUSTERS)
+	@$(RACE) -vet=off -p 1 -timeout 30m $(CLUSTERS)
 	@$(MAKE) --no-print-directory compose
 
 test-all: export LOWKIQ_TEST_ALL = 1
@@ -95,9 +103,9 @@ SOAK ?= 30m
 SOAK_CLUSTERS ?= 2
 SOAK_TTL ?= 3s
 soak: redis ## let random faults meet SOAK_CLUSTERS=2 clusters under load for SOAK=30m, leases of SOAK_TTL=3s, and judge their histories
-	CGO_ENABLED=1 LOWKIQ_RECURRING=2m $(GO) test -race ./e2e -run 'TestRecurring$$' -v -count=1
-	CGO_ENABLED=1 LOWKIQ_KILLS=200 $(GO) test -race ./e2e -run 'TestJournalAgrees$$|TestLimitUnderKills$$' -v -count=1 -timeout 1h
-	CGO_ENABLED=1 LOWKIQ_SOAK=$(SOAK) LOWKIQ_SOAK_CLUSTERS=$(SOAK_CLUSTERS) LOWKIQ_SOAK_TTL=$(SOAK_TTL) $(GO) test -race ./e2e -run TestSoak -v -count=1 -timeout 24h
+	LOWKIQ_RECURRING=2m $(RACE) ./e2e -run 'TestRecurring$$' -v -count=1
+	LOWKIQ_KILLS=200 $(RACE) ./e2e -run 'TestJournalAgrees$$|TestLimitUnderKills$$' -v -count=1 -timeout 1h
+	LOWKIQ_SOAK=$(SOAK) LOWKIQ_SOAK_CLUSTERS=$(SOAK_CLUSTERS) LOWKIQ_SOAK_TTL=$(SOAK_TTL) $(RACE) ./e2e -run TestSoak -v -count=1 -timeout 24h
 
 release: ## build and pack the binaries of a release into dist/, with checksums
 	$(GO) run ./scripts/release

@@ -45,8 +45,8 @@ func build(root string) (dir string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "./cmd/lowkiq-node")
-	cmd.Dir = root
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", dir, "./cmd/lowkiq-node")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0") // as releases are built
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build lowkiq-node in %s: %w\n%s", root, err, out)
 	}

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func tool(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "release")
-	command(t, ".", nil, "go", "build", "-o", path, ".")
+	command(t, ".", []string{"CGO_ENABLED=0"}, "go", "build", "-o", path, ".")
 	return path
 }
 
