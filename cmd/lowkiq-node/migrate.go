@@ -123,7 +123,7 @@ func (c *migrateCommand) mover(old *rubyqueue.Queue, q *queue.Queue) (*movein.Mo
 		return nil, err
 	}
 	return &movein.Mover{
-		Old: old, Shards: c.Shards, Form: c.Payload, DueNow: c.DueNow, Keep: c.Keep, Stay: c.Follow,
+		Old: old, Shards: c.Shards, Form: c.Payload, DueNow: c.DueNow, Keep: c.Keep, Stay: true,
 		Limits: movein.Limits{Payload: rules.PayloadBytes, Payloads: rules.Payloads, IDPayload: rules.IDPayload},
 		Import: movein.Into(q),
 		Seal:   func(ctx context.Context, source string) error { return transfer.Seal(ctx, q, source) },
@@ -154,7 +154,13 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 	if err := r.clocks(ctx, client); err != nil {
 		return err
 	}
-	if err := r.mover.Watch(ctx, r.Watch); err != nil {
+	if !r.DryRun {
+		if err := r.mover.Mark(ctx); err != nil {
+			return err
+		}
+	}
+	seen, err := r.mover.Watch(ctx, r.Watch)
+	if err != nil {
 		return err
 	}
 	if r.Back {
@@ -174,9 +180,9 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 	r.done, r.bar = 0, newBar(r.err, int64(found.Jobs+found.Morgue), "moving")
 	defer func() { r.bar.clear() }()
 	if !r.Follow {
-		return r.move(ctx)
+		return r.once(ctx, seen)
 	}
-	return r.follow(ctx)
+	return r.follow(ctx, seen)
 }
 
 // back brings to Ruby what the paused queue has.
@@ -236,6 +242,20 @@ func (r *migration) leave(l movein.Left) {
 	}
 }
 
+// once moves what there is, if no worker came since it was seen.
+func (r *migration) once(ctx context.Context, seen rubyqueue.Signs) error {
+	if err := r.mover.Working(ctx, seen); err != nil {
+		return err
+	}
+	if err := r.move(ctx); err != nil {
+		return err
+	}
+	if err := r.mover.Working(ctx, seen); err != nil {
+		return err
+	}
+	return r.patiently(ctx, func() (movein.Counts, error) { return movein.Counts{Left: r.mover.LeftCount()}, r.mover.End(ctx) })
+}
+
 // move moves what there is.
 func (r *migration) move(ctx context.Context) error {
 	return r.patiently(ctx, func() (movein.Counts, error) { return r.mover.Move(ctx) })
@@ -264,11 +284,7 @@ func (r *migration) patiently(ctx context.Context, pass func() (movein.Counts, e
 
 // follow moves what comes until nothing has come for a while, or until it is interrupted. A pass that has begun
 // is finished.
-func (r *migration) follow(ctx context.Context) error {
-	before, err := r.old.Signs(ctx)
-	if err != nil {
-		return err
-	}
+func (r *migration) follow(ctx context.Context, before rubyqueue.Signs) error {
 	for last := time.Now(); ; {
 		had := *r.sum.Moved
 		if err := r.mover.Working(context.WithoutCancel(ctx), before); err != nil {

@@ -291,7 +291,6 @@ func TestBackKilledAnywhere(t *testing.T) {
 	s := states(t, "in_flight-003")[0]
 	const name = "q"
 	direct := fresh(t, to.URL(), name)
-	there := between(t, from.server.URL(), &s, direct, JSON)
 	seen, want := 0, 0 // requests, and at which of them a cut is
 	count := func([]string) bool { return false }
 	back := func() error {
@@ -313,6 +312,8 @@ func TestBackKilledAnywhere(t *testing.T) {
 	round := func(cut func(func([]string) bool)) (string, error) {
 		t.Helper()
 		from.load(t, &s)
+		there := between(t, from.server.URL(), &s, direct, JSON)
+		defer there.Old.Close()
 		if _, err := there.Move(t.Context()); err != nil {
 			t.Fatal(err)
 		}

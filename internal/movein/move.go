@@ -49,10 +49,10 @@ type Mover struct {
 	source  string // of the run, "" without one
 	sent    bool   // something was sent under it
 
-	flights rubyqueue.Flights // at the first look
-
-	mu   sync.Mutex
-	left map[string]bool // ids that stay, "" and the id, or "m" and the id of the morgue
+	mu      sync.Mutex
+	flights rubyqueue.Flights // at the first look, and not taken since
+	marked  bool              // what is in flight
+	left    map[string]bool   // ids that stay, "" and the id, or "m" and the id of the morgue
 }
 
 func (m *Mover) progress(n int) {
@@ -124,6 +124,9 @@ var ErrGoingBack = errors.New("a migration back to Ruby's Lowkiq is not at its e
 func (m *Mover) begin(ctx context.Context, moved *Counts) error {
 	if m.source != "" {
 		return nil
+	}
+	if err := m.Mark(ctx); err != nil {
+		return err
 	}
 	run, err := m.Old.Begin(ctx)
 	if err != nil {
@@ -327,7 +330,23 @@ func (m *Mover) putBack(ctx context.Context, e *rubyqueue.Entry, reason error) e
 	if m.LeftCount() > maxLeft {
 		return fmt.Errorf("more than %d ids cannot be moved; the last one: %q %w", maxLeft, e.ID, reason)
 	}
-	return m.Old.PutBack(ctx, e.Number)
+	if err := m.Old.PutBack(ctx, e.Number); err != nil {
+		return working(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.Flight != nil && m.flights != nil {
+		m.flights[e.ID] = []int{e.Flight.Shard} // as it was
+	}
+	return nil
+}
+
+// working says of a worker that has come what [ErrWorking] says.
+func working(err error) error {
+	if errors.Is(err, rubyqueue.ErrFlight) {
+		return fmt.Errorf("%w: %w", ErrWorking, err)
+	}
+	return err
 }
 
 // takeJobs takes jobs in order of their due times, then their ids: what is due already runs in this order.
@@ -392,9 +411,28 @@ func (m *Mover) takeJobs(ctx context.Context, give func([]*rubyqueue.Entry) erro
 	}
 }
 
+// Mark makes the first look at what is in flight, and marks it: what a worker takes from then on, the same ids as well, is told from it. A
+// later call does nothing.
+func (m *Mover) Mark(ctx context.Context) error {
+	if m.marked {
+		return nil
+	}
+	flights, err := m.Old.Flights(ctx)
+	if err == nil {
+		err = m.dead(flights)
+	}
+	if err == nil {
+		err = m.Old.Mark(ctx, flights)
+	}
+	m.marked = err == nil
+	return err
+}
+
 // dead says that what is in flight was so from the first look on. What a process of Ruby's took since is in its hands: moved, it
 // would run twice.
 func (m *Mover) dead(flights rubyqueue.Flights) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.flights == nil {
 		m.flights = maps.Clone(flights)
 		return nil
@@ -421,8 +459,13 @@ func (m *Mover) take(ctx context.Context, batch []rubyqueue.Due, flights rubyque
 	for len(ids) > 0 {
 		entries, err := m.Old.Take(ctx, ids, flights, m.Limits.Payloads)
 		if err != nil {
-			return err
+			return working(err)
 		}
+		m.mu.Lock()
+		for _, id := range ids[:len(entries)] {
+			delete(m.flights, id) // in flight again, it is a worker's
+		}
+		m.mu.Unlock()
 		ids = ids[len(entries):]
 		if err := give(entries); err != nil {
 			return err

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/rubystates"
 	"github.com/lowkiq/lowkiq/internal/tier"
@@ -241,10 +243,10 @@ func TestAWorkerThatStartsIsFound(t *testing.T) {
 		got := &target{}
 		m := mover(t, from.server.URL(), &s, got, nil)
 		m.Stay = true
-		if err := m.Watch(t.Context(), time.Millisecond); err != nil {
+		if err := m.Mark(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		before, err := m.Old.Signs(t.Context())
+		before, err := m.Watch(t.Context(), time.Millisecond)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,6 +272,82 @@ func TestAWorkerThatStartsIsFound(t *testing.T) {
 		if err := m.Working(t.Context(), before); (took != nil) != errors.Is(err, ErrWorking) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A worker of Ruby's that starts again restores what was in flight and takes it once more: the same ids, in the same shards, as many. That is told from
+// what was there, before the first pass and after it, and what the worker has stays its own.
+func TestAWorkerThatStartsAgainIsFound(t *testing.T) {
+	from := start(t)
+	s := states(t, "in_flight-003")[0]
+	for _, when := range []string{"before the move", "within a pass", "after a pass"} {
+		from.load(t, &s)
+		m := mover(t, from.server.URL(), &s, &target{}, nil)
+		m.Stay = true
+		if err := m.Mark(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		seen, err := m.Watch(t.Context(), time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flights, err := m.Old.Flights(t.Context())
+		if err != nil || len(flights) == 0 {
+			t.Fatal(flights, err)
+		}
+		again := func() (taken []string) {
+			for id, shards := range flights {
+				from.popAgain(t, &s, id, shards[0])
+				taken = append(taken, id)
+			}
+			return taken
+		}
+		var taken []string
+		switch when {
+		case "before the move":
+			taken = again()
+		case "within a pass":
+			bring := m.Import
+			m.Import = func(ctx context.Context, source string, entries []Entry) ([]Result, error) {
+				if taken == nil {
+					taken = again()
+				}
+				return bring(ctx, source, entries)
+			}
+		case "after a pass":
+			if _, err := m.Move(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			taken = again()
+		}
+		_, moved := m.Move(t.Context())
+		if when != "within a pass" && !errors.Is(moved, ErrWorking) {
+			t.Errorf("%s: the move says %v, want %v", when, moved, ErrWorking)
+		}
+		if err := m.Working(t.Context(), seen); !errors.Is(err, ErrWorking) {
+			t.Errorf("%s: got %v, want %v", when, err, ErrWorking)
+		}
+		for _, id := range taken {
+			if n := from.rdb.ZCard(t.Context(), "lowkiq:A:v1:"+s.QueueName+":processing:payloads:"+id).Val(); n == 0 {
+				t.Errorf("%s: the worker has lost %q", when, id)
+			}
+		}
+		m.Old.Close()
+	}
+}
+
+// popAgain does to an id what a worker's restore and its next pop do, or its pop of what was pushed since.
+func (o *old) popAgain(t *testing.T, s *rubystates.State, id string, shard int) {
+	t.Helper()
+	key := func(name string) string { return "lowkiq:A:v1:" + s.QueueName + ":" + name }
+	pipe := o.rdb.TxPipeline()
+	pipe.HDel(t.Context(), key("processing_length_by_shard"), strconv.Itoa(shard)) // the restore's ack
+	pipe.HSet(t.Context(), key("processing_length_by_shard"), strconv.Itoa(shard), 1)
+	pipe.HSet(t.Context(), key("processing:ids_with_perform_in:")+strconv.Itoa(shard), id, 1)
+	pipe.HSet(t.Context(), key("processing:ids_with_retry_count:")+strconv.Itoa(shard), id, -1)
+	pipe.ZAdd(t.Context(), key("processing:payloads:")+id, redis.Z{Score: 1, Member: "again"})
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 

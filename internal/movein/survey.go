@@ -55,31 +55,31 @@ type Report struct {
 // ErrWorking says that a worker of Ruby's Lowkiq works on the queue.
 var ErrWorking = errors.New("a worker of Ruby's Lowkiq works on this queue: stop all of them first")
 
-// Watch looks for so long whether a worker moves anything.
-func (m *Mover) Watch(ctx context.Context, d time.Duration) error {
+// Watch looks for so long whether a worker moves anything. What it saw at the end is for [Mover.Working].
+func (m *Mover) Watch(ctx context.Context, d time.Duration) (rubyqueue.Signs, error) {
 	before, err := m.Old.Signs(ctx)
 	if err != nil {
-		return err
+		return before, err
 	}
 	if err := pause.For(ctx, d); err != nil {
-		return err
+		return before, err
 	}
 	after, err := m.Old.Signs(ctx)
 	if err != nil {
-		return err
+		return after, err
 	}
 	if err := moved(before, after, d); err != nil {
-		return err
+		return after, err
 	}
 	flights, err := m.Old.Flights(ctx)
 	if err == nil {
 		err = m.dead(flights)
 	}
-	return err
+	return after, err
 }
 
-// Working looks for a worker that came since an earlier look: it has handled something, or taken something. That what was in
-// flight is moved is none of its doing.
+// Working looks for a worker that came since an earlier look: it has handled something, taken something, or restored what was in flight. That what was
+// in flight is moved is none of its doing.
 func (m *Mover) Working(ctx context.Context, before rubyqueue.Signs) error {
 	after, err := m.Old.Signs(ctx)
 	if err != nil {
@@ -91,6 +91,11 @@ func (m *Mover) Working(ctx context.Context, before rubyqueue.Signs) error {
 	for shard, n := range after.Lengths {
 		if before.Lengths[shard] != n {
 			return fmt.Errorf("%w (it has taken %s ids of shard %s meanwhile)", ErrWorking, n, shard)
+		}
+	}
+	for shard := range before.Lengths {
+		if _, there := after.Lengths[shard]; !there {
+			return fmt.Errorf("%w (it has restored or handled what was in flight in shard %s)", ErrWorking, shard)
 		}
 	}
 	flights, err := m.Old.Flights(ctx)

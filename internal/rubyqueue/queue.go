@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +27,7 @@ const (
 // ErrTakenOver says that another migration of the same queue has begun since: this one is over.
 var ErrTakenOver = errors.New("another migration of this queue has begun since")
 
-// ErrFlight says that a worker of Ruby's Lowkiq has taken an id while it was to be put back.
+// ErrFlight says that a worker of Ruby's Lowkiq has taken an id that was to be taken here, or to be put back.
 var ErrFlight = errors.New("a worker of Ruby's Lowkiq works on the queue")
 
 // Queue is a queue of Ruby's Lowkiq. A run, from [Queue.Begin] to [Queue.End], is one at a time: a later
@@ -94,6 +96,7 @@ var (
 	shardsScript  = script("shards")
 	lookScript    = script("look", "shown")
 	takeScript    = script("take", "shown")
+	markScript    = script("mark")
 	takenScript   = script("taken", "shown")
 	piecesScript  = script("pieces")
 	forgetScript  = script("forget")
@@ -281,6 +284,27 @@ func (q *Queue) Flights(ctx context.Context) (Flights, error) {
 		}
 	})
 	return flights, err
+}
+
+// Mark marks the shards of flights: [Queue.Take] takes what is in flight only where no worker has come since. It may be repeated, also by
+// another process: a mark that is there stays.
+func (q *Queue) Mark(ctx context.Context, flights Flights) error {
+	shards := map[int]bool{}
+	for _, all := range flights {
+		for _, shard := range all {
+			shards[shard] = true
+		}
+	}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(shards)), payloadsPerScript) {
+		args := make([]any, len(some))
+		for i := range some {
+			args[i] = some[i]
+		}
+		if _, err := q.call(ctx, markScript, args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // eachShard calls fn for every shard that has the key with this name, in order.

@@ -23,7 +23,7 @@ func takeAll(t *testing.T, q *Queue) (all []*Entry) {
 		t.Fatal(err)
 	}
 	flights, err := q.Flights(ctx)
-	if err != nil {
+	if err := errors.Join(err, q.Mark(ctx, flights)); err != nil {
 		t.Fatal(err)
 	}
 	waiting, err := q.Waiting(ctx, 0, most)

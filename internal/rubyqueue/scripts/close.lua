@@ -10,7 +10,16 @@ if not run then return {0, redis.call('GET', P .. ':migrate:sealing') or ''} end
 if run ~= ARGV[1] then
   return redis.error_reply('TAKENOVER another migration of this queue has begun since')
 end
-if ARGV[2] == '0' then redis.call('DEL', P .. ':processing_length_by_shard') end
+local lengths = P .. ':processing_length_by_shard'
+if ARGV[2] == '0' then
+  redis.call('DEL', lengths)
+else
+  local all = redis.call('HGETALL', lengths)
+  for i = 1, #all, 2 do -- without the marks
+    local n, marked = string.match(all[i + 1], '^(.*)( migrate)$')
+    if marked and n == '0' then redis.call('HDEL', lengths, all[i]) elseif marked then redis.call('HSET', lengths, all[i], n) end
+  end
+end
 local under_way = redis.call('ZCARD', P .. ':migrate:taken')
 if under_way > 0 then return {under_way, ''} end
 local sealing = ''

@@ -5,13 +5,22 @@
 --           the id, its shard, and the shards in whose processing hashes it is, with commas
 -- Returns   the entries, see shown; fewer than asked for if the bytes are enough. "" in place of an id that
 --           is gone.
--- Errors    TAKENOVER: another run has begun since
+-- Errors    TAKENOVER: another run has begun since. FLIGHT: a worker of Ruby's has touched a shard since it was marked, and nothing is taken
 --
 -- An id is moved whole or not at all: what it has is read before the first write. The piles are renamed, so
 -- that ten thousand payloads cost what one costs.
 local P, kind, most = KEYS[1], ARGV[2], tonumber(ARGV[3])
 if redis.call('GET', P .. ':migrate:run') ~= ARGV[1] then
   return redis.error_reply('TAKENOVER another migration of this queue has begun since')
+end
+
+for i = 4, #ARGV, 3 do
+  for s in string.gmatch(ARGV[i + 2], '%d+') do
+    local marked = redis.call('HGET', P .. ':processing_length_by_shard', s)
+    if not (marked and string.find(marked, ' migrate', 1, true)) and redis.call('HEXISTS', P .. ':processing:ids_with_perform_in:' .. s, ARGV[i]) == 1 then
+      return redis.error_reply('FLIGHT a worker of Ruby\'s Lowkiq has taken something of shard ' .. s)
+    end
+  end
 end
 
 local function move(from, to)
