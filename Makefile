@@ -88,7 +88,7 @@ WORST ?= 60s
 bench: redis ## measure speed on a private redis-server, and look for the script that costs Redis most
 	@$(BUILD) ./cmd/lowkiq-bench
 	@bin/lowkiq-bench
-	LOWKIQ_WORST=$(WORST) $(GO) test ./queue ./node -run 'TestWorst|TestCrowdsDrain' -v -count=1 -timeout 30m
+	LOWKIQ_WORST=$(WORST) $(GO) test ./queue ./node ./internal/rubyqueue -run 'TestWorst|TestCrowdsDrain' -v -count=1 -timeout 30m
 
 bench-cluster: redis ## measure how fast a cluster follows kills, drains, joins and restarts
 	$(GO) test ./e2e -run '^$$' -bench Cluster -benchtime 1x -timeout 20m

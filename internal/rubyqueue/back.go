@@ -154,7 +154,7 @@ func (q *Queue) Unstage(ctx context.Context, number int64) error {
 
 // Publish gives what was written down to Ruby.
 func (q *Queue) Publish(ctx context.Context, s Staged) error {
-	return q.repeat(ctx, publishScript, q.run, s.Number, ShardOf(s.ID, q.shards), payloadsPerScript)
+	return q.repeat(ctx, publishScript, q.run, s.Number, ShardOf(s.ID, q.shards), payloadsPerScript, bytesPerScript)
 }
 
 // repeat runs a script until it answers that all is done.

@@ -224,5 +224,5 @@ func (q *Queue) Forget(ctx context.Context, numbers ...int64) error {
 
 // PutBack makes an entry what it was. What was pushed to the id meanwhile is united with it.
 func (q *Queue) PutBack(ctx context.Context, number int64) error {
-	return q.repeat(ctx, putBackScript, q.run, number, payloadsPerScript)
+	return q.repeat(ctx, putBackScript, q.run, number, payloadsPerScript, bytesPerScript)
 }

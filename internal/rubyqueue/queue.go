@@ -19,8 +19,8 @@ import (
 // Bounds of one script, so that none keeps Redis from others for more than a few milliseconds.
 const (
 	idsPerScript      = 100
-	bytesPerScript    = 1 << 20
-	payloadsPerScript = 1000
+	bytesPerScript    = 512 << 10 // but for one payload
+	payloadsPerScript = 500
 	maxProbe          = 1024 // shards beyond the configured ones that may have something from a larger count
 )
 
@@ -112,6 +112,12 @@ var (
 	unstageScript = script("unstage")
 	publishScript = script("publish", "unite")
 )
+
+// scripts are all of them.
+var scripts = []*redisdb.Script{
+	shardsScript, lookScript, markScript, takeScript, takenScript, piecesScript, forgetScript, putBackScript, sweepScript, closeScript, rotateScript, sealedScript,
+	keepScript, keptScript, stageScript, stagedScript, unstageScript, publishScript,
+}
 
 // call runs a script.
 func (q *Queue) call(ctx context.Context, s *redisdb.Script, args ...any) (any, error) {

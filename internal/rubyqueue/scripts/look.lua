@@ -5,7 +5,8 @@
 --           the id, and the shards in whose processing hashes it is, with commas
 -- Returns   what the ids have, see shown; fewer than asked for if the bytes are enough. "" in place of an
 --           id that is gone.
-local P, kind, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local P, kind = KEYS[1], ARGV[1]
+most = tonumber(ARGV[2])
 local found = {}
 for i = 3, #ARGV, 2 do
   local id = ARGV[i]

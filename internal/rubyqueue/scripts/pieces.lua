@@ -1,17 +1,14 @@
 -- Reads payloads of a pile, with their scores.
 --
 -- KEYS[1]   the pile
--- ARGV      the rank of the first, how many bytes to answer at most, how many payloads at most
+-- ARGV      the rank of the first, how many bytes to answer at most (but for one payload), how many payloads at most
 -- Returns   payload and score in turn; nothing after the last
 local found, size, at = {}, 0, tonumber(ARGV[1])
 local last = at + tonumber(ARGV[3])
 while size < tonumber(ARGV[2]) and at < last do
-  local some = redis.call('ZRANGE', KEYS[1], at, math.min(at + 16, last) - 1, 'WITHSCORES')
-  if #some == 0 then break end
-  for i = 1, #some do
-    found[#found + 1] = some[i]
-    size = size + #some[i]
-  end
-  at = at + #some / 2
+  local one = redis.call('ZRANGE', KEYS[1], at, at, 'WITHSCORES') -- one by one: any may be large
+  if #one == 0 then break end
+  found[#found + 1], found[#found + 2] = one[1], one[2]
+  size, at = size + #one[1], at + 1
 end
 return found

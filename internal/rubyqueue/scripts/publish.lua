@@ -2,10 +2,10 @@
 -- would have: of equal payloads the older score stays. The due time, the retry count and the error are those that come back.
 --
 -- KEYS[1]   the queue's prefix: the names of all keys begin with it
--- ARGV      the run, the number, the id's shard, how many payloads to move at most
+-- ARGV      the run, the number, the id's shard, how many payloads to move at most, how many bytes of them
 -- Returns   1 if it is there, 0 if there are more payloads to move: then again
 -- Errors    TAKENOVER: another run has begun since
-local P, n, home, most = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local P, n, home, most, most_bytes = KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 if redis.call('GET', P .. ':migrate:run') ~= ARGV[1] then
   return redis.error_reply('TAKENOVER another migration of this queue has begun since')
 end
@@ -14,7 +14,7 @@ local kind, id, at, rc, err = unpack(e, 1, 5)
 if not kind then return 1 end -- it is there: the answer was lost
 local M = kind == 'morgue' and P .. ':morgue' or P
 local pile, home_pile = P .. ':migrate:backpayloads:' .. n, M .. ':payloads:' .. id
-if not unite(pile, home_pile, most) then return 0 end
+if not unite(pile, home_pile, most, most_bytes) then return 0 end
 redis.call('ZADD', M .. ':all_ids_lex', 0, id)
 if kind == 'morgue' then
   local later = redis.call('ZSCORE', M .. ':all_ids_scored_by_updated_at', id)

@@ -2,10 +2,10 @@
 -- have: of equal payloads the older score stays, and so do the due time and the retry count.
 --
 -- KEYS[1]   the queue's prefix: the names of all keys begin with it
--- ARGV      the run, the number, how many payloads to move at most
+-- ARGV      the run, the number, how many payloads to move at most, how many bytes of them
 -- Returns   1 if all is back, 0 if there are more payloads to move: then again
 -- Errors    TAKENOVER: another run has begun since. FLIGHT: a worker of Ruby's has the id meanwhile
-local P, n, most = KEYS[1], ARGV[2], tonumber(ARGV[3])
+local P, n, most, most_bytes = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if redis.call('GET', P .. ':migrate:run') ~= ARGV[1] then
   return redis.error_reply('TAKENOVER another migration of this queue has begun since')
 end
@@ -20,7 +20,7 @@ end
 
 if at then
   local pile, home_pile = P .. ':migrate:payloads:' .. n, M .. ':payloads:' .. id
-  if not unite(pile, home_pile, most) then return 0 end
+  if not unite(pile, home_pile, most, most_bytes) then return 0 end
   redis.call('ZADD', M .. ':all_ids_lex', 0, id)
   if kind == 'morgue' then
     local later = redis.call('ZSCORE', M .. ':all_ids_scored_by_updated_at', id)

@@ -1,18 +1,27 @@
--- What an entry or an id has, as the scripts that begin with this answer it.
+-- What an entry or an id has, as the scripts that begin with this answer it: as many as make "most" bytes, which they set, and one.
+local most
 
--- A pile is how many payloads there are, and the first of them with their scores.
+-- A pile is how many payloads there are, and the first of them with their scores: one, and more while the answer is below "most" bytes. What is not
+-- answered counts as well, as if it were like what is: whoever asked reads it afterwards, and keeps it.
 local FIRST = 16
+local oldest = {} -- of piles in flight: read for the evidence, and not twice
 local size = 0
 local function pile(key)
-  local members = redis.call('ZRANGE', key, 0, FIRST - 1, 'WITHSCORES')
-  for i = 1, #members do size = size + #members[i] end
-  return {redis.call('ZCARD', key), members}
+  local members, count, bytes, n = {}, redis.call('ZCARD', key), 0, 0
+  while n < count and n < FIRST and (n == 0 or size + bytes < most) do
+    local one = n == 0 and oldest[key] or redis.call('ZRANGE', key, n, n, 'WITHSCORES') -- one by one: any may be large
+    members[2 * n + 1], members[2 * n + 2] = one[1], one[2]
+    n, bytes = n + 1, bytes + #one[1]
+  end
+  if n > 0 then size = size + bytes * count / n end
+  return {count, members}
 end
 
 -- shown is the answer for one id: number, kind, id; the row that waits (due time, retry count, error) and
 -- its pile; the row in flight (shard, due time, retry count, error), whether its oldest payload lies in the
 -- morgue, the morgue's time and error then, and its pile. Of the morgue: due time is that of the burial.
 local function shown(n, kind, id, at, rc, err, waiting, shard, fat, frc, ferr, buried, mat, merr, flight)
+  size = size + #(id or '') + #(err or '') + #(ferr or '') + #(merr or '')
   return {n, kind, id, at, rc, err, pile(waiting), shard, fat, frc, ferr, buried, mat, merr, shard and pile(flight) or false}
 end
 
@@ -40,7 +49,9 @@ end
 
 -- evidence is what the morgue says of the oldest payload in flight: whether it lies there, and since when.
 local function evidence(P, id)
-  local oldest = redis.call('ZRANGE', P .. ':processing:payloads:' .. id, 0, 0)[1]
-  if not redis.call('ZSCORE', P .. ':morgue:payloads:' .. id, oldest) then return false, false, false end
+  if redis.call('EXISTS', P .. ':morgue:payloads:' .. id) == 0 then return false, false, false end
+  local pile = P .. ':processing:payloads:' .. id
+  oldest[pile] = redis.call('ZRANGE', pile, 0, 0, 'WITHSCORES')
+  if not redis.call('ZSCORE', P .. ':morgue:payloads:' .. id, oldest[pile][1]) then return false, false, false end
   return '1', redis.call('ZSCORE', P .. ':morgue:all_ids_scored_by_updated_at', id), redis.call('HGET', P .. ':morgue:errors', id)
 end

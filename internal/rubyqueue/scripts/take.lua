@@ -9,7 +9,8 @@
 --
 -- An id is moved whole or not at all: what it has is read before the first write. The piles are renamed, so
 -- that ten thousand payloads cost what one costs.
-local P, kind, most = KEYS[1], ARGV[2], tonumber(ARGV[3])
+local P, kind = KEYS[1], ARGV[2]
+most = tonumber(ARGV[3])
 if redis.call('GET', P .. ':migrate:run') ~= ARGV[1] then
   return redis.error_reply('TAKENOVER another migration of this queue has begun since')
 end
@@ -75,7 +76,9 @@ local function job(id, home, shards)
     if lies then redis.call('ZREM', set, id) end
   end
   if shard then
-    move(P .. ':processing:payloads:' .. id, P .. ':migrate:processing:' .. n)
+    local pile, new = P .. ':processing:payloads:' .. id, P .. ':migrate:processing:' .. n
+    move(pile, new)
+    oldest[new] = oldest[pile]
     for s in string.gmatch(shards, '%d+') do
       redis.call('HDEL', P .. ':processing:ids_with_perform_in:' .. s, id)
       redis.call('HDEL', P .. ':processing:ids_with_retry_count:' .. s, id)

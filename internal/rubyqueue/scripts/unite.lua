@@ -1,10 +1,15 @@
 -- Common to put_back and publish. unite makes one pile of payloads of two, at home: those at home join the pile, which then takes their
--- place. Of equal payloads the pile's score stays. It moves at most so many, and says whether that is all.
-local function unite(pile, home, most)
-  local there = redis.call('ZRANGE', home, 0, most - 1, 'WITHSCORES')
-  for i = 1, #there, 2 do
-    if not redis.call('ZSCORE', pile, there[i]) then redis.call('ZADD', pile, there[i + 1], there[i]) end
-    redis.call('ZREM', home, there[i])
+-- place. Of equal payloads the pile's score stays. It moves at most so many payloads, and so many bytes and one payload, and says whether that
+-- is all.
+local function unite(pile, home, most, most_bytes)
+  local moved, bytes = 0, 0
+  while moved < most and bytes < most_bytes do
+    local first = redis.call('ZRANGE', home, 0, 0, 'WITHSCORES')
+    local payload, score = first[1], first[2]
+    if not payload then break end
+    redis.call('ZADD', pile, 'NX', score, payload)
+    redis.call('ZREMRANGEBYRANK', home, 0, 0)
+    moved, bytes = moved + 1, bytes + #payload
   end
   if redis.call('EXISTS', home) == 1 then return false end
   if redis.call('EXISTS', pile) == 1 then redis.call('RENAME', pile, home) end
