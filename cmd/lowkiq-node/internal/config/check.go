@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
@@ -52,6 +53,9 @@ func (cfg *Config) check() error {
 		cfg.checkLimits(key, cfg.Queues[name], add)
 		if p := cfg.Queues[name].Priority; p != nil && *p > 0 && cfg.Queues[name].Scheduler == "seq" {
 			add(key+".priority", errors.New("it needs scheduler lag, by which the oldest job is first; seq goes in turn"))
+		}
+		if d := cfg.Queues[name].StuckAfter; d != nil && *d > 0 && *d < time.Second { // each call would end as it begins
+			add(key+".stuck_after", fmt.Errorf("%s: want 0s, which is never, or 1s to 8760h", *d))
 		}
 		if l := cfg.Queues[name].Limit; l != nil {
 			checkRate(key+".limit", l.Rate, l.Burst, add)

@@ -92,7 +92,11 @@ func (d *decoder) decode(n ast.Node, v reflect.Value, key string, tag reflect.St
 		return d.at(n).fault(key, "want %s, got a %s", want(v, tag), strings.ToLower(n.Type().YAMLName()))
 	}
 	if v.Kind() == reflect.String && n.Type() != ast.StringType && n.Type() != ast.LiteralType {
-		return d.at(n).fault(key, "want a string, got %s; quote it if you mean the text", n)
+		hint := ""
+		if tag.Get("oneof") == "" && tag.Get("text") == "" {
+			hint = "; quote it if you mean the text"
+		}
+		return d.at(n).fault(key, "want %s, got %s%s", want(v, tag), n, hint)
 	}
 	if n.Type() == ast.StringType && (v.Kind() == reflect.Int || v.Kind() == reflect.Float64 || v.Kind() == reflect.Bool) {
 		return d.at(n).fault(key, "want %s, got %s", want(v, tag), n)
@@ -139,6 +143,9 @@ func (d *decoder) mapping(n ast.Node, v reflect.Value, key string) error {
 			kind = of.forms
 		}
 		return d.at(n).fault(key, "want %s, got %s", kind, n)
+	}
+	if of, ok := words[v.Type()]; ok && !m.MapRange().Next() { // it would say nothing, as the word does
+		return d.at(n).fault(key, "want %s, got {}", of.forms)
 	}
 	if v.Kind() == reflect.Map && v.IsNil() {
 		v.Set(reflect.MakeMap(v.Type()))
@@ -222,6 +229,9 @@ func (d *decoder) scalar(text string, v reflect.Value, key string, tag reflect.S
 	d.cfg.origins[key] = from
 	value, ok := parse(text, v.Type())
 	if !ok || !within(value, v.Type(), tag) {
+		if text == "" {
+			text = `""`
+		}
 		return from.fault(key, "want %s, got %s", want(v, tag), text)
 	}
 	v.Set(value)
@@ -255,8 +265,11 @@ func parse(text string, t reflect.Type) (reflect.Value, bool) {
 	return v, err == nil
 }
 
-// within checks a value against the tags min, max and oneof.
+// within checks a value against the tags min, max and oneof; what has a tag text is not empty.
 func within(v reflect.Value, t reflect.Type, tag reflect.StructTag) bool {
+	if tag.Get("text") != "" && v.String() == "" {
+		return false
+	}
 	if words := tag.Get("oneof"); words != "" && !slices.Contains(strings.Split(words, ","), v.String()) {
 		return false
 	}
@@ -281,6 +294,8 @@ func want(v reflect.Value, tag reflect.StructTag) string {
 	switch {
 	case tag.Get("oneof") != "":
 		return strings.ReplaceAll(tag.Get("oneof"), ",", " or ")
+	case tag.Get("text") != "":
+		return tag.Get("text")
 	case v.Type() == reflect.TypeFor[time.Duration]():
 		kind = "a duration such as 30s or 5m"
 	case v.Kind() == reflect.Int:

@@ -147,15 +147,15 @@ type Morgue struct {
 // Limit bounds what the whole cluster does for the queue.
 type Limit struct {
 	Concurrency *int   `yaml:"concurrency" min:"1" max:"1000000"`
-	Rate        string `yaml:"rate"` // as rules.ParseRate has it
+	Rate        string `yaml:"rate" text:"a rate, 1 to 1000000 in a second, minute or hour, as in 100/s, 5/m or 1/h"`
 	Burst       *int   `yaml:"burst" min:"1" max:"1000000"`
 }
 
 // Groups bounds the same for the ids of the queue that have the same beginning.
 type Groups struct {
-	By          string `yaml:"by"`
+	By          string `yaml:"by" text:"what ends the prefix of an id, 1 to 8 bytes, as in \":\""`
 	Concurrency *int   `yaml:"concurrency" min:"1" max:"1000000"`
-	Rate        string `yaml:"rate"` // as rules.ParseRate has it
+	Rate        string `yaml:"rate" text:"a rate, 1 to 1000000 in a second, minute or hour, as in 100/s, 5/m or 1/h"`
 	Burst       *int   `yaml:"burst" min:"1" max:"1000000"`
 }
 
