@@ -16,9 +16,6 @@ type EventStream struct {
 // StreamBeat is how often a stream says something even if nothing happens, so that both ends learn when the other has gone.
 const StreamBeat = 15 * time.Second
 
-// streamPatience is how long a client may take to accept what it is sent.
-const streamPatience = 10 * time.Second
-
 // NewEventStream begins the answer.
 func NewEventStream(w http.ResponseWriter) *EventStream {
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -44,8 +41,9 @@ func eventText(name, data string) string {
 func (s *EventStream) Comment(text string) error { return s.write(": " + text + "\n\n") }
 
 func (s *EventStream) write(text string) error {
-	// Not every ResponseWriter has deadlines; those of a real server have.
-	_ = s.control.SetWriteDeadline(time.Now().Add(streamPatience))
+	// Who takes nothing is cut off by its connection (patientConn), or by this, where a connection has several streams. Not every
+	// ResponseWriter has deadlines; those of a real server have.
+	_ = s.control.SetWriteDeadline(time.Now().Add(writePatience))
 	if _, err := s.w.Write([]byte(text)); err != nil {
 		return err
 	}
