@@ -11,7 +11,9 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
@@ -120,7 +122,39 @@ func decodeBody(body []byte, v any, want string) error {
 	if rest := bytes.TrimLeft(body[dec.InputOffset():], " \t\r\n"); len(rest) > 0 {
 		return located(NewProblem(http.StatusBadRequest, "want the end after one object"), body, len(body)-len(rest))
 	}
+	if pos := halfSurrogate(body); pos >= 0 { // it was read as U+FFFD: of an id that is another one
+		return located(NewProblem(http.StatusBadRequest, "half of a surrogate pair (\\ud800 to \\udfff) is no text"), body, pos)
+	}
 	return nil
+}
+
+// halfSurrogate is where JSON has half of a surrogate pair, which no UTF-8 can carry; -1: nowhere.
+func halfSurrogate(text []byte) int {
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		if r := escapedRune(text[i:]); !utf16.IsSurrogate(r) {
+			i++ // what is escaped
+		} else if utf16.DecodeRune(r, escapedRune(text[i+6:])) == utf8.RuneError {
+			return i
+		} else {
+			i += 11
+		}
+	}
+	return -1
+}
+
+// escapedRune is the code unit that \uXXXX at the beginning of a text stands for, -1 if it begins with something else.
+func escapedRune(text []byte) rune {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(n)
 }
 
 func malformed(body []byte, err error, offset int64, want string) error {
