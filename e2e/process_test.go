@@ -158,20 +158,15 @@ func (p *process) terminate(within time.Duration) (took time.Duration) {
 }
 
 // destroy ends what is left and looks through the log.
-// logged is what the process has written to its stderr so far.
-func (p *process) logged() string {
-	text, err := os.ReadFile(p.log)
-	if err != nil {
-		p.t.Error(err)
-	}
-	return string(text)
-}
-
 func (p *process) destroy() {
 	p.mortal.Store(true)
 	p.signal(syscall.SIGKILL)
 	<-p.ended
-	text := p.logged()
+	data, err := os.ReadFile(p.log)
+	if err != nil {
+		p.t.Error(err)
+	}
+	text := string(data)
 	if strings.Contains(text, "WARNING: DATA RACE") {
 		p.t.Errorf("%s has a data race", p.name)
 	}

@@ -243,11 +243,6 @@ func (m *rubyMove) before() (node *process, newer *rubyProducer) {
 	if n := m.left(m.do(m.take("pause"))); n != 3 {
 		m.t.Errorf("the look found %d jobs, want 3", n)
 	}
-	m.await("the node has noticed the pause", patience, func() bool {
-		return slices.ContainsFunc(strings.Split(node.logged(), "\n"), func(line string) bool {
-			return strings.Contains(line, "queue paused or resumed") && strings.Contains(line, `"instance"`)
-		})
-	})
 	newer = produce(m.t, m.gem, m.old.Addr(), "LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :marshal, patience: 60)\n", m.env...)
 	m.pushBy(30, older, newer)
 

@@ -142,6 +142,12 @@ func (x *inspector) Handled(ctx context.Context) (status.Handled, error) {
 	return handled, nil
 }
 
+// MayBegin names the instances that may still begin jobs of a queue that is paused.
+func (x *inspector) MayBegin(ctx context.Context, queueName string) ([]string, error) {
+	instances, err := x.client.Leases().All(ctx)
+	return identity.MayBegin(queueName, instances), err
+}
+
 // leased are the instances that have a lease, by name.
 func leased(ctx context.Context, index *lease.Index) (map[string]identity.Lease, error) {
 	instances, err := index.All(ctx)

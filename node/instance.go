@@ -150,7 +150,7 @@ func (in *instance) info() []byte {
 		HTTP: n.URL(), Version: n.cfg.Version, Weight: n.cfg.Weight,
 		Queues: in.ownership.counts(), Draining: in.ownership.leaves(), TTL: n.cfg.TTL.Milliseconds(), Process: n.process,
 		Refused: in.ops.stuck.list(), Unready: n.ready.told(), Features: queue.Features(),
-		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)),
+		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)), Paused: in.still(),
 	}
 	in.ownership.cluster.Describe(&info)
 	value, err := json.Marshal(info)
@@ -171,21 +171,10 @@ func (in *instance) live() error {
 	if err := n.queues.registerAnew(in.stop, n.absent); err != nil {
 		return err
 	}
-	who, err := json.Marshal(identity.Identity{Process: n.process, TTL: n.cfg.TTL.Milliseconds(), Children: n.queues.haveChildren()})
+	taken, err := in.take()
 	if err != nil {
 		return err
 	}
-	var taken *queuelease.Lease
-	err = in.keeper.Take(in.stop, func(ctx context.Context) (err error) {
-		taken, err = n.leases.Leases().Take(ctx, in.name, who, in.info(), n.cfg.TTL)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	in.log.Info("lease taken", "ttl", n.cfg.TTL)
-	// Before the first batch: a frozen node cannot end what it has granted nothing (I1).
-	n.queues.grant(in.keeper.Remaining())
 	n.naming.free(in.io)
 	n.metrics.LeaseRemaining(in.keeper.Remaining)
 	n.settled.Store(false)
@@ -194,6 +183,30 @@ func (in *instance) live() error {
 	in.announce()
 	in.serve(taken)
 	return nil
+}
+
+// take takes the lease, and looks at the registry once more before anything begins: who pauses a queue
+// waits for those whose leases there are.
+func (in *instance) take() (taken *queuelease.Lease, err error) {
+	n := in.node
+	who, err := json.Marshal(identity.Identity{Process: n.process, TTL: n.cfg.TTL.Milliseconds(), Children: n.queues.haveChildren()})
+	if err != nil {
+		return nil, err
+	}
+	err = in.keeper.Take(in.stop, func(ctx context.Context) (err error) {
+		taken, err = n.leases.Leases().Take(ctx, in.name, who, in.info(), n.cfg.TTL)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	in.log.Info("lease taken", "ttl", n.cfg.TTL)
+	// Before the first batch: a frozen node cannot end what it has granted nothing (I1).
+	n.queues.grant(in.keeper.Remaining())
+	ctx, cancel := context.WithTimeout(in.io, n.cfg.TTL/6)
+	defer cancel()
+	in.renewed(ctx)
+	return taken, nil
 }
 
 // serve works until it must stop, then hands everything back.
@@ -320,7 +333,7 @@ func (in *instance) renewed(ctx context.Context) {
 			return
 		}
 		unreadable := in.ops.unreadable(name, cmp.Or(unfit, entry.Stores(name, on.rules.Push.Codec.Name)))
-		in.pause(on, unreadable || entry.Paused)
+		in.pause(on, in.stays(on, unreadable || entry.Paused))
 	}
 }
 
@@ -335,6 +348,35 @@ func (in *instance) changed(on *handled, runners *runner.Queue) func() {
 			}
 		}
 	}
+}
+
+// still are the queues of which this instance begins nothing any more, as they are paused.
+func (in *instance) still() (names []string) {
+	busy := map[string]bool{}
+	for _, o := range in.claims.All() {
+		if s := o.Shard(); in.node.queues.handled[s.Queue].paused.Load() && !o.Runner.Still() {
+			busy[s.Queue] = true
+		}
+	}
+	for name, on := range in.node.queues.handled {
+		if on.paused.Load() && !on.resumes && !busy[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// stays reports whether a queue is to be paused by what the registry says now. One that is resumed
+// begins with the next renewal, when the lease does not say any more that it is paused: else who
+// pauses it again at once would take that for an answer.
+func (in *instance) stays(on *handled, paused bool) bool {
+	first := on.paused.Load() && !paused && !on.resumes
+	on.resumes = first
+	if first {
+		in.keeper.Poke()
+	}
+	return paused || first
 }
 
 // pause has the runners of a queue begin nothing, or look for work again.
@@ -352,4 +394,5 @@ func (in *instance) pause(on *handled, paused bool) {
 			o.Runner.Wake()
 		}
 	}
+	in.keeper.Poke() // who has paused it waits for the lease to say so
 }

@@ -2,11 +2,15 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // TestPaused: a paused queue is not popped, not by a node that starts later either.
@@ -72,4 +76,88 @@ func TestPausedBeforeStart(t *testing.T) {
 	if !n.queues.handled["orders"].paused.Load() {
 		t.Error("the node does not know that the queue is paused")
 	}
+}
+
+// TestNothingBeginsAfterPause: once all leases say so, no job of a paused queue begins any more, however the pause falls between
+// pops, answers and turns.
+func TestNothingBeginsAfterPause(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 4)
+	var begun atomic.Int64
+	run := start(t, Config{Redis: srv.URL(), Concurrency: 6}, QueueConfig{Shards: 4, BatchSize: 3, ShardConcurrency: 2}, func(context.Context, *lowkiq.Batch) error {
+		begun.Add(1)
+		return nil
+	}).serving()
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer cancel()
+	others.Go(func() {
+		for ctx.Err() == nil {
+			run.instance().keeper.Poke()
+			time.Sleep(time.Millisecond) // renewals, not a wait
+		}
+	})
+	registry, n := p.client.Registry(), 0
+	for round := range 60 {
+		was := begun.Load()
+		p.push(numbered(fmt.Sprint("r", round, "-"), n, n+200)...)
+		n += 200
+		await(t, "jobs flow", func() bool { return begun.Load() > was })
+		if err := registry.Pause(t.Context(), "orders"); err != nil {
+			t.Fatal(err)
+		}
+		late, err := status.AwaitPause(t.Context(), run.Cluster(), "orders")
+		if err != nil || len(late) > 0 {
+			t.Fatalf("got %v, %v; want that the node has noticed", late, err)
+		}
+		await(t, "the end of what handlers have", func() bool { return p.stats().Jobs.InFlight == 0 })
+		then := begun.Load()
+		p.push(numbered("more", round, round+1)...)
+		run.renew()
+		if now := begun.Load(); now != then {
+			t.Fatalf("round %d: %d handler calls began after the pause was noticed", round, now-then)
+		}
+		if err := registry.Resume(t.Context(), "orders"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.drained()
+}
+
+// TestPausedAsItStarts: a node that was about to take its lease when the queue was paused, and which who waits for the pause
+// cannot see, begins nothing of it.
+func TestPausedAsItStarts(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	p.push(numbered("a", 0, 1)...)
+	n, err := New(Config{Redis: srv.URL(), Name: "n1", TTL: calmTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	if err := n.Handle(QueueConfig{Name: "orders", Shards: 1}, lowkiq.HandlerFunc(nothing)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.client.Registry().Pause(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	if late, err := status.AwaitPause(t.Context(), n.Cluster(), "orders"); err != nil || len(late) > 0 {
+		t.Fatalf("got %v, %v; want nobody: the node has no lease", late, err)
+	}
+	in := newInstance(t.Context(), n, 1)
+	defer in.cancelIO()
+	taken, err := in.take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !n.queues.handled["orders"].paused.Load() {
+		t.Error("the node has its lease, may begin now, and does not know that the queue is paused")
+	}
+	in.drop(taken)
 }

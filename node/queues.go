@@ -27,8 +27,10 @@ type handled struct {
 	asRegistered bool
 	metrics      *metrics.Queue
 	paused       atomic.Bool
-	queue        *queue.Queue // set by Run; nil while its entry is damaged or refused
-	refused      *refusal     // of its registration between two instances; or nil
+	// resumes: it goes on once the lease does not say any more that it is paused. It is the renewals'.
+	resumes bool
+	queue   *queue.Queue // set by Run; nil while its entry is damaged or refused
+	refused *refusal     // of its registration between two instances; or nil
 
 	handler lowkiq.Handler // with middlewares
 	// What else the handler can do; each may be nil.

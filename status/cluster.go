@@ -2,7 +2,9 @@ package status
 
 import (
 	"context"
+	"time"
 
+	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -16,6 +18,7 @@ type Cluster interface {
 	Owners(context.Context) (Owners, error)
 	// Handled says who handles which queue, by the leases of now.
 	Handled(context.Context) (Handled, error)
+	Pausing
 	// Members lists what gossip says. ErrNoCluster: the node does not gossip.
 	Members() ([]Member, error)
 	// Plan says what would move if nodes came and went; it moves nothing. ErrNoCluster,
@@ -28,4 +31,35 @@ type Cluster interface {
 	// Drain asks a node to give its shards away (on), or to take some again, and returns
 	// the instance that has got the request. ErrUnknownNode, ErrNotHeard.
 	Drain(ctx context.Context, node string, on bool) (instance string, err error)
+}
+
+// Pausing says who has yet to notice that a queue is paused.
+type Pausing interface {
+	// MayBegin names the instances that may still begin jobs of a queue although it is paused.
+	MayBegin(ctx context.Context, queue string) (instances []string, err error)
+}
+
+// pausePatience is longer than any node takes to notice a pause, or to be without its lease, with the
+// ttl that it usually has: it looks at each renewal.
+const pausePatience = 30 * time.Second
+
+// AwaitPause waits, after a queue was paused, until no node begins a job of it any more. What handlers
+// have by then goes on. late are the instances that may still begin one, if it has taken too long or
+// the context has ended.
+func AwaitPause(ctx context.Context, in Pausing, queue string) (late []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pausePatience)
+	defer cancel()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second/2) {
+		now, err := in.MayBegin(ctx, queue)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return late, nil
+		case err != nil || len(now) == 0:
+			return nil, err
+		}
+		late = now
+		if pause.For(ctx, wait) != nil {
+			return late, nil
+		}
+	}
 }

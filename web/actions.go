@@ -8,6 +8,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -111,7 +112,8 @@ func (a *api) perform(action *browse.Action) serveFunc {
 	})
 }
 
-// setPaused is a route that pauses a queue, or lets it go on.
+// setPaused is a route that pauses a queue, or lets it go on. A pause is answered once no node begins a
+// job of the queue any more.
 func (a *api) setPaused(paused bool) serveFunc {
 	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 		if err := a.optional(w, r, &struct{}{}, wantNothing); err != nil {
@@ -130,6 +132,11 @@ func (a *api) setPaused(paused bool) serveFunc {
 			action = "pause"
 		}
 		WriteDown(a.node, a.cfg.Log, r, changes.Line{Action: action, Queue: q.Name})
-		return Paused{paused, q.Name}, nil
+		answer := Paused{Paused: paused, Queue: q.Name}
+		var err error
+		if paused {
+			answer.MayBegin, err = status.AwaitPause(r.Context(), a.node.Cluster(), q.Name)
+		}
+		return answer, err
 	})
 }

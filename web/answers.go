@@ -184,6 +184,9 @@ type Queues struct {
 type Paused struct {
 	Paused bool   `json:"paused"`
 	Queue  string `json:"queue"`
+	// MayBegin are instances that have not noticed the pause within 30 s. Until they do, or their leases
+	// end, they may begin jobs of the queue.
+	MayBegin []string `json:"may_begin,omitempty"`
 }
 
 // Deleted answers the deletion of a queue: what was in it, or is.

@@ -70,6 +70,7 @@ type fakeNode struct {
 	alone    bool             // in no cluster
 	told     atomic.Int32     // handlers to stop
 	ending   func() error     // before one is; nil: nothing
+	mayBegin []string
 }
 
 func (n *fakeNode) Cluster() status.Cluster { return n }
@@ -95,6 +96,8 @@ func (n *fakeNode) Shards(ctx context.Context) ([]status.Shard, error) {
 	_, err := n.client.Time(ctx)
 	return []status.Shard{{Queue: "orders", Assigned: "n1", Owner: "n1/01J.1", Fence: 7, State: status.Owned, Lag: 1.5}}, err
 }
+
+func (n *fakeNode) MayBegin(context.Context, string) ([]string, error) { return n.mayBegin, nil }
 
 // Owners is for the pages, which no test here has.
 func (n *fakeNode) Owners(context.Context) (status.Owners, error) { return nil, nil }

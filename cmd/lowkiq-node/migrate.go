@@ -11,11 +11,13 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
+	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/movein"
 	"github.com/lowkiq/lowkiq/internal/pause"
 	"github.com/lowkiq/lowkiq/internal/rubyqueue"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/transfer"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -163,6 +165,9 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 	if err != nil {
 		return err
 	}
+	if err := r.quiet(ctx, client); err != nil {
+		return err
+	}
 	if r.Back {
 		return r.back(ctx, client)
 	}
@@ -185,17 +190,43 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 	return r.follow(ctx, seen)
 }
 
+// quiet waits until no node begins a job of a paused queue any more: what was pushed to it would run
+// before what is still to be moved. The way back is for a paused queue only.
+func (r *migration) quiet(ctx context.Context, client *queue.Client) error {
+	if r.DryRun {
+		return nil
+	}
+	entries, err := client.Registry().Entries(ctx)
+	switch {
+	case err != nil:
+		return err
+	case entries[r.queue.Name].Paused:
+	case r.Back:
+		return fail(exitFailed, "the queue %s is not paused, so its workers may take what goes back: lowkiq-node queues pause %s", r.queue.Name, r.queue.Name)
+	default:
+		return nil
+	}
+	late, err := status.AwaitPause(ctx, noticed{client}, r.queue.Name)
+	if err == nil && len(late) > 0 && ctx.Err() == nil {
+		return stillMayBegin(r.queue.Name, late)
+	}
+	return err
+}
+
+// noticed asks Redis which nodes have noticed a pause.
+type noticed struct{ client *queue.Client }
+
+// MayBegin is status.Pausing's.
+func (n noticed) MayBegin(ctx context.Context, name string) ([]string, error) {
+	instances, err := n.client.Leases().All(ctx)
+	return identity.MayBegin(name, instances), err
+}
+
 // back brings to Ruby what the paused queue has.
 func (r *migration) back(ctx context.Context, client *queue.Client) error {
-	entries, err := client.Registry().Entries(ctx)
-	if err != nil {
-		return err
-	}
-	if !entries[r.queue.Name].Paused && !r.DryRun {
-		return fail(exitFailed, "the queue %s is not paused, so its workers may take what goes back: lowkiq-node queues pause %s, and wait some seconds", r.queue.Name, r.queue.Name)
-	}
 	r.bar = newBar(r.err, -1, "looking")
-	r.sum.Found, err = r.mover.SurveyBack(ctx, r.queue)
+	found, err := r.mover.SurveyBack(ctx, r.queue)
+	r.sum.Found = found
 	r.bar.clear()
 	if err != nil || r.DryRun {
 		return err

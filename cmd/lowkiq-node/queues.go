@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -85,9 +86,33 @@ type queuesSwitch struct {
 
 // Run pauses the queue or lets it go on, as the command is called.
 func (c *queuesSwitch) Run(with *conversation, ctx *kong.Context) error {
-	action := ctx.Selected().Name
-	now := map[string]string{"pause": "paused; nodes stop taking its jobs", "resume": "resumed; nodes take its jobs again"}[action]
-	return with.change(queuePath(c.Queue, "/"+action), nil, "queue %s is %s within a second (a sixth of node.ttl, 6s by default)\n", c.Queue, now)
+	path := queuePath(c.Queue, "/"+ctx.Selected().Name)
+	answer, err := with.Post(with.ctx, path, nil)
+	if err != nil {
+		return err
+	}
+	var now web.Paused
+	if err := decode(path, answer, &now); err != nil {
+		return err
+	}
+	switch {
+	case with.asJSON:
+		err = writeJSON(with.out, answer)
+	case !now.Paused:
+		err = with.say("queue %s is resumed; nodes take its jobs again within a second (a sixth of node.ttl, 6s by default)\n", c.Queue)
+	case len(now.MayBegin) == 0:
+		err = with.say("queue %s is paused; no node begins a job of it any more\n", c.Queue)
+	}
+	if err == nil && len(now.MayBegin) > 0 {
+		return stillMayBegin(c.Queue, now.MayBegin)
+	}
+	return err
+}
+
+// stillMayBegin says that some instances have not noticed that a queue is paused.
+func stillMayBegin(queueName string, instances []string) error {
+	return fail(exitFailed, "queue %s is paused, but what has not noticed yet may still begin jobs of it, until it does or its lease ends: %s; pause it again to wait for that",
+		queueName, strings.Join(instances, ", "))
 }
 
 type queuesDelete struct {

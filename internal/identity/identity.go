@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/procs"
+	queuelease "github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/rebalance"
 )
 
@@ -44,6 +46,8 @@ type Lease struct {
 	Unready map[string]string `json:"unready,omitempty"`
 	// Features are what the process reads beyond the forms of 0.1; see queue.Features.
 	Features []string `json:"features,omitempty"`
+	// Paused are the handled queues of which the process begins nothing any more, as they are paused.
+	Paused []string `json:"paused,omitempty"`
 	// Recurring are the names of what recurs by the process's file.
 	Recurring []string `json:"recurring,omitempty"`
 }
@@ -56,6 +60,23 @@ func (l Lease) RefusedFor(s lowkiq.Shard) string {
 		}
 	}
 	return ""
+}
+
+// MayBegin names the instances that may still begin jobs of a queue that was paused before they were
+// read: they handle it, and their leases do not say that they have noticed. One whose lease cannot be
+// read is among them; one that has no lease begins nothing.
+func MayBegin(queue string, instances []queuelease.Instance) (names []string) {
+	for _, other := range instances {
+		if other.Lease == nil {
+			continue
+		}
+		info, err := ParseLease(other.Lease)
+		_, handles := info.Queues[queue]
+		if err != nil || handles && !slices.Contains(info.Paused, queue) {
+			names = append(names, other.Name)
+		}
+	}
+	return names
 }
 
 // Process names a process for ever: another one with the same pid has another start.

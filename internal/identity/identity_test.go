@@ -6,11 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/procs"
+	queuelease "github.com/lowkiq/lowkiq/queue/lease"
 )
 
 // sleeper starts a process that lives until its stdin is closed.
@@ -246,5 +248,23 @@ func TestSameBoot(t *testing.T) {
 		if got := SameBoot(c.x, c.y); got != c.want {
 			t.Errorf("SameBoot(%q, %q) is %v, want %v", c.x, c.y, got, c.want)
 		}
+	}
+}
+
+func TestMayBegin(t *testing.T) {
+	t.Parallel()
+	says := func(name, text string) queuelease.Instance {
+		return queuelease.Instance{Name: name, Lease: []byte(text)}
+	}
+	got := MayBegin("orders", []queuelease.Instance{
+		says("works", `{"queues":{"orders":0}}`),
+		says("another paused", `{"queues":{"orders":2,"mail":1},"paused":["mail"]}`),
+		says("noticed", `{"queues":{"orders":2},"paused":["mail","orders"]}`),
+		says("another queue", `{"queues":{"mail":1}}`),
+		says("unreadable", `{`),
+		{Name: "no lease"},
+	})
+	if want := []string{"works", "another paused", "unreadable"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

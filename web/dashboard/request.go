@@ -30,7 +30,7 @@ type action struct {
 func switches() []action {
 	yes, no := true, false
 	return []action{
-		{paused: &yes, Action: &browse.Action{Name: "pause", Label: "Pause", Done: "is paused. Nodes see it with their next lease renewal, within a second or two.",
+		{paused: &yes, Action: &browse.Action{Name: "pause", Label: "Pause", Done: "is paused.",
 			About: "No node takes jobs of this queue until it is resumed. Pushes are taken all the while; what is in flight is finished."}},
 		{paused: &no, Action: &browse.Action{Name: "resume", Label: "Resume", Done: "goes on. Nodes see it with their next lease renewal, within a second or two.",
 			About: "Nodes take jobs of this queue again."}},
@@ -80,6 +80,9 @@ func buttonsFor(state browse.State) (some []action) {
 
 // OnJobs reports whether it is about jobs.
 func (a action) OnJobs() bool { return a.paused == nil && a.drain == nil && a.recurs == nil }
+
+// Pauses reports whether it pauses a queue.
+func (a action) Pauses() bool { return a.paused != nil && *a.paused }
 
 // onIDs reports whether it is about jobs that are named.
 func (a action) onIDs() bool { return a.OnJobs() && !a.All }
@@ -280,6 +283,7 @@ func (b *confirmBody) ask() {
 type result struct {
 	request
 	Instance string // that has got the request to drain
+	MayBegin string // instances that have not noticed a pause
 	Changed  int    // jobs
 	Skipped  int    // jobs that were gone when their turn came
 	Left     int    // jobs of the list that have not been looked at; Cursor is where they begin
@@ -318,7 +322,7 @@ func (d *Dashboard) perform(w http.ResponseWriter, r *http.Request) {
 		d.show(w, r, res.view())
 		return
 	}
-	http.Redirect(w, r, resultPath+query("done", q.Name, "queue", q.Queue, "node", q.Node, "entry", q.Entry, "instance", res.Instance,
+	http.Redirect(w, r, resultPath+query("done", q.Name, "queue", q.Queue, "node", q.Node, "entry", q.Entry, "instance", res.Instance, "may_begin", res.MayBegin,
 		"changed", strconv.Itoa(res.Total()), "skipped", strconv.Itoa(res.Skipped), "back", res.Back), http.StatusSeeOther)
 }
 
@@ -333,7 +337,7 @@ func (d *Dashboard) do(ctx context.Context, q request) (res result, err error) {
 	case q.drain != nil:
 		res.Instance, err = d.node.Cluster().Drain(ctx, q.Node, *q.drain)
 	case q.paused != nil && *q.paused:
-		err = d.client.Registry().Pause(ctx, q.Queue)
+		res.MayBegin, err = d.pause(ctx, q.Queue)
 	case q.paused != nil:
 		err = d.client.Registry().Resume(ctx, q.Queue)
 	case q.onIDs():
@@ -343,6 +347,15 @@ func (d *Dashboard) do(ctx context.Context, q request) (res result, err error) {
 		err = res.bulk(ctx)
 	}
 	return res, err
+}
+
+// pause pauses a queue, and says which instances have not noticed in time.
+func (d *Dashboard) pause(ctx context.Context, name string) (mayBegin string, err error) {
+	if err := d.client.Registry().Pause(ctx, name); err != nil {
+		return "", err
+	}
+	late, err := status.AwaitPause(ctx, d.node.Cluster(), name)
+	return strings.Join(late, ", "), err
 }
 
 // bulk works through a list until it ends or the time of one request is over.
@@ -367,7 +380,7 @@ func (d *Dashboard) resultPage(r *http.Request) (view, error) {
 	if !ok {
 		return view{}, web.NewProblem(http.StatusNotFound, "done: %.40q is nothing that can be done here.", v.Get("done"))
 	}
-	res := result{request: request{action: a, Queue: v.Get("queue"), Node: v.Get("node"), Entry: v.Get("entry"), Back: auth.LocalPath(v.Get("back"))}, Instance: v.Get("instance")}
+	res := result{request: request{action: a, Queue: v.Get("queue"), Node: v.Get("node"), Entry: v.Get("entry"), Back: auth.LocalPath(v.Get("back"))}, Instance: v.Get("instance"), MayBegin: v.Get("may_begin")}
 	res.Changed, _ = strconv.Atoi(v.Get("changed"))
 	res.Skipped, _ = strconv.Atoi(v.Get("skipped"))
 	return res.view(), nil

@@ -197,7 +197,7 @@ func TestPauseAndResume(t *testing.T) {
 		action, question, result string
 		paused                   bool
 	}{
-		{"pause", "Pause queue orders, where 10 jobs wait?", "is paused", true},
+		{"pause", "Pause queue orders, where 10 jobs wait?", "is paused. No node begins a job of it any more.", true},
 		{"resume", "Resume queue orders, where 10 jobs wait?", "goes on", false},
 	} {
 		expect(t, w.post("/confirm", "do", c.action, "queue", "orders"), 200, c.question)

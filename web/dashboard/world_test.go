@@ -89,6 +89,8 @@ func (n fakeNode) Status(ctx context.Context) (status.Status, error) {
 	}, err
 }
 
+func (n fakeNode) MayBegin(context.Context, string) ([]string, error) { return nil, nil }
+
 func (n fakeNode) Shards(context.Context) ([]status.Shard, error) { return nil, nil }
 
 // Owners gives all shards to n1.

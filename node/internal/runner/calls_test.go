@@ -582,3 +582,21 @@ func TestBusyQueueTakesNoSlot(t *testing.T) {
 		})
 	}
 }
+
+// TestStill: an id in quarantine begins also in a paused queue, once its turn comes; until then the shard is not still.
+func TestStill(t *testing.T) {
+	t.Parallel()
+	s := state{queue: &Queue{Paused: new(atomic.Bool)}, phase: quarantined, flights: flights{waiting: []flight{{number: 1}}}}
+	s.queue.Paused.Store(true)
+	if s.still() {
+		t.Error("got still, want that the id in quarantine may begin")
+	}
+	s.flights.waiting = nil
+	if !s.still() {
+		t.Error("got that something may begin, want still: the handler has the id")
+	}
+	s.queue.Paused.Store(false)
+	if s.still() {
+		t.Error("got still, want that a queue that is not paused goes on")
+	}
+}

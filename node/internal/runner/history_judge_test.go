@@ -48,10 +48,17 @@ type judge struct {
 	busy  map[string]call                // ids that handlers have
 	ended map[string]map[int]string      // how payloads have ended, by id
 	asked map[string]map[queue.Then]bool // what people have asked for when they cancelled runs of an id
+	stood map[claimed]time.Time          // since when runners have said that nothing of theirs begins
+}
+
+// claimed is a claim on a shard.
+type claimed struct {
+	shard lowkiq.Shard
+	fence int64
 }
 
 func newJudge(h *history) *judge {
-	return &judge{h: h, of: map[call]fate{}, busy: map[string]call{}, ended: map[string]map[int]string{}, asked: map[string]map[queue.Then]bool{}}
+	return &judge{h: h, of: map[call]fate{}, busy: map[string]call{}, ended: map[string]map[int]string{}, asked: map[string]map[queue.Then]bool{}, stood: map[claimed]time.Time{}}
 }
 
 func (j *judge) enter(p *process, b *lowkiq.Batch) {
@@ -66,6 +73,10 @@ func (j *judge) enter(p *process, b *lowkiq.Batch) {
 		in = p.queue.rules()
 	}
 	now := time.Now()
+	// A call that had begun by then is here in no time: the clock of a history stands still meanwhile.
+	if since, still := j.stood[claimed{b.Shard, b.Fence}]; still && now.After(since) {
+		j.h.Fault("a handler begins on %s, where nothing was to begin any more, as the queue is paused", b.Shard)
+	}
 	for i := range b.Jobs {
 		job := &b.Jobs[i]
 		c := call{b.Shard, b.Fence, b.Flight, job.ID}
@@ -95,6 +106,23 @@ func (j *judge) enter(p *process, b *lowkiq.Batch) {
 			j.h.Fault("%+v has the payloads %v, and those before them have ended as %v (I3)", c, payloads, j.ended[job.ID])
 		}
 	}
+}
+
+// still notes that a runner says that nothing begins until its queue is resumed.
+func (j *judge) still(r *Runner) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := claimed{r.Shard, r.Fence}
+	if _, before := j.stood[c]; !before {
+		j.stood[c] = time.Now()
+	}
+}
+
+// resumed is called when the queue is about to be resumed.
+func (j *judge) resumed() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	clear(j.stood)
 }
 
 // over reports whether the time of a payload is, by its header or else by the rule.

@@ -58,6 +58,8 @@ func TestMutations(t *testing.T) {
 		{"a lane that ends while jobs are given back is not missed", "runner.go", "		if r.state.spare() { // a lane", "		if false { // a lane"},
 		{"a batch is taken twice", "flights.go", "	first.jobs, first.place = first.jobs[n:], first.place+n\n", "	if first.jobs, first.place = first.jobs[n:], first.place+n; n%3 == 2 {\n		first.jobs = part.jobs\n	}\n"},
 		{"the shard is released beside its handlers", "state.go", "	if len(s.turns) == 0 {\n		s.change(lanesEnd)", "	if true {\n		s.change(lanesEnd)"},
+		{"a paused shard is still while a call is about to begin", "state.go", "return len(t.ids) > 0 && t.began.Load() == 0", "return false"},
+		{"a paused shard is still while a pop is on its way", "state.go", "s.phase != popping && s.phase != repopping && len(s.flights.waiting) == 0", "len(s.flights.waiting) == 0"},
 		{"a wake-up during a pop is forgotten", "state.go", "return repopping, false", "return p, false"},
 		{"a flight's end is no reason to look", "state.go", "return resting, p == waitsForFlights", "return resting, false"},
 		{"what a pop has left is not looked for", "state.go", "	s.due = s.due || s.more || again || p.Quarantine != queue.NotQuarantined\n", ""},
@@ -244,6 +246,7 @@ func (h *history) run() {
 	}
 	time.Sleep(time.Second)
 	h.calm.Store(true)
+	h.judge.resumed()
 	h.paused.Store(false)
 	h.others.Store(0)
 	h.hold(p, nil)
@@ -447,7 +450,14 @@ func (h *history) pause(p *process, d time.Duration) {
 	for _, r := range p.all() {
 		r.Pause()
 	}
-	time.Sleep(d)
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(min(time.Until(end), time.Millisecond+h.Below(10*time.Millisecond))) {
+		for _, r := range p.all() {
+			if r.Still() {
+				h.judge.still(r)
+			}
+		}
+	}
+	h.judge.resumed()
 	h.paused.Store(false)
 	h.Trace("resumed")
 	h.judge.process.Load().lookAtAll()

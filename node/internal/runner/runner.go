@@ -583,6 +583,13 @@ func (r *Runner) Pause() {
 	}
 }
 
+// Still reports whether nothing of the shard begins until its queue is resumed: what handlers have goes on.
+func (r *Runner) Still() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.still()
+}
+
 // lose ends the work on a shard whose claim is gone. Another node may own it already, so its
 // handlers have as long to return as those of a lost lease.
 func (r *Runner) lose(op string, err error) {

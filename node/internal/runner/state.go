@@ -163,6 +163,13 @@ func (s *state) spare() bool { return len(s.turns) < s.queue.rules().ShardConcur
 // quarantine stays: only an answer of its handler may end that.
 func (s *state) halted() bool { return s.queue.Paused.Load() && s.phase != quarantined }
 
+// still reports whether nothing begins any more, as the queue is paused: no pop is on its way, nothing
+// that was popped waits, and no lane is about to call a handler.
+func (s *state) still() bool {
+	return s.queue.Paused.Load() && s.phase != popping && s.phase != repopping && len(s.flights.waiting) == 0 &&
+		!slices.ContainsFunc(s.turns, func(t *turn) bool { return len(t.ids) > 0 && t.began.Load() == 0 })
+}
+
 // waiting returns the context in which lanes wait for their turn, made from work. It ends when the
 // queue is paused or the runner stops; ok is false if that is so already.
 func (s *state) waiting(work context.Context) (ctx context.Context, ok bool) {
