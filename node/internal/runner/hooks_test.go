@@ -74,3 +74,41 @@ func TestHooksHoldNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestRecoveredWaitsForAProcess: whoever takes a shard over is busy, and a hook that needs a process waits for one for longer than it may take.
+func TestRecoveredWaitsForAProcess(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		reserve, called := processes(1), false
+		s := p.add(Queue{Reserve: reserve, ProcessWait: testMetrics.Wait, Rules: Rules{OnRecovered: func(ctx context.Context, e *lowkiq.Event) error {
+			if called = true; ctx.Err() != nil || e.Recovered != 3 {
+				t.Errorf("it was told of %d jobs, %v; want 3, in time", e.Recovered, ctx.Err())
+			}
+			return nil
+		}}}, func(context.Context, *lowkiq.Batch) error { return nil })
+		_, leave, err := reserve(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Lanes.Go(func() {
+			p.runners[s.Shard].Recovered(&lowkiq.Event{Kind: lowkiq.Recovered, Shard: s.Shard, Recovered: 3})
+		})
+		time.Sleep(6 * hookPatience)
+		if called {
+			t.Error("it was called while no process was free")
+		}
+		if n := p.runners[s.Shard].Calls(); n != 0 {
+			t.Errorf("%d calls keep the shard meanwhile, want none", n)
+		}
+		leave()
+		soon()
+		if !called {
+			t.Error("it was not called when a process was free")
+		}
+		_, leave, err = reserve(t.Context())
+		if err != nil {
+			t.Fatalf("its process was not given back: %v", err)
+		}
+		leave()
+	})
+}

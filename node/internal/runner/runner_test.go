@@ -72,7 +72,7 @@ func TestOverdueHook(t *testing.T) {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				r.callHook(func(context.Context, *lowkiq.Event) error { time.Sleep(takes); return nil }, &lowkiq.Event{Kind: lowkiq.Buried})
+				r.callHook(r.work, func(context.Context, *lowkiq.Event) error { time.Sleep(takes); return nil }, &lowkiq.Event{Kind: lowkiq.Buried})
 			}()
 			time.Sleep(time.Minute)
 			synctest.Wait()

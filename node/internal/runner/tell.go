@@ -58,24 +58,33 @@ func (r *Runner) callHooks(t *turn, all Outcome) {
 		r.leaveGroups(t)
 	}
 	if exhausted {
-		r.callHook(rules.OnExhausted, &lowkiq.Event{Kind: lowkiq.Exhausted, Shard: r.Shard, Jobs: all.Exhausted})
+		r.callHook(r.work, rules.OnExhausted, &lowkiq.Event{Kind: lowkiq.Exhausted, Shard: r.Shard, Jobs: all.Exhausted})
 	}
 	if buried {
-		r.callHook(rules.OnBuried, &lowkiq.Event{Kind: lowkiq.Buried, Shard: r.Shard, Jobs: all.Buried})
+		r.callHook(r.work, rules.OnBuried, &lowkiq.Event{Kind: lowkiq.Buried, Shard: r.Shard, Jobs: all.Buried})
 	}
 }
 
-// Recovered tells the queue's hook that a shard was taken over with jobs of its last owner. It waits for the hook.
+// Recovered tells the queue's hook that a shard was taken over with jobs of its last owner. It waits for the hook, and before that for a process
+// if calls of the queue need one: those of a node that has just taken over what another one did are busy, often for longer than a hook may take.
 func (r *Runner) Recovered(e *lowkiq.Event) {
-	if hook := r.queue.rules().OnRecovered; hook != nil {
-		r.callHook(hook, e)
+	hook, ctx := r.queue.rules().OnRecovered, r.work
+	if hook == nil {
+		return
 	}
+	if r.queue.Reserve != nil {
+		if with, leave, err := r.queue.Reserve(ctx); err == nil { // else the hook says what is wrong
+			ctx = with(ctx)
+			defer leave()
+		}
+	}
+	r.callHook(ctx, hook, e)
 }
 
 // callHook calls one. What goes wrong is logged, and nothing else: the hook is not called again. It counts as a handler call, so
 // that one which ignores its context does not keep the process from ending.
-func (r *Runner) callHook(hook lowkiq.Hook, e *lowkiq.Event) {
-	ctx, cancel := context.WithTimeoutCause(r.work, hookPatience, fmt.Errorf("a hook may take %s", hookPatience))
+func (r *Runner) callHook(ctx context.Context, hook lowkiq.Hook, e *lowkiq.Event) {
+	ctx, cancel := context.WithTimeoutCause(ctx, hookPatience, fmt.Errorf("a hook may take %s", hookPatience))
 	defer cancel()
 	r.caller.running.Add(1)
 	defer r.caller.running.Add(-1)
