@@ -81,19 +81,57 @@ func (c *Client) AskGroups(ctx context.Context, queue string, r *GroupRequest) (
 
 // Group is what is known of a group of a queue.
 type Group struct {
+	Name    string
 	Again   time.Time      // when the last id of it that was put back is to ask again; zero: none is
 	Till    time.Time      // so long no id of it begins, as a handler has said; zero: none has
 	Holders map[string]int // by instance: ids in handler calls, of a group with such a limit; of the dead, too
 }
 
 // Group reads what is known of a group now.
-func (c *Client) Group(ctx context.Context, queue, group string) (Group, error) {
-	replies, err := c.DB().Pipeline(ctx, "read a group", redisdb.Cmd{"HGET", c.DB().Keys.Groups(queue), "g" + group})
+func (c *Client) Group(ctx context.Context, queue, name string) (Group, error) {
+	replies, err := c.DB().Pipeline(ctx, "read a group", redisdb.Cmd{"HGET", c.DB().Keys.Groups(queue), "g" + name})
 	if err != nil {
 		return Group{}, err
 	}
-	g := Group{Holders: map[string]int{}}
-	head, holders, _ := strings.Cut(redisdb.Text(replies[0]), "\n")
+	return parseGroup(name, redisdb.Text(replies[0])), nil
+}
+
+// instancesAtMost is more than a cluster has.
+const instancesAtMost = 1000
+
+// RecentGroups reads the groups of a queue that were asked for last, most of them at most, latest first. more: there are others.
+func (c *Client) RecentGroups(ctx context.Context, queue string, most int) (groups []Group, more bool, err error) {
+	keys, failed := c.DB().Keys, "read the groups of queue "+strconv.Quote(queue)
+	// The fields of instances that ask are among those of groups.
+	replies, err := c.DB().Pipeline(ctx, failed, redisdb.Cmd{"ZREVRANGE", keys.Groupsx(queue), 0, most + instancesAtMost})
+	if err != nil {
+		return nil, false, err
+	}
+	read := redisdb.Cmd{"HMGET", keys.Groups(queue)}
+	for _, field := range redisdb.List(replies[0]) {
+		if name, isGroup := strings.CutPrefix(redisdb.Text(field), "g"); isGroup {
+			if more = len(groups) == most; more {
+				break
+			}
+			groups, read = append(groups, Group{Name: strings.Clone(name)}), append(read, "g"+name)
+		}
+	}
+	if len(groups) == 0 {
+		return nil, false, nil
+	}
+	if replies, err = c.DB().Pipeline(ctx, failed, read); err != nil {
+		return nil, false, err
+	}
+	for i, text := range redisdb.List(replies[0]) {
+		groups[i] = parseGroup(groups[i].Name, redisdb.Text(text))
+	}
+	return groups, more, nil
+}
+
+// parseGroup reads the entry of a group, as lua/group.lua has it.
+func parseGroup(name, text string) Group {
+	g := Group{Name: name, Holders: map[string]int{}}
+	head, holders, _ := strings.Cut(text, "\n")
 	var at, line, near, till int64
 	var owed, step float64
 	if n, _ := fmt.Sscan(head, &at, &owed, &step, &line, &near, &till); n == 6 {
@@ -105,10 +143,10 @@ func (c *Client) Group(ctx context.Context, queue, group string) (Group, error) 
 		}
 	}
 	for one := range strings.Lines(holders) {
-		held, name, _ := strings.Cut(strings.TrimSuffix(one, "\n"), " ")
+		held, instance, _ := strings.Cut(strings.TrimSuffix(one, "\n"), " ")
 		if n, err := strconv.Atoi(held); err == nil {
-			g.Holders[strings.Clone(name)] = n
+			g.Holders[strings.Clone(instance)] = n
 		}
 	}
-	return g, nil
+	return g
 }

@@ -192,6 +192,14 @@ func groupsForgotten(t *testing.T, b *backend) {
 	eq(t, "who has it", fmt.Sprint(known.Holders), "map[n/1:1 n/2:1]")
 	eq(t, "that none was put back", known.Again.IsZero(), true)
 	one.ask(limit, GroupWant{Group: "b:", New: 3})
+	recent, more, err := r.c.RecentGroups(r.ctx, "q", 2)
+	r.no(err)
+	if len(recent) != 2 || more || recent[0].Name != "b:" || fmt.Sprint(recent[1]) != fmt.Sprint(known) {
+		t.Errorf("got %+v, %v; want b: and a:, the one asked for last first", recent, more)
+	}
+	if recent, more, err = r.c.RecentGroups(r.ctx, "q", 1); err != nil || len(recent) != 1 || !more {
+		t.Errorf("got %+v, %v, %v; want one, and that there are others", recent, more, err)
+	}
 	now, err := r.c.Time(r.ctx)
 	r.no(err)
 	if known, err = r.c.Group(r.ctx, "q", "b:"); err != nil || known.Again.Before(now.Add(-time.Minute)) {

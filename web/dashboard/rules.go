@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -26,18 +27,59 @@ type rulesBody struct {
 	Handled   bool
 	Rules     []ruleLine
 	Permits   []permitLine
+	Groups    []groupLine
 	Holds     []rules.Hold
 	Keys      []string // that may be changed
 	Asked     ruleForm // what the form said that was refused
 	Trouble   string   // why it was
 	MayChange bool
 	Now       time.Time
+	// MoreGroups: not all of them are shown.
+	MoreGroups bool
 }
 
 // permitLine is an instance that has permits for calls of a queue with a limit.
 type permitLine struct {
 	Instance string
 	Permits  int
+}
+
+// groupLine is a group of ids of a queue with a limit for each.
+type groupLine struct {
+	Name    string
+	Holders []permitLine
+	Again   time.Time // when the last id that waits is to ask again; zero: none waits
+	Till    time.Time // so long a handler holds the group back; zero: none does
+}
+
+// groupsShown bounds the groups of a page.
+const groupsShown = 50
+
+// groups are those of a queue of which an id runs, waits, or is held back.
+func (d *Dashboard) groups(ctx context.Context, queueName string, now time.Time) (lines []groupLine, more bool, err error) {
+	groups, more, err := d.client.RecentGroups(ctx, queueName, groupsShown)
+	for i := range groups {
+		g := &groups[i]
+		line := groupLine{Name: g.Name, Holders: permitLines(g.Holders)}
+		if g.Again.After(now) {
+			line.Again = g.Again
+		}
+		if g.Till.After(now) {
+			line.Till = g.Till
+		}
+		if len(line.Holders) > 0 || !line.Again.IsZero() || !line.Till.IsZero() {
+			lines = append(lines, line)
+		}
+	}
+	return lines, more, err
+}
+
+// permitLines are who has permits, by instance.
+func permitLines(holders map[string]int) (lines []permitLine) {
+	for _, instance := range sortedKeys(holders) {
+		lines = append(lines, permitLine{instance, holders[instance]})
+	}
+	return lines
 }
 
 // Node is the instance's.
@@ -94,10 +136,11 @@ func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, t
 	if err != nil {
 		return view{}, err
 	}
-	for _, instance := range sortedKeys(holders) {
-		b.Permits = append(b.Permits, permitLine{instance, holders[instance]})
-	}
+	b.Permits = permitLines(holders)
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
+		return view{}, err
+	}
+	if b.Groups, b.MoreGroups, err = d.groups(r.Context(), q.Name, b.Now); err != nil {
 		return view{}, err
 	}
 	return view{Page: "rules", Title: "Rules of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -79,4 +81,29 @@ func TestPermitsAreShown(t *testing.T) {
 	_, err = w.client.Permits("orders").Ask(t.Context(), queue.PermitRequest{Instance: "n1/01J.1", Number: 1, Limit: 5, Wanted: 3})
 	must(t, err)
 	expect(t, w.get("/queues/orders/rules"), 200, "Who has permits", `<th scope="row">n1</th><td class="id break">n1/01J.1</td><td class="num" data-name="permits">3</td>`)
+}
+
+// So are groups with a limit: who has ids of them in calls, which wait, and which a handler holds back.
+func TestGroupsAreShown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	if strings.Contains(w.get("/queues/orders/rules").Body.String(), "Of which groups") {
+		t.Error("got a section about groups, and there are none")
+	}
+	_, err := w.client.Leases().Take(t.Context(), "n1/01J.1", []byte("{}"), []byte("{}"), time.Minute)
+	must(t, err)
+	ask := queue.GroupRequest{Instance: "n1/01J.1", Number: 1, Spacing: time.Minute, Limit: rules.Limit{Concurrency: 2}, Groups: []queue.GroupWant{
+		{Group: "acme<b>:", New: 5}, {Group: "held:", New: 1, Stop: time.Hour},
+	}}
+	_, err = w.client.AskGroups(t.Context(), "orders", &ask)
+	must(t, err)
+	expect(t, w.get("/queues/orders/rules"), 200, "Of which groups", `<span class="id">acme&lt;b&gt;:</span>`, `<span data-name="held">2</span> on <span title="n1/01J.1">n1</span>`,
+		`<span class="id">held:</span>`, "in 59 m")
+	ask.Number, ask.Groups = 2, nil
+	for i := range groupsShown {
+		ask.Groups = append(ask.Groups, queue.GroupWant{Group: fmt.Sprint("g", i, ":"), New: 1})
+	}
+	_, err = w.client.AskGroups(t.Context(), "orders", &ask)
+	must(t, err)
+	expect(t, w.get("/queues/orders/rules"), 200, "there are others", `<span class="id">g49:</span>`)
 }
