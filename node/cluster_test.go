@@ -36,7 +36,13 @@ func spread(members ...*running) []int {
 
 func awaitSpread(t *testing.T, want []int, members ...*running) {
 	t.Helper()
-	await(t, fmt.Sprintf("a spread of %v", want), func() bool { return slices.Equal(spread(members...), want) })
+	var got []int
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the spread was %v at last, want %v", got, want)
+		}
+	})
+	await(t, fmt.Sprintf("a spread of %v", want), func() bool { got = spread(members...); return slices.Equal(got, want) })
 }
 
 // A node that is alone serves at once; shards follow joins, drains and departures.

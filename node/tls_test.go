@@ -103,6 +103,7 @@ func TestStrangerInATLSCluster(t *testing.T) {
 			}
 			n1 := start("n1", first)
 			awaitSpread(t, []int{40}, n1)
+			await(t, "there is a cluster", func() bool { return n1.cluster.Load().Status().Leading }) // one that is alone founds it
 			stranger := start("stranger", tls)
 			await(t, "the leader counts with the stranger", func() bool { return seats(n1, stranger) })
 			n2 := start("n2", second)
