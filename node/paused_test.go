@@ -54,6 +54,23 @@ func TestPaused(t *testing.T) {
 	}
 }
 
+// prepared is a node that is about to take its first lease.
+func prepared(t *testing.T, url string) *Node {
+	t.Helper()
+	n, err := New(Config{Redis: url, Name: "n1", TTL: calmTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	if err := n.Handle(QueueConfig{Name: "orders", Shards: 1}, lowkiq.HandlerFunc(nothing)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // TestPausedBeforeStart: the first pop knows, without a renewal in between.
 func TestPausedBeforeStart(t *testing.T) {
 	t.Parallel()
@@ -62,17 +79,7 @@ func TestPausedBeforeStart(t *testing.T) {
 	if err := p.client.Registry().Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
-	n, err := New(Config{Redis: srv.URL()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Close()
-	if err := n.Handle(QueueConfig{Name: "orders", Shards: 1}, lowkiq.HandlerFunc(nothing)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	n := prepared(t, srv.URL())
 	if !n.queues.handled["orders"].paused.Load() {
 		t.Error("the node does not know that the queue is paused")
 	}
@@ -132,18 +139,7 @@ func TestPausedAsItStarts(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
-	p.push(numbered("a", 0, 1)...)
-	n, err := New(Config{Redis: srv.URL(), Name: "n1", TTL: calmTTL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer n.Close()
-	if err := n.Handle(QueueConfig{Name: "orders", Shards: 1}, lowkiq.HandlerFunc(nothing)); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	n := prepared(t, srv.URL())
 	if err := p.client.Registry().Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ type handled struct {
 	asRegistered bool
 	metrics      *metrics.Queue
 	paused       atomic.Bool
-	// resumes: it goes on once the lease does not say any more that it is paused. It is the renewals'.
+	// resumes: it goes on once the lease does not say any more that it is paused. Only renewals read and write it.
 	resumes bool
 	queue   *queue.Queue // set by Run; nil while its entry is damaged or refused
 	refused *refusal     // of its registration between two instances; or nil
