@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 )
 
 // process is a worker process of a test.
@@ -47,8 +48,7 @@ func launch(t *testing.T, name string, env []string, argv ...string) *process {
 	}
 	defer log.Close()
 	p.log = log.Name()
-	// The race detector would let each process sleep for a second at its end.
-	p.cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
+	p.cmd.Env = nodebin.Env(env...)
 	p.cmd.Dir = filepath.Dir(log.Name())
 	p.cmd.Stdout, p.cmd.Stderr = p, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

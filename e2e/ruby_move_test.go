@@ -18,6 +18,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
@@ -171,7 +172,7 @@ func (m *rubyMove) take(kind string) string {
 func (m *rubyMove) do(commands string) (out string) {
 	m.t.Helper()
 	cmd := exec.CommandContext(m.t.Context(), "sh", "-c", commands)
-	cmd.Env = append(os.Environ(), m.env...)
+	cmd.Env = nodebin.Env(m.env...)
 	text, err := cmd.CombinedOutput()
 	if err != nil {
 		m.t.Fatalf("%s\n%v: %s", commands, err, text)
@@ -250,7 +251,7 @@ func (m *rubyMove) before() (node *process, newer *rubyProducer) {
 	commands := m.take("--follow")
 	go func() {
 		cmd := exec.Command("sh", "-c", commands)
-		cmd.Env = append(os.Environ(), m.env...)
+		cmd.Env = nodebin.Env(m.env...)
 		text, err := cmd.CombinedOutput()
 		moving <- fmt.Sprint(err, " ", string(text))
 	}()

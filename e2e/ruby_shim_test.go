@@ -24,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq/internal/certtest"
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue/browse"
@@ -97,7 +98,7 @@ func rubyScript(t *testing.T, gem, redis, text string) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(t.Context(), "ruby", "-W", file)
 	cmd.Dir = filepath.Dir(file)
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
+	cmd.Env = nodebin.Env("LC_ALL=C.UTF-8")
 	return cmd
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/rubyqueue"
 	"github.com/lowkiq/lowkiq/internal/tier"
@@ -114,7 +115,7 @@ func (r *rubySide) left() (n int64) {
 func migrateCommandOf(from, to string, args ...string) *exec.Cmd {
 	cmd := exec.Command("lowkiq-node", append([]string{"migrate", "--from", from, "--redis", to, "--worker", "Orders", "--shards", strconv.Itoa(rubyShards), "-q", "orders",
 		"--payload", "marshal", "--watch", "10ms", "-o", "json"}, args...)...)
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.Env = nodebin.Env()
 	return cmd
 }
 

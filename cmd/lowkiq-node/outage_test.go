@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -28,7 +29,7 @@ type pushing struct {
 
 func pushCommandOf(redis string, args ...string) *pushing {
 	p := &pushing{cmd: exec.Command("lowkiq-node", append([]string{"push", "--redis", redis, "--queue", "orders"}, args...)...)}
-	p.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	p.cmd.Env = nodebin.Env()
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	return p
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
@@ -120,7 +121,7 @@ func walk(t *testing.T, configuration string) *walked {
 	if err := os.WriteFile(filepath.Join(w.dir, "node.yaml"), []byte(configuration), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.env = append(os.Environ(), "LOWKIQ_REDIS="+redis.URL(), "LOWKIQ_URL=http://"+addresses[0], "GORACE=atexit_sleep_ms=0")
+	w.env = nodebin.Env("LOWKIQ_REDIS="+redis.URL(), "LOWKIQ_URL=http://"+addresses[0])
 	w.node = w.command("exec lowkiq-node run --config node.yaml --name n1 --http " + addresses[0] + " --bind " + addresses[1])
 	w.node.Stderr = &w.log
 	if err := w.node.Start(); err != nil {

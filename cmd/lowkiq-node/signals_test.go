@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/remote"
 )
@@ -35,7 +36,7 @@ func TestSecondInterrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("lowkiq-node", "run", "--config", file, "--redis", redis.URL(), "--http", address)
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.Env = nodebin.Env()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
