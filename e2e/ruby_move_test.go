@@ -125,7 +125,7 @@ type rubyMove struct {
 func newRubyMove(t *testing.T, gem string) *rubyMove {
 	t.Helper()
 	addresses := redistest.Addresses(t, 3)
-	m := &rubyMove{rig: newRig(t, 1), dir: t.TempDir(), bind: addresses[0], api: addresses[2], gem: gem, old: redistest.Start(t), numbers: map[string][]int{}}
+	m := &rubyMove{rig: newRig(t, 1), dir: t.TempDir(), bind: addresses[0], api: addresses[2], gem: gem, old: redistest.StartOld(t), numbers: map[string][]int{}}
 	page, err := os.ReadFile("../examples/ruby/README.md")
 	if err != nil {
 		t.Fatal(err)

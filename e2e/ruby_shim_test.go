@@ -110,7 +110,7 @@ func TestRubyShim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 2)
-			old := redistest.Start(t)
+			old := redistest.StartOld(t)
 			worker, err := filepath.Abs("../examples/ruby/worker.rb")
 			if err != nil {
 				t.Fatal(err)

@@ -40,7 +40,7 @@ type rubySide struct {
 }
 
 func startRubySide(t testing.TB) *rubySide {
-	r := &rubySide{Server: redistest.Start(t), t: t}
+	r := &rubySide{Server: redistest.StartOld(t), t: t}
 	r.rdb = redis.NewClient(&redis.Options{Addr: r.Addr()})
 	t.Cleanup(func() { r.rdb.Close() })
 	return r

@@ -29,7 +29,7 @@ import (
 // a death within a failure, which package rubyqueue compares.
 func TestMigratedStates(t *testing.T) {
 	t.Parallel()
-	from, to := redistest.Start(t), redistest.Start(t)
+	from, to := redistest.StartOld(t), redistest.Start(t)
 	rdb := redis.NewClient(&redis.Options{Addr: from.Addr()})
 	defer rdb.Close()
 	client, err := queue.Open(queue.Config{Redis: to.URL()})

@@ -116,7 +116,7 @@ type old struct {
 }
 
 func start(t testing.TB) *old {
-	s := redistest.Start(t)
+	s := redistest.StartOld(t)
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	t.Cleanup(func() { rdb.Close() })
 	return &old{s, rdb}

@@ -12,6 +12,9 @@ import (
 // errMissing is what a test fails with on a machine without Redis.
 var errMissing = errors.New("redis-server >= 6.2 not found on PATH: apt-get install redis-server")
 
+// OldEnv is the environment variable with the path of the redis-server that [StartOld] runs, of any version.
+const OldEnv = "LOWKIQ_OLD_REDIS"
+
 // binary returns the path of a redis-server that is new enough.
 func binary(t testing.TB) string {
 	t.Helper()

@@ -2,7 +2,7 @@
 // own, and break it?
 //
 // [Start], [StartCluster] and [StartSentinel] run redis-server processes on private ports of
-// 127.0.0.1, [StartMini] serves the embedded Redis, and [NewProxy] stands between a client and any
+// 127.0.0.1, [StartOld] one that may be older, [StartMini] serves the embedded Redis, and [NewProxy] stands between a client and any
 // of them to lose requests and replies on purpose. [Addresses] are such ports for other things.
 // Each server has one goroutine that waits for its process, a proxy has one per listener and two
 // per connection.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,6 +49,21 @@ func Start(t testing.TB, args ...string) *Server {
 	})
 }
 
+// StartOld is Start for the Redis of the system that a queue moves in from, which may be older than lowkiq takes: the
+// server that LOWKIQ_OLD_REDIS names, or without it the one on PATH.
+//
+//	LOWKIQ_OLD_REDIS=/tmp/redis-3.2.13/src/redis-server go test ./internal/rubyqueue ./internal/movein
+func StartOld(t testing.TB, args ...string) *Server {
+	t.Helper()
+	path := os.Getenv(OldEnv)
+	if path == "" {
+		return Start(t, args...)
+	}
+	return startBinary(t, path, nil, func(p *port, dir string) ([]string, error) {
+		return append(serverArgs(p, dir), args...), nil
+	})
+}
+
 func serverArgs(p *port, dir string) []string {
 	return []string{
 		"--port", strconv.Itoa(p.number), "--bind", "127.0.0.1", "--dir", dir,
@@ -59,7 +75,11 @@ func serverArgs(p *port, dir string) []string {
 // it may write files to dir. env is added to the environment.
 func startServer(t testing.TB, l *TLS, argv func(*port, string) ([]string, error), env ...string) *Server {
 	t.Helper()
-	binary := binary(t)
+	return startBinary(t, binary(t), l, argv, env...)
+}
+
+func startBinary(t testing.TB, binary string, l *TLS, argv func(*port, string) ([]string, error), env ...string) *Server {
+	t.Helper()
 	var err error
 	for range 10 {
 		s := &Server{t: t, binary: binary, dir: t.TempDir(), env: env, tls: l.client()}

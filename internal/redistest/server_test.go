@@ -287,3 +287,18 @@ func TestMissingRedisSaysWhatToInstall(t *testing.T) {
 		t.Errorf("without redis-server: got %v, want %v", err, errMissing)
 	}
 }
+
+func TestOldServerIsTheOneAskedFor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "redis-server")
+	if err := os.Symlink(binary(t), path); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(OldEnv, "")
+	if s := StartOld(t); s.binary != binary(t) {
+		t.Errorf("without %s it is %s, want that on PATH", OldEnv, s.binary)
+	}
+	t.Setenv(OldEnv, path)
+	if s := StartOld(t); s.binary != path {
+		t.Errorf("it is %s, want %s", s.binary, path)
+	}
+}

@@ -9,7 +9,7 @@
 // a death interrupted had done already.
 //
 // Names of keys are built, never searched for: a queue's name may begin with another's, and hold globs.
-// Scripts use commands of Redis 3.2, and no clock or chance. None keeps Redis for more than 25 ms:
+// Scripts use commands of Redis 3.2, and no clock or chance (tried with 3.2.13: LOWKIQ_OLD_REDIS of package redistest). None keeps Redis for more than 25 ms:
 // each is bounded by ids, payloads, and bytes but for one payload (TestWorstScript). Larger payloads than a queue here may have take longer, as Redis
 // reads a payload whole.
 package rubyqueue

@@ -1,6 +1,7 @@
 package rubyqueue
 
 import (
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -15,8 +16,11 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // newer are commands that Redis 3.2 does not have: the old side must do without.
 var newer = []string{"UNLINK", "ZPOPMIN", "ZPOPMAX", "XADD", "HELLO", "GETDEL", "GETEX", "ZRANGESTORE", "ZMSCORE", "COPY", "LMOVE", "SMISMEMBER", "ZUNION", "ZINTER", "ZDIFF", "EVAL_RO", "EVALSHA_RO", "FCALL", "HRANDFIELD", "ZRANDMEMBER", "LPOS"}
 
-// oldRedis is a Redis without the commands that are newer than Ruby's Lowkiq asks for.
+// oldRedis is the old Redis that is asked for, or else one without the commands that are newer than Ruby's Lowkiq asks for.
 func oldRedis(t testing.TB) *redistest.Server {
+	if os.Getenv(redistest.OldEnv) != "" {
+		return redistest.StartOld(t)
+	}
 	var args []string
 	for _, name := range newer {
 		args = append(args, "--rename-command", name, "")

@@ -61,7 +61,7 @@ func TestWorstScript(t *testing.T) {
 	if os.Getenv("LOWKIQ_WORST") == "" {
 		t.Skip("LOWKIQ_WORST=30s asks for it")
 	}
-	server := redistest.Start(t, "--slowlog-log-slower-than", "1000", "--slowlog-max-len", "100000")
+	server := redistest.StartOld(t, "--slowlog-log-slower-than", "1000", "--slowlog-max-len", "100000")
 	q := open(t, server.URL(), "Orders", 5)
 	w := &costs{info: redis.NewClient(&redis.Options{Addr: server.Addr()}), calls: map[string][]time.Duration{}}
 	defer w.info.Close()
