@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -49,6 +50,14 @@ type migrated struct {
 	Moved *movein.Counts `json:"moved,omitempty"` // not of a dry run; of --back: what came back
 	Skew  string         `json:"clock_skew"`      // of the old Redis's clock from the new one's
 	Left  []leftJob      `json:"left"`            // the first of those that stay
+	Lost  []orphan       `json:"orphans"`         // the first that a dry run has found
+}
+
+// orphan are payloads of an id that no index has.
+type orphan struct {
+	web.JobID
+	Key      string `json:"key"` // up to the id
+	Payloads int    `json:"payloads"`
 }
 
 type leftJob struct {
@@ -147,7 +156,7 @@ type migration struct {
 
 // all looks, and moves unless it is a dry run.
 func (r *migration) all(ctx context.Context, client *queue.Client) error {
-	r.sum.Left = []leftJob{}
+	r.sum.Left, r.sum.Lost = []leftJob{}, []orphan{}
 	r.mover.Leave = r.leave
 	r.mover.Progress = func(n int) {
 		r.done += n
@@ -179,7 +188,7 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 	}
 	r.sum.Found = found
 	if r.DryRun {
-		return nil
+		return r.orphans(ctx)
 	}
 	r.sum.Moved = &movein.Counts{}
 	r.done, r.bar = 0, newBar(r.err, int64(found.Jobs+found.Morgue), "moving")
@@ -271,6 +280,20 @@ func (r *migration) leave(l movein.Left) {
 	case n == mostListed:
 		r.sum.Left = append(r.sum.Left[:n:n], r.sum.Left[n:]...)
 	}
+}
+
+// orphans lists payloads of ids that no index has. They stay, as they do when nothing else does: Ruby does not have them as jobs.
+func (r *migration) orphans(ctx context.Context) error {
+	r.bar = newBar(r.err, -1, "looking for payloads that no index has")
+	defer func() { r.bar.clear() }()
+	return r.old.Orphans(ctx, func(o rubyqueue.Orphan) {
+		if r.sum.Found.Orphans++; r.sum.Found.Orphans > mostListed {
+			return
+		}
+		r.bar.clear()
+		r.sum.Lost = append(r.sum.Lost, orphan{web.JobIDOf(o.ID), o.Key, o.Payloads})
+		say(r.err, "no index has: %q: %s in %s\n", o.ID, count(o.Payloads, "payload"), strings.TrimSuffix(o.Key, ":")) //nolint:errcheck // stderr
+	})
 }
 
 // once moves what there is, if no worker came since it was seen.
@@ -375,6 +398,9 @@ func (r *migration) print() error {
 	}
 	if n := r.sum.Found.Strays; n > 0 {
 		r.say("%s in the set of a shard that is not theirs with %d shards: they are moved all the same; is --shards right?\n", count(n, "id"), r.Shards) //nolint:errcheck // stdout
+	}
+	if n := r.sum.Found.Orphans; n > 0 {
+		r.say("%s with payloads that no index has: Ruby never runs them, and they stay\n", count(n, "id")) //nolint:errcheck // stdout
 	}
 	for kind, n := range r.sum.Found.Changed {
 		r.say("%s: the JSON does not say all of a payload (%s)\n", count(n, "job"), kind) //nolint:errcheck // stdout

@@ -49,6 +49,7 @@ type Report struct {
 	Counts
 	Strays  int            `json:"wrong_shard"`   // ids in the set of a shard that is not theirs under the shard count
 	Beyond  int            `json:"beyond_shards"` // ids in flight in shards that are beyond the count
+	Orphans int            `json:"orphans"`       // piles of payloads of ids that no index has, if they were looked for
 	Changed map[string]int `json:"changed"`       // jobs of whose payloads the JSON does not say all, by what
 }
 

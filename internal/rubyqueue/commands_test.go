@@ -12,7 +12,7 @@ import (
 // 3.2.
 var since = map[string]string{
 	"GET": "1.0", "SET": "1.0", "DEL": "1.0", "EXISTS": "1.0", "INCR": "1.0", "RENAME": "1.0", "EXPIRE": "1.0", "PERSIST": "2.2",
-	"HGET": "2.0", "HSET": "2.0", "HDEL": "2.0", "HMGET": "2.0", "HMSET": "2.0", "HGETALL": "2.0", "HLEN": "2.0", "HEXISTS": "2.0", "HSCAN": "2.8",
+	"HGET": "2.0", "HSET": "2.0", "HDEL": "2.0", "HMGET": "2.0", "HMSET": "2.0", "HGETALL": "2.0", "HLEN": "2.0", "HEXISTS": "2.0", "HSCAN": "2.8", "SCAN": "2.8", "TYPE": "1.0",
 	"ZADD": "1.2", "ZREM": "1.2", "ZSCORE": "1.2", "ZCARD": "1.2", "ZRANGE": "1.2", "ZRANGEBYSCORE": "1.0.5", "ZREMRANGEBYRANK": "2.0",
 }
 

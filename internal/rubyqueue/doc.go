@@ -8,7 +8,8 @@
 // [Settle] says which job an entry is: what Ruby's restore makes of a flight, and what the failure that
 // a death interrupted had done already.
 //
-// Names of keys are built, never searched for: a queue's name may begin with another's, and hold globs.
+// Names of keys are built, never searched for: a queue's name may begin with another's, and hold globs. [Queue.Orphans] alone looks for keys, and
+// changes none.
 // Scripts use commands of Redis 3.2, and no clock or chance (tried with 3.2.13: LOWKIQ_OLD_REDIS of package redistest). None keeps Redis for more than 25 ms:
 // each is bounded by ids, payloads, and bytes but for one payload (TestWorstScript). Larger payloads than a queue here may have take longer, as Redis
 // reads a payload whole.

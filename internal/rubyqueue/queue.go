@@ -111,12 +111,14 @@ var (
 	stagedScript  = script("staged")
 	unstageScript = script("unstage")
 	publishScript = script("publish", "unite")
+
+	unlistedScript = script("unlisted")
 )
 
 // scripts are all of them.
 var scripts = []*redisdb.Script{
 	shardsScript, lookScript, markScript, takeScript, takenScript, piecesScript, forgetScript, putBackScript, sweepScript, closeScript, rotateScript, sealedScript,
-	keepScript, keptScript, stageScript, stagedScript, unstageScript, publishScript,
+	keepScript, keptScript, stageScript, stagedScript, unstageScript, publishScript, unlistedScript,
 }
 
 // call runs a script.

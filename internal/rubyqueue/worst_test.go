@@ -271,7 +271,7 @@ func (c crowd) everything(t *testing.T, q *Queue) {
 	flights, err := q.Flights(ctx)
 	no(err)
 	_, err = q.Signs(ctx)
-	no(err, q.Strays(ctx, func(string, int) {}))
+	no(err, q.Strays(ctx, func(string, int) {}), q.Orphans(ctx, func(Orphan) {}))
 	ids, buried := c.all(t, q.Waiting), c.all(t, q.Morgue)
 	each := func(ids []string, read func([]string) ([]*Entry, error)) (all []*Entry) {
 		t.Helper()
