@@ -77,13 +77,28 @@ func isEmpty(t testing.TB, q *queue.Queue, name string) {
 	}
 }
 
-// What was moved and comes back is what Ruby said it was, in both forms of payloads: some of the states, and for
-// make test-all each. Payloads have the bytes that they had.
+// What was moved and comes back is what it was, in both forms of payloads: some of the states, of each of the families that need a word of their own too, and
+// for make test-all each. What a job was is what Ruby says of it, and for all states what a move finds before anything was moved. The two are one but for
+//
+//   - a death within a failure (window_push_back, window_buried): what comes back is the job with what the failure had done, as it was moved, and not what
+//     Ruby's restore would have made of it. That this loses nothing is TestWindowsLoseNothing's;
+//   - a payload that Ruby dumps in other bytes than it loads (redumped): those that were stored come back;
+//   - an error with a codec: its text comes back as it is stored, turned around.
 func TestBackIsWhatItWas(t *testing.T) {
 	from, to := start(t), redistest.Start(t)
+	went := map[string]int{}
 	for i, s := range rubystates.All(t) {
-		if i%tier.Of(97, 29, 1) != 0 || s.Family == "window_push_back" || s.Family == "window_buried" || s.Family == "redumped" || s.ErrorCodec != "" {
+		apart := s.Family == "window_push_back" || s.Family == "window_buried" || s.Family == "redumped" || s.ErrorCodec != ""
+		kind := fmt.Sprint(s.Family, s.ErrorCodec)
+		empty := s.Name == "window_buried-012" // what was in flight lies in the morgue: nothing of it comes
+		if i%tier.Of(97, 29, 1) != 0 && !empty && (!apart || went[kind] >= tier.Of(1, 2, 0)) {
 			continue
+		}
+		went[kind]++
+		from.load(t, &s)
+		want := holds(t, from, &s).shows()
+		if byRuby, _ := wants(t, &s); s.ErrorCodec == "" && !apart && byRuby.shows() != want {
+			t.Errorf("%s: a move finds\n%.2000s\nRuby says\n%.2000s", s.Name, want, byRuby.shows())
 		}
 		from.load(t, &s)
 		form := []Form{Bytes, JSON}[i%2]
@@ -100,14 +115,19 @@ func TestBackIsWhatItWas(t *testing.T) {
 			t.Errorf("%s: moved %+v, back came %+v", s.Name, moved, back)
 		}
 		isEmpty(t, q, s.Name)
-		want, _ := wants(t, &s)
-		if got, want := holds(t, from, &s).shows(), want.shows(); got != want {
+		if got := holds(t, from, &s).shows(); got != want {
 			t.Errorf("%s (%s): back came\n%.2000s\nwant\n%.2000s", s.Name, form, got, want)
 		}
 		if left := from.keys(t, "migrate:"); len(left) > 0 {
 			t.Errorf("%s: %q is left", s.Name, left)
 		}
 	}
+	for _, kind := range []string{"window_push_back", "window_buried", "redumped", "error_codecreverse", "fresh"} {
+		if went[kind] == 0 {
+			t.Errorf("no state of %s went back", kind)
+		}
+	}
+	t.Logf("%d families went back", len(went))
 }
 
 // keys are the names of keys that have this in them.

@@ -261,7 +261,7 @@ func (m *Mover) pass(ctx context.Context, source string, moved *Counts) error {
 func (m *Mover) bring(ctx context.Context, source string, entries []*rubyqueue.Entry, moved *Counts, stays refusing, tell bool) error {
 	var coming []Entry
 	var from []*rubyqueue.Entry
-	var done []int64
+	var done, empty []int64
 	for _, e := range entries {
 		if e == nil {
 			continue
@@ -274,11 +274,14 @@ func (m *Mover) bring(ctx context.Context, source string, entries []*rubyqueue.E
 			if err := stays(ctx, e, err); err != nil {
 				return err
 			}
-		case len(to.Payloads) == 0:
-			done = append(done, e.Number)
+		case len(to.Payloads) == 0: // what was in flight lies in the morgue
+			empty = append(empty, e.Number)
 		default:
 			coming, from = append(coming, to), append(from, e)
 		}
+	}
+	if err := m.Old.Forget(ctx, empty...); err != nil { // not kept: nothing of it comes, so that nothing of it would go back
+		return err
 	}
 	if len(coming) > 0 {
 		m.sent = true
