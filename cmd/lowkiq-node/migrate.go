@@ -304,7 +304,11 @@ func (r *migration) once(ctx context.Context, seen rubyqueue.Signs) error {
 	if err := r.move(ctx); err != nil {
 		return err
 	}
-	if err := r.mover.Working(ctx, seen); err != nil {
+	look := time.Duration(0)
+	if r.sum.Moved.InFlight > 0 {
+		look = r.Watch // for a worker that had begun to restore that
+	}
+	if err := r.mover.Late(ctx, seen, look); err != nil {
 		return err
 	}
 	return r.patiently(ctx, func() (movein.Counts, error) { return movein.Counts{Left: r.mover.LeftCount()}, r.mover.End(ctx) })

@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/movein"
 	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/rubyqueue"
@@ -403,5 +404,48 @@ func killFollowing(t *testing.T, old *rubySide, to string, more int64) {
 		return begun >= 0 && number() >= begun+more
 	}) {
 		t.Fatalf("it has not taken %d entries: %s", more, &errs)
+	}
+}
+
+// TestMigrateTellsOfALateRestore: a worker of Ruby's that had read what was in flight just before that was moved writes it back just after. Nothing can tell
+// before it writes; then the command does, as the worker will handle it once more.
+func TestMigrateTellsOfALateRestore(t *testing.T) {
+	t.Parallel()
+	side, to := startRubySide(t), redistest.Start(t)
+	_, q := registered(t, to.URL(), "", 4)
+	if err := side.push("order-7", "x"); err != nil {
+		t.Fatal(err)
+	}
+	side.fly("order-7")
+	old, err := rubyqueue.Open(rubyqueue.Config{URL: side.URL(), Timeout: 20 * time.Second, Name: "Orders", Shards: rubyShards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	c := migrateCommand{Shards: rubyShards, Payload: movein.Bytes, Keep: time.Hour, Patience: time.Second, Watch: time.Hour}
+	m, err := c.mover(old, q)
+	if err == nil {
+		err = m.Mark(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, err := m.Watch(t.Context(), time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := &migration{migrateCommand: &c, streams: &streams{}, mover: m, old: old, queue: q}
+	run.sum.Moved = &movein.Counts{}
+	ended := make(chan error, 1)
+	go func() { ended <- run.once(t.Context(), seen) }()
+	if !eventually(func() bool { return side.rdb.Exists(t.Context(), rubyPrefix+"migrate:kept").Val() == 1 }) {
+		t.Fatal("it is not moved")
+	}
+	if err := side.push("order-7", "x"); err != nil { // the restore's push_back, and its ack
+		t.Fatal(err)
+	}
+	side.rdb.HDel(t.Context(), rubyPrefix+"processing_length_by_shard", strconv.Itoa(rubyqueue.ShardOf("order-7", rubyShards)))
+	if err := <-ended; !errors.Is(err, movein.ErrWorking) {
+		t.Errorf("got %v, want %v", err, movein.ErrWorking)
 	}
 }

@@ -106,6 +106,22 @@ func (m *Mover) Working(ctx context.Context, before rubyqueue.Signs) error {
 	return err
 }
 
+// lookEvery is how often [Mover.Late] looks.
+const lookEvery = 50 * time.Millisecond
+
+// Late is Working for some time after what was in flight was moved. A restore of Ruby's reads what is in flight, then writes it to the queue, then clears the flight, in
+// three steps; between the first two it leaves no trace. One that had read before the move writes after it, and only that tells.
+func (m *Mover) Late(ctx context.Context, before rubyqueue.Signs, d time.Duration) error {
+	for end := time.Now().Add(d); ; {
+		if err := m.Working(ctx, before); err != nil || !time.Now().Before(end) {
+			return err
+		}
+		if err := pause.For(ctx, min(d, lookEvery)); err != nil {
+			return err
+		}
+	}
+}
+
 func moved(before, after rubyqueue.Signs, d time.Duration) error {
 	switch {
 	case after.Processed != before.Processed || after.Failed != before.Failed:
