@@ -31,8 +31,7 @@ func sentinelUser(t *testing.T, s *redistest.Sentinel, more ...string) string {
 	return toSentinels(withLogin(s.URL(), "lowkiq"), "watcher")
 }
 
-// TestACLSentinel is the suite, without its longest tests, as the users of
-// docs/security.md, through sentinels.
+// TestACLSentinel calls each script as the users of docs/security.md, through sentinels.
 func TestACLSentinel(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -70,7 +69,7 @@ func TestACLSentinel(t *testing.T) {
 		owner := newRig(t, &backend{url: s.URL()}, func(c *Config) { c.Cluster = "producing" }) // the suite has its names
 		tryProducer(t, &backend{url: toSentinels(withLogin(s.URL(), "producer"), "watcher")}, owner)
 	})
-	runCases(t, &backend{url: url, second: true}, tier.Of(nil, differing(), suite()))
+	runFew(t, &backend{url: url})
 }
 
 // A master that no sentinel knows is an error, and not a Redis without keys.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestUsualPop: the short way of lua/pop.lua, for what is usual in a drain, answers and leaves in
@@ -19,7 +20,7 @@ import (
 func TestUsualPop(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
-	for seed := range uint64(12) {
+	for seed := range tier.Of(uint64(6), 6, 30) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			short, long := newRig(t, b), newRig(t, b)
 			pop := long.c.DB().Scripts.Pop
@@ -51,7 +52,11 @@ func drainAtRandom(r *rig, seed uint64) (steps []string) {
 	}[seed%6]
 	var jobs []lowkiq.Push
 	var deleted []string
-	for i := range 1500 {
+	ids := 1000
+	if odd.part == 1 {
+		ids = 300 // with thousands of payloads
+	}
+	for i := range ids {
 		id, kind := fmt.Sprint("id-", i), "plain"
 		if rnd.Float64() < odd.part {
 			kind = odd.kinds[rnd.IntN(len(odd.kinds))]

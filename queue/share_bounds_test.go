@@ -70,7 +70,7 @@ func TestSharedWorkIsBounded(t *testing.T) {
 		"long flights":      {ids: 1000, length: 200, size: 10},
 		"flights that fit":  {ids: 31, length: 500, size: 10},
 		"some of long ones": {ids: 1000, length: 200, size: 10, named: 60},
-		"large jobs":        {ids: 100, length: 20, size: 16000},
+		"large jobs":        {ids: 40, length: 20, size: 16000},
 		"parked":            {ids: 7, length: 20, size: 2000, parked: 3000},
 		"more parked":       {ids: 60, length: 20, size: 2000, parked: 3000, named: 60},
 		"nothing is left":   {ids: 40, length: 20, size: 100},
