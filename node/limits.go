@@ -17,11 +17,14 @@ import (
 
 const (
 	// askSoon and askLate bound how long an instance waits before it asks again while it has fewer permits than it wants: the
-	// more often it asked in vain, the longer, unless it is the next one to get one.
+	// more often it asked in vain, the longer, unless it is the next one to get one. See permitsAgain for many instances.
 	askSoon, askLate = 5 * time.Millisecond, 40 * time.Millisecond
 	// askKept is how often one that has what it wants asks whether others lack some, and gives back what it does not use. While
 	// others lack some it asks after askLate.
 	askKept = 250 * time.Millisecond
+	// askEach bounds how often all instances together ask for permits of a queue, but for those that are soon to get one; askMost how long
+	// one waits for that.
+	askEach, askMost = 400 * time.Microsecond, time.Second
 	// ofLate is for how long it keeps permits that it does not use any more.
 	ofLate = time.Second
 	// idle is when there is no limit, or nothing wants a permit: the next lane that does, or a change of the limit, ends it.
@@ -108,15 +111,25 @@ func (p *permits) once(ctx context.Context) (again time.Duration) {
 	case grant.May >= wanted:
 		p.vain = 0
 		if grant.Lack {
-			return askLate
+			return permitsAgain(grant, has.Limit)
 		}
-		return askKept
-	case grant.May > has.Has || grant.Next: // it gets more
+		return max(askKept, permitsAgain(grant, has.Limit))
+	case grant.May > has.Has || grant.May == 0 && grant.Before == 0: // it gets more
 		p.vain = askSoon
 	default:
-		p.vain = min(max(askSoon, 2*p.vain), askLate)
+		p.vain = min(max(askSoon, 2*p.vain), permitsAgain(grant, has.Limit))
 	}
 	return p.vain
+}
+
+// permitsAgain is after how long an instance asks again at the latest that has not got all that it wants, or whose permits others
+// want. One that has none asks twice before it is the next one, if those before it have whole turns; so however many wait, few ask.
+func permitsAgain(grant queue.PermitGrant, limit int) time.Duration {
+	late := time.Duration(grant.Askers) * askEach
+	if grant.May == 0 && grant.Before > 0 {
+		late = time.Duration(grant.Before) * queue.PermitTurn(limit) / time.Duration(2*limit)
+	}
+	return min(max(askLate, late), askMost)
 }
 
 // sharePermits shares the limits of this instance's queues with others, until ctx ends.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -150,5 +151,29 @@ func TestLimitWithoutLease(t *testing.T) {
 				t.Errorf("the log tells of an error, want none:\n%s", log.String())
 			}
 		})
+	}
+}
+
+// TestPermitsAgain: however many nodes want permits of however small a limit, they ask Redis no more than some thousand times a second, and
+// who is next asks at once.
+func TestPermitsAgain(t *testing.T) {
+	for _, limit := range []int{1, 5, 20, 200, 2000} {
+		for _, askers := range []int{2, 10, 100, 1000, 5000} {
+			sum := 0.0
+			for i := range askers {
+				grant := queue.PermitGrant{May: max(1, limit/askers), Lack: true, Askers: askers}
+				if i >= limit { // it waits
+					grant.May, grant.Before = 0, i-limit
+				}
+				again := permitsAgain(grant, limit)
+				if again < askLate || again > askMost {
+					t.Errorf("%d of %d permits wanted, %d before it: asks again after %s", askers, limit, grant.Before, again)
+				}
+				sum += 1 / again.Seconds()
+			}
+			if most := 4000 + float64(max(0, askers-1000)); sum > most {
+				t.Errorf("%d instances that want %d permits ask %.0f times a second, want %.0f at most", askers, limit, sum, most)
+			}
+		}
 	}
 }

@@ -31,27 +31,32 @@ type PermitRequest struct {
 
 // PermitGrant is the answer to it.
 type PermitGrant struct {
-	May  int  // calls that it may have from now on; if these are fewer than it has, none may begin until fewer run
-	Next bool // it has none, and is the next one to get one
-	Lack bool // others want more than they have
+	May    int  // calls that it may have from now on; if these are fewer than it has, none may begin until fewer run
+	Before int  // it has none, and so many instances are to get one before it
+	Lack   bool // others want more than they have
+	Askers int  // instances that want some
 }
 
-// permitTurn is for how long an instance has a permit while there are fewer than instances that want one.
-const permitTurn = 500 * time.Millisecond
+// PermitTurn is for how long an instance has permits of a limit while these are fewer than instances that want one: long enough that
+// no more than 400 a second change hands.
+func PermitTurn(limit int) time.Duration {
+	return max(500*time.Millisecond, time.Duration(limit)*time.Second/400)
+}
 
 // Ask says how many calls the instance may have from now on. After an error it is to have no more than it had; ErrGone of
 // package lease is final.
 func (p Permits) Ask(ctx context.Context, r PermitRequest) (PermitGrant, error) {
-	reply, err := p.db.Run(ctx, p.db.Scripts.Permit, []string{p.db.Keys.Permits(p.queue), p.db.Keys.Leases()},
-		r.Instance, r.Number, r.Limit, r.Has, r.Wanted, r.Kept, permitTurn.Microseconds())
+	reply, err := p.db.Run(ctx, p.db.Scripts.Permit, []string{p.db.Keys.Permits(p.queue), p.db.Keys.Permitsx(p.queue), p.db.Keys.Leases()},
+		r.Instance, r.Number, r.Limit, r.Has, r.Wanted, r.Kept, PermitTurn(r.Limit).Microseconds())
 	if err != nil {
 		return PermitGrant{}, fmt.Errorf("permits of queue %q: %w", p.queue, limitRefusal(err))
 	}
 	n := redisdb.List(reply)
-	if len(n) != 3 || redisdb.Int(n[0]) < 0 {
-		return PermitGrant{}, fmt.Errorf("permits of queue %q: got %v, want three numbers", p.queue, reply)
+	if len(n) != 4 || redisdb.Int(n[0]) < 0 {
+		return PermitGrant{}, fmt.Errorf("permits of queue %q: got %v, want four numbers", p.queue, reply)
 	}
-	return PermitGrant{May: int(redisdb.Int(n[0])), Next: redisdb.Int(n[1]) == 1, Lack: redisdb.Int(n[2]) == 1}, nil
+	return PermitGrant{
+		May: int(redisdb.Int(n[0])), Before: int(redisdb.Int(n[1])), Lack: redisdb.Int(n[2]) == 1, Askers: int(redisdb.Int(n[3]))}, nil
 }
 
 // Holders are the instances that hold permits, and how many; those that have died since the last request included.
@@ -62,6 +67,9 @@ func (p Permits) Holders(ctx context.Context) (map[string]int, error) {
 	}
 	holders, flat := map[string]int{}, redisdb.List(replies[0])
 	for i := 0; i+1 < len(flat); i += 2 {
+		if redisdb.Text(flat[i]) == "" { // the sums
+			continue
+		}
 		var number, held int
 		if _, err := fmt.Sscan(redisdb.Text(flat[i+1]), &number, &held); err == nil && held > 0 {
 			holders[strings.Clone(redisdb.Text(flat[i]))] = held

@@ -4,20 +4,26 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/queue/rules"
+
+	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 var limitTests = []testCase{
 	{"Permits_NeverMoreThanTheLimit", permitsNeverMore},
 	{"Permits_AreSharedFairly", permitsFair},
 	{"Permits_TakeTurns", permitsTurns},
+	{"Permits_LineIsOfWhoWaits", permitsLine},
 	{"Permits_LateRequestsChangeNothing", permitsLate},
 	{"Permits_OfTheDeadAreFree", permitsOfTheDead},
+	{"Permits_OfACrowdOfTheDead", permitsOfACrowd},
 	{"Rate_IsThatOfAModel", rateModel},
 	{"Rate_ThatChangesIsNoMore", rateChanges},
 	{"Rate_LargeBatchesAndSmallOnes", rateSizes},
@@ -31,7 +37,7 @@ type asker struct {
 	number int64
 	busy   int // calls that run
 	may    int // calls that there may be
-	next   bool
+	before int // others that wait
 	late   []PermitRequest
 }
 
@@ -51,7 +57,7 @@ func (a *asker) ask(limit, wanted int) int {
 	a.r.t.Helper()
 	grant, err := a.r.c.Permits("q").Ask(a.r.ctx, a.request(limit, wanted))
 	a.r.no(err)
-	a.may, a.next = grant.May, grant.Next
+	a.may, a.before = grant.May, grant.Before
 	return a.may
 }
 
@@ -108,6 +114,9 @@ func permitsNeverMore(t *testing.T, b *backend) {
 			for _, a := range all {
 				sum += a.busy
 			}
+			if step%20 == 0 {
+				r.permitsAddUp()
+			}
 			if sum > limit {
 				t.Fatalf("seed %d, step %d: %d calls at once, at most %d are allowed: %+v", seed, step, sum, limit, all)
 			}
@@ -119,6 +128,33 @@ func permitsNeverMore(t *testing.T, b *backend) {
 		if got := all[1].ask(limit, limit); got != limit {
 			t.Errorf("seed %d: at the end one that asks alone gets %d of %d", seed, got, limit)
 		}
+		r.permitsAddUp()
+	}
+}
+
+// permitsAddUp: the sums, and who is said to want more, are those of the entries.
+func (r *rig) permitsAddUp() {
+	r.t.Helper()
+	db, keys := r.c.DB().ForTests(), r.c.DB().Keys
+	held, askers, lack := 0, 0, []string{}
+	all := db.HGetAll(r.ctx, keys.Permits("q")).Val()
+	for name, text := range all {
+		var number, has, wanted int
+		if _, err := fmt.Sscan(text, &number, &has, &wanted); err != nil || name == "" {
+			continue
+		}
+		if held += has; wanted > 0 {
+			askers++
+		}
+		if has < wanted {
+			lack = append(lack, name)
+		}
+	}
+	said := db.ZRange(r.ctx, keys.Permitsx("q"), 0, -1).Val()
+	slices.Sort(said)
+	slices.Sort(lack)
+	if sums := fmt.Sprint(held, " ", askers); len(all) > 0 && (all[""] != sums || !slices.Equal(said, lack)) {
+		r.t.Fatalf("%v: got sums %q and %v that want more, want %q and %v", all, all[""], said, sums, lack)
 	}
 }
 
@@ -154,7 +190,7 @@ func permitsTurns(t *testing.T, b *backend) {
 	eq(t, "the first", all[0].ask(1, 3), 1)
 	for i, a := range all[1:] {
 		eq(t, "none is left", a.ask(1, 3), 0)
-		eq(t, "is the next one", a.next, i == 0)
+		eq(t, "others before it", a.before, i)
 	}
 	for end := time.Now().Add(time.Minute); len(had) < len(all); {
 		if time.Now().After(end) {
@@ -166,6 +202,31 @@ func permitsTurns(t *testing.T, b *backend) {
 			}
 		}
 	}
+}
+
+// permitsLine: who stopped waiting and begins again is the last, and those that died while they waited keep nobody back.
+func permitsLine(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	var holders, line []*asker
+	for i := range 40 {
+		holders = append(holders, r.asker(fmt.Sprint("h/", i)))
+		eq(t, "a permit", holders[i].ask(40, 1), 1)
+		holders[i].busy = 1
+	}
+	for i := range 6 {
+		line = append(line, r.asker(fmt.Sprint("n/", i)))
+		line[i].ask(40, 1)
+		eq(t, "others before it", line[i].before, i)
+	}
+	line[0].ask(40, 0)
+	line[0].ask(40, 1)
+	eq(t, "before one that begins again", line[0].before, 5)
+	for _, dead := range line[1:5] {
+		r.no(dead.lease.Drop(r.ctx))
+	}
+	holders[0].busy, holders[0].may = 0, 0
+	holders[0].ask(40, 0)
+	eq(t, "the first that lives", line[5].ask(40, 1), 1)
 }
 
 // permitsLate: a request that Redis gets after a later one gives back nothing that the instance has got since.
@@ -196,6 +257,55 @@ func permitsOfTheDead(t *testing.T, b *backend) {
 	holders, err := r.c.Permits("q").Holders(r.ctx)
 	r.no(err)
 	eq(t, "holders", fmt.Sprint(holders), "map[n/2:3]")
+}
+
+// permitsOfACrowd: when most of those that hold permits or wait for one die at once, those that live soon have all of it.
+func permitsOfACrowd(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	var all []*asker
+	for i := range 60 {
+		all = append(all, r.asker(fmt.Sprint("n/", i)))
+		all[i].ask(20, 1)
+	}
+	for i, a := range all {
+		if i%20 != 19 {
+			r.no(a.lease.Drop(r.ctx))
+		}
+	}
+	alive := []*asker{all[19], all[39], all[59]}
+	asked := 0
+	for got := 0; got < 20; asked++ {
+		if asked > 200 {
+			t.Fatalf("the three that live have %d of 20 permits after they asked 200 times", got)
+		}
+		alive[asked%3].ask(20, 10)
+		got = alive[0].may + alive[1].may + alive[2].may
+	}
+	r.permitsAddUp()
+}
+
+// TestPermitsCostTheSame: what a request costs Redis does not grow with the instances that hold permits or wait for one.
+func TestPermitsCostTheSame(t *testing.T) {
+	tier.Usual(t)
+	t.Parallel()
+	server := redistest.Start(t)
+	cost := map[int]int{}
+	for _, n := range []int{10, 1000} {
+		r := newRig(t, &backend{url: server.URL()}, func(c *Config) { c.Cluster = fmt.Sprint("crowd", n) })
+		one := r.asker("n/one")
+		for i := range n {
+			r.asker(fmt.Sprint("n/", i)).ask(n/2, 2)
+		}
+		began := r.work()
+		for range 1000 {
+			one.ask(n/2, 1)
+		}
+		cost[n] = r.work() - began
+	}
+	t.Logf("us for a thousand requests, by instances: %v", cost)
+	if cost[1000] > 3*cost[10] {
+		t.Errorf("a thousand requests cost Redis %d us with 10 instances, and %d with 1,000, want about the same", cost[10], cost[1000])
+	}
 }
 
 // rateModel: in no time is more handed out than the rate allows, and the burst; and no less, if it is asked for when that is told.

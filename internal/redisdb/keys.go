@@ -68,8 +68,9 @@ func (k Keys) Changes() string { return k.of("changes") }
 func (k Keys) Listen(queue string) string { return k.of("listen:" + queue) }
 func (k Keys) Events(queue string) string { return k.of("events:" + queue) }
 
-// Permits are how many calls of a queue each instance may have: a hash by instance.
-func (k Keys) Permits(queue string) string { return k.of("permits:" + queue) }
+// Permits are how many calls of a queue each instance may have: a hash by instance. Permitsx are those that want more, a sorted set.
+func (k Keys) Permits(queue string) string  { return k.of("permits:" + queue) }
+func (k Keys) Permitsx(queue string) string { return k.of("permitsx:" + queue) }
 
 // Rate is how much of a queue was handed out of late.
 func (k Keys) Rate(queue string) string { return k.of("rate:" + queue) }
@@ -126,7 +127,7 @@ func (k Keys) Days(queue string, now time.Time) (all []string) {
 
 // names are those of the keys above; those that end in a colon are followed by a node, an
 // instance or a queue.
-var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "rules", "changes", "lease:", "name:", "timings:", "permits:", "rate:", "groups:", "groupsx:", "day:", "listen:"}
+var names = []string{"queues", "instances", "record", "leader", "probe", "recurring", "ticks", "ticked", "rules", "changes", "lease:", "name:", "timings:", "permits:", "permitsx:", "rate:", "groups:", "groupsx:", "day:", "listen:"}
 
 // probe is the n-th of the keys that permissions are tried on. All but the first lie in
 // other slots of a Redis Cluster than the cluster's own keys.

@@ -42,7 +42,7 @@ func TestParseShard(t *testing.T) {
 func TestScriptsNameKeys(t *testing.T) {
 	t.Parallel()
 	k := Keys{"c"}.Shard("q", 1, 0)
-	others := []string{"lease", "instances", "record", "leader", "queues", "hash", "set", "recurring", "ticks", "ticked", "rules", "changes", "permits", "rate", "groups", "groupsx", "day"}
+	others := []string{"lease", "instances", "record", "leader", "queues", "hash", "set", "recurring", "ticks", "ticked", "rules", "changes", "permits", "permitsx", "rate", "groups", "groupsx", "day"}
 	scripts := NewScripts()
 	for _, s := range append(scripts.All(), scripts.Audit, scripts.AuditSpill, scripts.Repair, scripts.RepairFlight, scripts.RepairClaim) {
 		if !s.ofShard && slices.ContainsFunc(s.keys, func(key string) bool { return !slices.Contains(others, key) }) {
