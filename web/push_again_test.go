@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http/httptest"
 	"strconv"
 	"strings"
@@ -14,13 +15,13 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// A push of 6,000 payloads of one id, of more bytes than one pipeline takes: any one request to
+// A push of 600 payloads of one id, of more bytes than one pipeline takes: any one request to
 // Redis is lost, executed or not, and the client repeats the push until all of it is stored. Its
 // payloads are handed over in push order (I3).
 func TestPushAgainKeepsOrder(t *testing.T) {
 	tier.Usual(t) // each request that is lost is 9 MB pushed twice
 	t.Parallel()
-	const n = 6000
+	const n = 600
 	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
 	w := newWorld(t, proxy.URL())
 	must(t, w.client.DB().Load(t.Context())) // or the first request comes twice
@@ -30,7 +31,7 @@ func TestPushAgainKeepsOrder(t *testing.T) {
 	must(t, err)
 	var body strings.Builder
 	for i := range n {
-		fmt.Fprintf(&body, "{\"id\":\"hot\",\"payload\":\"%0*d\"}\n", 1450, i)
+		fmt.Fprintf(&body, "{\"id\":\"hot\",\"payload\":\"%0*d\"}\n", 14_500, i)
 	}
 	push := func() (ok bool) {
 		answer := httptest.NewRecorder() // not w.do: to hold so much against openapi.yaml takes seconds
@@ -79,7 +80,8 @@ func TestPushAgainKeepsOrder(t *testing.T) {
 	stores := func(words []string) bool {
 		return len(words) > 1 && strings.EqualFold(words[0], "evalsha") && (words[1] == scripts.Push.SHA() || words[1] == scripts.PushEach.SHA())
 	}
-	for lose := 1; ; lose++ {
+	step := tier.Of(3, 3, 1) // odd: a request after a reply
+	for lose := 1 + rand.IntN(step); ; lose += step {
 		count := 0
 		cut := []func(func([]string) bool){proxy.CutRequestOf, proxy.CutReplyOf}[lose%2]
 		cut(func(words []string) bool {

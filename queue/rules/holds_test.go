@@ -64,11 +64,16 @@ func TestHolds(t *testing.T) {
 	if value, _, err := WithoutHold(in, Hold{ID: "a"}, now); value != nil || err != nil {
 		t.Errorf("the last one undone: got %s, %v, want nothing", value, err)
 	}
-	delete(in, "holds")
-	for i := range MaxHolds {
-		if err := add(Hold{ID: fmt.Sprint(i)}); err != nil {
-			t.Fatal(err)
-		}
+	many := make([]Hold, MaxHolds-1)
+	for i := range many {
+		many[i] = Hold{ID: fmt.Sprint(i)}
+	}
+	if value, err = json.Marshal(many); err != nil {
+		t.Fatal(err)
+	}
+	in["holds"] = Setting{Value: value}
+	if err := add(Hold{ID: "the last one"}); err != nil {
+		t.Fatal(err)
 	}
 	if err := add(Hold{ID: "one more"}); !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), "1000") {
 		t.Errorf("one more than the limit: got %v", err)
