@@ -12,6 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/historytest"
 	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -28,7 +29,7 @@ import (
 //
 // says how many; see historytest for more.
 func TestHistories(t *testing.T) {
-	historytest.Run(t, 3000, func(_ *testing.T, run *historytest.History) {
+	historytest.Run(t, tier.Of(3000, 1500, 3000), func(_ *testing.T, run *historytest.History) {
 		h := newHistory(run)
 		h.called = true
 		if run.Seed%2 == 0 {
