@@ -46,11 +46,11 @@ type migrateCommand struct {
 
 // migrated is the summary of a migration.
 type migrated struct {
-	Found movein.Report  `json:"found"`
-	Moved *movein.Counts `json:"moved,omitempty"` // not of a dry run; of --back: what came back
-	Skew  string         `json:"clock_skew"`      // of the old Redis's clock from the new one's
-	Left  []leftJob      `json:"left"`            // the first of those that stay
-	Lost  []orphan       `json:"orphans"`         // the first that a dry run has found
+	Found   movein.Report  `json:"found"`
+	Moved   *movein.Counts `json:"moved,omitempty"` // not of a dry run; of --back: what came back
+	Skew    string         `json:"clock_skew"`      // of the old Redis's clock from the new one's
+	Left    []leftJob      `json:"left"`            // the first of those that stay
+	Orphans []orphan       `json:"orphans"`         // the first that a dry run has found
 }
 
 // orphan are payloads of an id that no index has.
@@ -156,7 +156,7 @@ type migration struct {
 
 // all looks, and moves unless it is a dry run.
 func (r *migration) all(ctx context.Context, client *queue.Client) error {
-	r.sum.Left, r.sum.Lost = []leftJob{}, []orphan{}
+	r.sum.Left, r.sum.Orphans = []leftJob{}, []orphan{}
 	r.mover.Leave = r.leave
 	r.mover.Progress = func(n int) {
 		r.done += n
@@ -291,7 +291,7 @@ func (r *migration) orphans(ctx context.Context) error {
 			return
 		}
 		r.bar.clear()
-		r.sum.Lost = append(r.sum.Lost, orphan{web.JobIDOf(o.ID), o.Key, o.Payloads})
+		r.sum.Orphans = append(r.sum.Orphans, orphan{web.JobIDOf(o.ID), o.Key, o.Payloads})
 		say(r.err, "no index has: %q: %s in %s\n", o.ID, count(o.Payloads, "payload"), strings.TrimSuffix(o.Key, ":")) //nolint:errcheck // stderr
 	})
 }
