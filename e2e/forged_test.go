@@ -127,6 +127,14 @@ func TestForgedGossip(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer udp.Close()
+	// The first that is refused is named in the log; of the flood after it the node says little.
+	r.await("the log names who sends with no key", patience, func() bool {
+		if _, err := udp.Write(forgeries[0].packet); err != nil {
+			t.Fatal(err)
+		}
+		said, err := os.ReadFile(log)
+		return err == nil && strings.Contains(string(said), `"level":"WARN"`) && strings.Contains(string(said), udp.LocalAddr().String())
+	})
 	var senders sync.WaitGroup
 	for _, f := range forgeries {
 		for range 200 {
@@ -167,11 +175,6 @@ func TestForgedGossip(t *testing.T) {
 	said, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, want := range []string{`"level":"WARN"`, udp.LocalAddr().String()} {
-		if !strings.Contains(string(said), want) {
-			t.Errorf("the log has no %q", want)
-		}
 	}
 	if len(said) > 64<<10 {
 		t.Errorf("got %d bytes of log for %d packets, want a few lines", len(said), 200*len(forgeries))
