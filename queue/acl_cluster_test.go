@@ -38,7 +38,7 @@ func clusterUser(t *testing.T, c *redistest.Cluster, user string, more ...string
 	return withLogin(c.URL(), user)
 }
 
-// TestACLCluster calls each script as the user of docs/security.md on a Redis Cluster.
+// TestACLCluster calls the scripts of queues as the user of docs/security.md on a Redis Cluster.
 func TestACLCluster(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()

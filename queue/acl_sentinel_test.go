@@ -31,7 +31,7 @@ func sentinelUser(t *testing.T, s *redistest.Sentinel, more ...string) string {
 	return toSentinels(withLogin(s.URL(), "lowkiq"), "watcher")
 }
 
-// TestACLSentinel calls each script as the users of docs/security.md, through sentinels.
+// TestACLSentinel calls the scripts of queues as the users of docs/security.md, through sentinels.
 func TestACLSentinel(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()

@@ -19,7 +19,7 @@ import (
 // Redis is lost, executed or not, and the client repeats the push until all of it is stored. Its
 // payloads are handed over in push order (I3).
 func TestPushAgainKeepsOrder(t *testing.T) {
-	tier.Usual(t) // each request that is lost is 9 MB pushed twice
+	tier.Usual(t) // each request that is lost is 9 MB pushed twice, so a run loses a third of them
 	t.Parallel()
 	const n = 600
 	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
