@@ -105,7 +105,7 @@ SOAK_TTL ?= 3s
 soak: redis ## let random faults meet SOAK_CLUSTERS=2 clusters under load for SOAK=30m, leases of SOAK_TTL=3s, and judge their histories
 	LOWKIQ_RECURRING=2m $(RACE) ./e2e -run 'TestRecurring$$' -v -count=1
 	LOWKIQ_KILLS=200 $(RACE) ./e2e -run 'TestJournalAgrees$$|TestLimitUnderKills$$' -v -count=1 -timeout 1h
-	LOWKIQ_SOAK=$(SOAK) LOWKIQ_SOAK_CLUSTERS=$(SOAK_CLUSTERS) LOWKIQ_SOAK_TTL=$(SOAK_TTL) $(RACE) ./e2e -run TestSoak -v -count=1 -timeout 24h
+	LOWKIQ_SOAK=$(SOAK) LOWKIQ_SOAK_CLUSTERS=$(SOAK_CLUSTERS) LOWKIQ_SOAK_TTL=$(SOAK_TTL) $(RACE) ./e2e -run TestSoak -v -count=1 -parallel $(SOAK_CLUSTERS) -timeout 24h
 
 release: ## build and pack the binaries of a release into dist/, with checksums
 	$(GO) run ./scripts/release

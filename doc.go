@@ -13,6 +13,7 @@
 //	nil         all jobs of the batch are done
 //	[Failed]    the jobs named failed and are retried, the others are done
 //	[Postpone]  not now: put the batch back, no retry spent
+//	[Limit]     the same, and no id of the same group begins meanwhile
 //	[Bury]      never retry: to the morgue at once
 //	other       all jobs of the batch failed and are retried
 //

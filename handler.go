@@ -13,8 +13,9 @@ import "context"
 //
 // The context is cancelled when the node may no longer work on the shard (cause [ErrLeaseLost]),
 // when the queue's handler timeout is over ([ErrTimeout]), when a person ends the run of an id of the
-// batch ([ErrCancelled]), when it has noted nothing for as long as the rules allow ([ErrStuck]), or when the node has waited for its shutdown timeout ([ErrShutdown]). Of a
-// lost lease and a shutdown the handler must then return within 0.2 of the lease's ttl.
+// batch ([ErrCancelled]), when it has noted nothing for as long as the rules allow ([ErrStuck]), or when the node has waited for its shutdown timeout ([ErrShutdown]). Once the lease or the
+// shard is lost the handler must return within 0.2 of the lease's ttl, and at a shutdown within 2 s: the process ends itself with
+// status 75 otherwise. In the other cases the shard waits for it, and 30 s after the handler timeout the log says so.
 //
 // The node also calls two methods that a handler may have:
 //

@@ -65,7 +65,7 @@ func parseExpires(text string) (time.Time, error) {
 		return time.UnixMicro(int64(seconds * 1e6)), nil
 	}
 	if err != nil {
-		return at, fmt.Errorf("%w: expires is %.40q, want a time as in \"2026-01-02T15:04:05Z\", or seconds since 1970", ErrHeader, text)
+		return at, fmt.Errorf("%w: expires is %.40q, want a time as in \"2026-01-02T15:04:05Z\", or seconds since 1970, from %d to %d", ErrHeader, text, int64(MinPerformAt), int64(MaxPerformAt))
 	}
 	return at, nil
 }

@@ -3,6 +3,7 @@ package lowkiq
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -42,6 +43,9 @@ func TestExpires(t *testing.T) {
 		h, err := NewHeader(map[string]string{"expires": text, "tag": "x"})
 		if want.IsZero() != errors.Is(err, ErrHeader) {
 			t.Errorf("%q: got %v", text, err)
+		}
+		if bounds := "seconds since 1970, from 1000000000 to 8589934592"; err != nil && !strings.Contains(err.Error(), bounds) {
+			t.Errorf("%q: got %v, want that it says which seconds: %s", text, err, bounds)
 		}
 		if err != nil {
 			h = Header(`{"expires":"` + text + `"}`)

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -70,20 +71,33 @@ func TestDaysOfAKilledNode(t *testing.T) {
 // ends are when the handler calls ended that are in the history.
 func (r *rig) ends() (all []time.Duration) {
 	r.t.Helper()
+	for _, c := range r.calls() {
+		all = append(all, c.ended)
+	}
+	return all
+}
+
+// call is a handler call that was not cut off.
+type call struct{ began, ended time.Duration }
+
+// calls are those in the history that succeeded.
+func (r *rig) calls() (all []call) {
+	r.t.Helper()
 	text, err := os.ReadFile(r.history)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
-		if len(words) < 3 || words[0] != "end" || words[len(words)-1] != "." {
+		if len(words) < 5 || words[0] != "end" || words[len(words)-1] != "." {
 			continue
 		}
-		at, err := strconv.ParseInt(words[1], 10, 64)
-		if err != nil {
+		ended, err := strconv.ParseInt(words[1], 10, 64)
+		began, err2 := strconv.ParseInt(words[3], 10, 64)
+		if err := errors.Join(err, err2); err != nil {
 			r.t.Fatalf("history: %q: %v", line, err)
 		}
-		all = append(all, time.Duration(at))
+		all = append(all, call{time.Duration(began), time.Duration(ended)})
 	}
 	return all
 }

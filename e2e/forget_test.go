@@ -10,11 +10,17 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/redistest"
 )
 
 // admin is an operator's connection to the test's Redis.
 func (r *rig) admin() *redis.Client {
-	client := redis.NewClient(&redis.Options{Addr: r.redis.Addr(), Protocol: 2, DisableIdentity: true})
+	return r.adminOf(r.redis)
+}
+
+// adminOf is a client of one server.
+func (r *rig) adminOf(server *redistest.Server) *redis.Client {
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2, DisableIdentity: true})
 	r.t.Cleanup(func() { client.Close() })
 	return client
 }

@@ -16,15 +16,19 @@ import (
 )
 
 // TestLimitUnderKills: nodes are killed, frozen for less than a ttl, and told to leave, and Redis is killed and started again with its
-// file: never do more calls run at once than the limit allows, and every payload is handled. LOWKIQ_KILLS says how many faults there are.
+// file: never do more calls run at once than the limit allows, and every payload is handled. LOWKIQ_KILLS says how many faults there are,
+// LOWKIQ_KILL_EVERY how long one is after the other, on average. The usual 1.5 s are less than it takes to own the shards of a dead node
+// again, and all of the limit's use may be lost meanwhile: what is used says little then.
 func TestLimitUnderKills(t *testing.T) {
 	t.Parallel()
 	faults := fromEnv(t, "LOWKIQ_KILLS", 12, strconv.Atoi)
-	const limit = 5
+	every := fromEnv(t, "LOWKIQ_KILL_EVERY", 1500*time.Millisecond, time.ParseDuration)
+	const limit, work = 5, 25 * time.Millisecond
+	enough := limit * int(4*every/work) // there is always work, on each node
 	random := randomly(t)
 	r := newRig(t, 12, "--appendonly", "yes", "--appendfsync", "always")
 	f := &fleet{rig: r, nodes: map[string]*process{}, settings: settings{
-		TTL: ttl, MaxCrashes: 1000, Work: 25 * time.Millisecond, Limit: rules.Limit{Concurrency: limit}, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
+		TTL: ttl, MaxCrashes: 1000, Work: work, Limit: rules.Limit{Concurrency: limit}, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
 	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}
 	nodes := names(3)
 	f.upAll(nodes...)
@@ -38,14 +42,19 @@ func TestLimitUnderKills(t *testing.T) {
 		r.push(jobs...)
 		pushed += n
 	}
-	for i := range faults {
+	allLive := func() {
 		for _, name := range nodes {
 			f.lease(name)
 		}
-		if left := r.stats().Jobs.Total(); left < 800 { // there is always work, on each node
-			push(int(800 - left))
+	}
+	allLive()
+	began := judge.Now()
+	for i := range faults {
+		allLive()
+		if left := int(r.stats().Jobs.Total()); left < enough {
+			push(enough - left)
 		}
-		<-time.After(upTo(random, 3*time.Second))
+		<-time.After(upTo(random, 2*every))
 		name := nodes[random.IntN(len(nodes))]
 		switch i % 4 {
 		case 0, 1:
@@ -65,6 +74,7 @@ func TestLimitUnderKills(t *testing.T) {
 			}
 		}
 	}
+	over := judge.Now()
 	r.drained()
 	for _, name := range f.list() {
 		f.lease(name)
@@ -74,5 +84,14 @@ func TestLimitUnderKills(t *testing.T) {
 	if v.Deaths == 0 {
 		t.Error("nobody died: the test would show little")
 	}
-	t.Logf("%d calls, %d deaths that cut off %d; %.0f %% of the limit was used", v.Calls, v.Deaths, v.Interrupted, 100*v.Busy.Seconds()/limit/v.Wall.Seconds())
+	t.Logf("%d calls, %d deaths that cut off %d; under the faults, one every %s, %.0f %% of the limit was used", v.Calls, v.Deaths, v.Interrupted,
+		((over - began) / time.Duration(faults)).Round(time.Millisecond), 100*busy(r.calls(), began, over).Seconds()/limit/(over-began).Seconds())
+}
+
+// busy is how long calls took together from one time to another.
+func busy(calls []call, from, to time.Duration) (sum time.Duration) {
+	for _, c := range calls {
+		sum += max(0, min(c.ended, to)-max(c.began, from))
+	}
+	return sum
 }

@@ -22,16 +22,15 @@ import (
 func (s *soak) up(name string) {
 	s.f.t.Helper()
 	if s.hosts != nil {
-		_, port, _ := strings.Cut(s.f.redis.Addr(), ":")
 		s.f.up(name, func(set *settings) {
 			address := s.hosts.address(name)
-			set.Redis = "redis://" + s.hosts.redis() + ":" + port + "/0"
+			set.Redis = s.redis.url(s.hosts.redis())
 			set.Bind, set.HTTP, set.Insecure = address+":0", address+":0", true
 		})
 		return
 	}
 	if s.links[name] == nil {
-		s.links[name] = redistest.NewProxy(s.f.t, s.f.redis.Addr())
+		s.links[name] = redistest.NewProxy(s.f.t, s.redis.servers[0].Addr())
 	}
 	s.f.up(name, func(set *settings) { set.Redis = s.links[name].URL() })
 }
@@ -143,18 +142,6 @@ func (s *soak) rolls() string {
 	return "rolling restart"
 }
 
-func (s *soak) redisRestarts() string {
-	return s.redisIs("away", 3*s.ttl, s.f.redis.Stop, s.f.redis.Restart)
-}
-
-func (s *soak) redisFreezes() string {
-	return s.redisIs("frozen", 2*s.ttl, s.f.redis.Pause, s.f.redis.Resume)
-}
-
-func (s *soak) redisIs(how string, atMost time.Duration, begin, end func()) string {
-	return fmt.Sprintf("Redis %s for %s", how, s.forAWhile(atMost, begin, end))
-}
-
 // forAWhile lets something be for a time that is drawn, at most as long as it says.
 func (s *soak) forAWhile(atMost time.Duration, begin, end func()) time.Duration {
 	long := s.between(0, atMost)
@@ -162,23 +149,6 @@ func (s *soak) forAWhile(atMost time.Duration, begin, end func()) time.Duration 
 	<-time.After(long)
 	end()
 	return long.Round(time.Millisecond)
-}
-
-// clockJumps sets Redis's clock on: set back, jobs that were parked would wait as long.
-func (s *soak) clockJumps() string {
-	by := s.between(0, 4*s.ttl)
-	s.off += by
-	from := judge.Now()
-	s.clock.Set(s.off)
-	s.promised.jumped(s.f.settings.Queues, from, judge.Now())
-	return fmt.Sprintf("clock of Redis on by %s", by.Round(time.Millisecond))
-}
-
-func (s *soak) forgetsScripts() string {
-	if err := s.f.admin().ScriptFlush(s.f.t.Context()).Err(); err != nil {
-		s.f.t.Fatal(err)
-	}
-	return "SCRIPT FLUSH"
 }
 
 // holds keeps ids from handlers for a while.
@@ -249,17 +219,12 @@ func (s *soak) grows() string {
 func (s *soak) cut(name string) {
 	s.f.t.Helper()
 	if s.hosts != nil {
-		s.hosts.rule(name, "OUTPUT", "-d", s.hosts.redis(), "-p", "tcp", "--dport", s.redisPort(), "-j", "DROP")
-		s.hosts.rule(name, "INPUT", "-s", s.hosts.redis(), "-p", "tcp", "--sport", s.redisPort(), "-j", "DROP")
+		s.blocks(name, "OUTPUT")
+		s.blocks(name, "INPUT")
 		return
 	}
 	s.links[name].Refuse(true)
 	s.links[name].DropAll()
-}
-
-func (s *soak) redisPort() string {
-	_, port, _ := strings.Cut(s.f.redis.Addr(), ":")
-	return port
 }
 
 // heal ends what was done to a node's network.
@@ -319,11 +284,11 @@ func (s *soak) part(some []string) {
 // oneWayRedis: requests are lost, or answers are.
 func (s *soak) oneWayRedis() string {
 	name := s.one()
-	how, rule := "requests of %s to Redis lost for %s", []string{"OUTPUT", "-d", s.hosts.redis(), "-p", "tcp", "--dport", s.redisPort(), "-j", "DROP"}
+	how, chain := "requests of %s to Redis lost for %s", "OUTPUT"
 	if s.dice.IntN(2) == 0 {
-		how, rule = "answers of Redis to %s lost for %s", []string{"INPUT", "-s", s.hosts.redis(), "-p", "tcp", "--sport", s.redisPort(), "-j", "DROP"}
+		how, chain = "answers of Redis to %s lost for %s", "INPUT"
 	}
-	long := s.forAWhile(3*s.ttl, func() { s.hosts.rule(name, rule[0], rule[1:]...) }, func() { s.heal(name) })
+	long := s.forAWhile(3*s.ttl, func() { s.blocks(name, chain) }, func() { s.heal(name) })
 	return fmt.Sprintf(how, name, long)
 }
 

@@ -29,9 +29,10 @@ const (
 
 // TestSoak lets faults of all kinds, drawn at random, meet clusters under load for as long
 // as LOWKIQ_SOAK says; "make soak" sets it. LOWKIQ_SOAK_CLUSTERS of them run side by side
-// (1), with leases of LOWKIQ_SOAK_TTL (the least). LOWKIQ_SOAK_SEED repeats the draws of a
-// run. Root's soak has a network namespace for each node; another's, and one with
-// LOWKIQ_SOAK_NET=0, has proxies, which know fewer faults.
+// (1; -parallel must allow as many), with leases of LOWKIQ_SOAK_TTL (the least).
+// LOWKIQ_SOAK_SEED repeats the draws of a run. Root's soak has a network namespace for each
+// node; another's, and one with LOWKIQ_SOAK_NET=0, has proxies, which know fewer faults.
+// LOWKIQ_SOAK_REDIS=cluster has each cluster of nodes on a Redis Cluster.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("LOWKIQ_SOAK"))
 	if err != nil {
@@ -84,8 +85,7 @@ func fromEnv[T any](t *testing.T, name string, otherwise T, parse func(string) (
 type soak struct {
 	f     *fleet
 	ttl   time.Duration
-	clock *redistest.Clock
-	off   time.Duration // of the clock
+	redis *soakRedis
 	dice  *rand.Rand
 	hosts *hosts                      // of the nodes; nil: links instead
 	links map[string]*redistest.Proxy // between a node and Redis, without hosts
@@ -103,14 +103,8 @@ func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
 	s := &soak{
 		ttl: lease, dice: rand.New(rand.NewPCG(seed, uint64(number))), hosts: newHosts(t, number), faults: map[string]int{}, promised: promised{ttl: lease},
 	}
-	args := []string{"--appendonly", "yes", "--appendfsync", "everysec"}
-	if s.hosts != nil {
-		args = append(args, "--bind", "127.0.0.1", s.hosts.redis(), "--protected-mode", "no")
-	}
-	server, clock := redistest.StartClocked(t, args...)
-	s.clock = clock
-	r := rigAt(t, soakShards, server.URL())
-	r.redis = server
+	s.redis = startSoakRedis(t, s.hosts)
+	r := rigAt(t, soakShards, s.redis.url("127.0.0.1"))
 	if err := r.client.SetRules(latestQueue, latestRules); err != nil {
 		t.Fatal(err)
 	}
@@ -183,6 +177,9 @@ func (s *soak) kinds() []kind {
 	if s.hosts != nil {
 		kinds = append(kinds, kind{"cut from the others", s.cutFromNodes}, kind{"one way to Redis cut", s.oneWayRedis}, kind{"one way to a node cut", s.oneWayNode},
 			kind{"port blocked", s.blocksPort}, kind{"packets lost", s.losesPackets}, kind{"parted in two", s.parts})
+	}
+	if s.redis.cluster != nil {
+		kinds = append(kinds, kind{"slot moved", s.movesSlot})
 	}
 	return kinds
 }

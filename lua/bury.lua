@@ -6,9 +6,9 @@
 --       then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
 --       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
 --       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person), drop (all of the flight
---       is forgotten, and no failure); "bury expired", "drop expired": no failure, and callers learn of the latter that they
---       expired; followed by places of 4 digits, from 1: those payloads alone, in the order of a handler, and the rest
---       goes back to the head
+--       is forgotten, and no failure); "bury cancelled": a person has ended the run, no failure; "bury expired", "drop expired":
+--       no failure, and callers learn of the latter that they expired; followed by places of 4 digits, from 1: those payloads
+--       alone, in the order of a handler, and the rest goes back to the head
 -- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
 -- Errors: FENCED holder fence
 -- Keeps I2. What was pushed meanwhile stays, as a fresh job; it was never tried. An id whose record
@@ -129,9 +129,10 @@ for p = 4, #ARGV, 6 do
   if ids[1] then
     count = count + 1
     local policy, places = ARGV[p + 2], ''
-    local expired = string.find(policy, ' expired', 1, true)
+    local expired, cancelled = string.find(policy, ' expired', 1, true), policy == 'bury cancelled'
     if expired then policy, places = string.sub(policy, 1, expired - 1), string.sub(policy, expired + 8) end
-    if policy ~= 'drop' and not expired then failed = failed + 1 end
+    if cancelled then policy = 'bury' end
+    if policy ~= 'drop' and not expired and not cancelled then failed = failed + 1 end
     if ARGV[p + 5] ~= '' then journal((noted and journal_log(ids[1], popped) or '') .. ARGV[p + 5], 1) end
     if noted then redis.call('HDEL', KEY.progress, ids[1]) end
     local record = redis.call('HGET', KEY.jobs, ids[1])

@@ -13,8 +13,8 @@
 -- A push may come again, when its answer was lost: what it has stored keeps its place beside calls then, and what that took the
 -- place of does not come back (I3).
 --
--- An id that waits for nothing else is due quiet after its last push, and most after its first one at the latest: since has
--- when that was, of ids that are put off, and of others for a while. An id that is ready, failed, postponed (nack.lua) or held is not
+-- An id that waits for nothing else is due quiet after its last push, and most after its first one at the latest, but never earlier than it
+-- was: since has when the first one was, of ids that are put off, and of others for a while. An id that is ready, failed, postponed (nack.lua) or held is not
 -- put off, and neither is one that was pushed with a time.
 -- What comes during a flight is parked, and never joins the flight: so the last push always gets a run that sees it.
 local mode, width, n = 'm', 4, (#ARGV - 4) / 4
@@ -141,7 +141,7 @@ local function defer(i, id, record, busy)
     return nil
   end
   if not record then return now + quiet end
-  local first = tonumber(redis.call('ZSCORE', KEY.since, id) or nil)
+  local first = redis.call('ZSCORE', KEY.since, id)
   if not first then return nil end
   if not busy then
     local due = redis.call('ZSCORE', KEY.due, id)
@@ -150,21 +150,26 @@ local function defer(i, id, record, busy)
   return math.max(now, math.min(now + quiet, first + longest))
 end
 
--- deferred puts it off, and returns the record as it is then.
+-- deferred puts it off, and returns the record as it is then. It makes no id due earlier: since may be of an earlier job, if one that does not
+-- know of the rule has pushed this one, with a time of its own.
 local function deferred(id, at, changed, record, busy)
   if not record then
     redis.call('ZADD', KEY.since, string.format('%.0f', now), id)
     return changed
   end
-  if not busy then redis.call('ZADD', KEY.due, string.format('%.0f', at), id) end
   changed = changed or record
   if string.byte(changed, 1) == 115 then
-    local head, _, stop = string.match(changed, '^(.%S+ )(%d+)()')
-    return head .. string.format('%.0f', at) .. string.sub(changed, stop)
+    local head, due, stop = string.match(changed, '^(.%S+ )(%d+)()')
+    at = math.max(at, tonumber(due))
+    changed = head .. string.format('%.0f', at) .. string.sub(changed, stop)
+  else
+    local job = parse(changed)
+    at = math.max(at, job.at)
+    job.at = at
+    changed = pack(job)
   end
-  local job = parse(changed)
-  job.at = at
-  return pack(job)
+  if not busy then redis.call('ZADD', KEY.due, string.format('%.0f', at), id) end
+  return changed
 end
 
 --#include store

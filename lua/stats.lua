@@ -56,7 +56,8 @@ local function see_parked()
   local parked = redis.call('HLEN', KEY.parked)
   if parked == 0 then return end
   if parked <= 1000 then
-    for _, record in ipairs(redis.call('HGETALL', KEY.parked)) do see_job(record) end
+    local flat = redis.call('HGETALL', KEY.parked)
+    for i = 2, #flat, 2 do see_job(flat[i]) end
     return
   end
   local flat = redis.call('HGETALL', KEY.claim)

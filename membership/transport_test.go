@@ -70,9 +70,9 @@ func TestStreamsOfStrangersAreBounded(t *testing.T) {
 	eventually(t, "n2 sees n1", func() bool { return n2.State(n1.instance()) == Alive })
 	close(stop)
 	all.Wait()
-	// A stream is there up to four times while it grows (with -race), and Go lets as much again be
-	// garbage.
-	if got, want := int64(most)-int64(before.HeapAlloc), int64(8*maxStates+16<<20); got > want {
+	// A stream is there up to four times while it grows (with -race), and Go lets as much again be garbage, on a busy machine more than
+	// that: it is all of their 1,200 MiB that must not be there.
+	if got, want := int64(most)-int64(before.HeapAlloc), int64(16*maxStates+16<<20); got > want {
 		t.Errorf("60 streams of 20 MiB: got %d MiB more in memory, want %d at most", got>>20, want>>20)
 	}
 }

@@ -58,7 +58,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		processed:   counter("lowkiq_jobs_processed_total", "Job ids handled and acknowledged.", "queue"),
 		failed:      counter("lowkiq_jobs_failed_total", "Failures of job ids.", "queue"),
-		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, or with the process killed too often.", "queue"),
+		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, given up by the handler, or with the process killed too often.", "queue"),
 		expired:     counter("lowkiq_expired_total", "Payloads whose time was over before a handler had them.", "queue"),
 		hookErrors:  counter("lowkiq_hook_errors_total", "Calls of hooks that failed, timed out or panicked.", "queue"),
 		limited:     counter("lowkiq_limited_total", "Job ids put back before their handler had them, as their group was at its limit.", "queue"),
@@ -98,7 +98,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		Name: "lowkiq_lease_remaining_seconds", Help: "Time until this node must stop working unless it renews its lease; 0 without a lease.",
 	}, m.leaseRemaining)
 	// Each operation from the start: increase() does not see the step from no series to 1.
-	for _, op := range []string{"pop", "ack", "nack", "bury", "release"} {
+	for _, op := range []string{"pop", "ack", "nack", "bury", "note", "release"} {
 		m.fenced.WithLabelValues(op)
 	}
 	return m
@@ -185,5 +185,5 @@ func (m *Metrics) ForgetQueue(queue string) {
 	m.unhandled.DeleteLabelValues(queue)
 }
 
-// Fenced counts an operation that Redis refused: pop, ack, nack, bury or release.
+// Fenced counts an operation that Redis refused: pop, ack, nack, bury, note or release.
 func (m *Metrics) Fenced(op string) { m.fenced.WithLabelValues(op).Inc() }

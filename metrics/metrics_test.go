@@ -184,7 +184,7 @@ func TestLeaseRemaining(t *testing.T) {
 func TestFencedBeginsWithZero(t *testing.T) {
 	m := New(prometheus.NewRegistry())
 	before := testutil.CollectAndCount(m.fenced)
-	for _, op := range []string{"pop", "ack", "nack", "bury", "release"} {
+	for _, op := range []string{"pop", "ack", "nack", "bury", "note", "release"} {
 		m.Fenced(op)
 	}
 	if after := testutil.CollectAndCount(m.fenced); before == 0 || after != before {

@@ -27,15 +27,16 @@ func TestCancel(t *testing.T) {
 	cancel := func(id string, then queue.Then) error {
 		return run.Cluster().Cancel(t.Context(), p.Queue, id, queue.Cancellation{Then: then, By: "ann"})
 	}
-	p.push(lowkiq.Push{ID: "a", Payload: []byte("1")})
+	const bytes = "a\xff\x00" // an id need not be UTF-8
+	p.push(lowkiq.Push{ID: bytes, Payload: []byte("1")})
 	<-began
 	// By a message, as from another node.
-	where, err := p.client.Cancel(t.Context(), run.instance().name, p.Shard(0), "a", queue.Cancellation{Then: queue.ThenHold, By: "ann"}, patience)
+	where, err := p.client.Cancel(t.Context(), run.instance().name, p.Shard(0), bytes, queue.Cancellation{Then: queue.ThenHold, By: "ann"}, patience)
 	if err != nil || !where.Cancelled || where.Stage != queue.Handled {
 		t.Fatalf("got %+v, %v, want that it was cancelled", where, err)
 	}
 	await(t, "it is held", func() bool { return p.counts() == queue.Counts{Held: 1} })
-	if err := cancel("a", queue.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
+	if err := cancel(bytes, queue.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
 		t.Errorf("of a held id: got %v, want ErrNotRunning", err)
 	}
 	if err := cancel("nobody", queue.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
@@ -65,5 +66,18 @@ func TestCancel(t *testing.T) {
 	runs, err := browse.Of(p.Queue).Runs(t.Context(), browse.RunQuery{ID: "b"})
 	if err != nil || len(runs.List) != 2 || runs.List[0].Verdict != browse.RunCancelled || runs.List[0].Error != "cancelled by ann" || runs.List[1].RetryCount != -1 {
 		t.Errorf("got runs %+v, %v, want two that were cancelled", runs.List, err)
+	}
+	p.push(lowkiq.Push{ID: "c", Payload: []byte("1")})
+	<-began
+	await(t, "it is buried", func() bool { return cancel("c", queue.ThenBury) == nil })
+	for {
+		got, err := p.Queue.Stats(t.Context())
+		if err != nil || got.Failed != 0 {
+			t.Fatalf("got %+v, %v, want no failure: a person has ended the run, and the metrics count none", got, err)
+		}
+		if got.Morgue == 1 {
+			break
+		}
+		time.Sleep(time.Millisecond)
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -116,4 +117,37 @@ func TestClusterNameTaken(t *testing.T) {
 	newer := startMember(t, Config{Name: "n1", Redis: url}, 4)
 	await(t, "the newer works", func() bool { return newer.owns() == 4 && older.owns() == 0 })
 	await(t, "the older process is not ready", func() bool { return older.Ready() != nil })
+}
+
+// TestLeaseOfTheDead: a lease ends as soon as its process is proven to exist no more, whether or not it owned a shard: what it held by
+// it is free then. One of which nothing is proven keeps its lease.
+func TestLeaseOfTheDead(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	p := open(t, url, 4)
+	dead := identity.This()
+	dead.PID = 1 << 30
+	unknown := dead
+	unknown.Host = "another"
+	for name, who := range map[string]identity.Process{"n1/DEAD.1": dead, "n2/UNKNOWN.1": unknown} {
+		text, err := json.Marshal(identity.Identity{Process: who, TTL: 60000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.client.Leases().Take(t.Context(), name, text, []byte("{}"), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	startMember(t, Config{Name: "n3", Redis: url}, 4)
+	leased := func(name string) bool {
+		i, err := p.client.Leases().Instance(t.Context(), name)
+		if err != nil || i.Identity == nil {
+			t.Errorf("%s: got the identity %s, %v, want the index to keep it", name, i.Identity, err)
+		}
+		return i.Lease != nil
+	}
+	await(t, "the lease of the dead has ended", func() bool { return !leased("n1/DEAD.1") })
+	if !leased("n2/UNKNOWN.1") {
+		t.Error("a lease ended of whose process nothing is known")
+	}
 }

@@ -12,9 +12,11 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -105,6 +107,16 @@ func TestShardsAsRegistered(t *testing.T) {
 		n := start(t, Config{Redis: server.URL()}, QueueConfig{}, func(_ context.Context, b *lowkiq.Batch) error { got <- b.Jobs[0].ID; return nil }).serving()
 		if shards := n.queues.handled["orders"].queue.Shards; shards != want {
 			t.Errorf("registered with %d: got %d shards, want %d", registered, shards, want)
+		}
+		on := n.queues.handled["orders"]
+		if kept := on.rulesNow().Journal.perShard(want).Keep; kept != journal.Default.Keep {
+			t.Errorf("registered with %d: a shard keeps %d failures, want %d", registered, kept, journal.Default.Keep)
+		}
+		if got := n.Rules("orders")["shards"]; got.Value != want || got.From != rules.Registry {
+			t.Errorf("registered with %d: the rules tell of %+v shards, want %d, from the registry", registered, got, want)
+		}
+		if kept := n.Rules("orders")["journal"].Value.(map[string]any)["keep"]; kept != journal.Default.Keep*want {
+			t.Errorf("registered with %d: the rules tell of a journal of %v, want %d", registered, kept, journal.Default.Keep*want)
 		}
 		if _, err := n.Client().Push(t.Context(), "orders", lowkiq.Push{ID: "a"}); err != nil {
 			t.Fatal(err)

@@ -130,8 +130,8 @@ type QueueConfig struct {
 	// StuckAfter ends a handler call about which nothing was noted for so long (lowkiq.Batch.Note), with
 	// lowkiq.ErrStuck: a failure. 0 or less: never.
 	StuckAfter time.Duration
-	// RetryIn is the delay before attempt number count+1. Default: Lowkiq's
-	// count^4 + 15 + rand(30) * (count+1) seconds.
+	// RetryIn is the delay before the next attempt; count is how often the id has failed in a row, less one: 0 after its first
+	// failure. Default: Lowkiq's count^4 + 15 + rand(30) * (count+1) seconds.
 	RetryIn func(count int) time.Duration
 	// Scheduler says which shard's batch goes next when the node is at its concurrency:
 	// Lag (oldest due job first, default) or Seq (in turn).

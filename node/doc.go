@@ -11,9 +11,9 @@
 // n+1 with the same shards.
 //
 // Goroutines: Run's oklog/run group has the attached server, the handlers that have a Run
-// method, and the instance loop. An instance has a lease keeper, a supervisor that
-// claims and releases shards, a listener for wake-ups and a poller. A shard costs
-// goroutines only while it has work: shard_concurrency lanes at most.
+// method, the instance loop, what fires recurring jobs, publishes events and keeps the figures of days, and the
+// cluster. An instance has a lease keeper, a supervisor that claims and releases shards, and loops beside them:
+// docs/design.md has a table of all. A shard costs goroutines only while it has work: shard_concurrency lanes at most.
 //
 // It keeps I1 (no handler starts after the lease's deadline, nothing is released while
 // a handler runs), I2 (a job is acked only after its handler's answer) and I4.

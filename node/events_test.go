@@ -144,6 +144,41 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// TestCrashesAreCountedByIds: the payloads of an id whose worker died of it too often are one burial.
+func TestCrashesAreCountedByIds(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	p.push(lowkiq.Push{ID: "kills", Payload: []byte("1")}, lowkiq.Push{ID: "kills", Payload: []byte("2")})
+	owner := queue.Owner{}
+	for i, name := range []string{"gone/1", "gone/2", "gone/3"} {
+		cause := queue.Seize
+		if i == 0 {
+			cause = queue.Fresh
+		}
+		claim, err := p.Queue.Shard(0).Claim(t.Context(), name, cause, owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := claim.Pop(t.Context(), queue.PopRequest{IDs: 1, Bytes: 1000, MaxCrashes: 2, Slot: true}); err != nil || len(got.Jobs) != 1 {
+			t.Fatalf("got %+v, %v; want a job", got, err)
+		}
+		owner = queue.Owner{Instance: name, Fence: claim.Fence}
+	}
+	run := start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{}, nothing).serving()
+	await(t, "it is in the morgue", func() bool {
+		got, err := p.Queue.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Morgue == 2
+	})
+	await(t, "it is counted", func() bool { got, _ := scrape(t, run, "lowkiq_jobs_buried_total", "orders"); return got > 0 })
+	if got, _ := scrape(t, run, "lowkiq_jobs_buried_total", "orders"); got != 1 {
+		t.Errorf("got %v burials, want 1: two payloads of one id", got)
+	}
+}
+
 // A hook sees payloads as handlers do; one that cannot be decoded is as it is stored, and the batch stays what it was.
 func TestDecodedHook(t *testing.T) {
 	t.Parallel()

@@ -28,9 +28,9 @@ import (
 type inspector struct {
 	client  *queue.Client
 	cluster *atomic.Pointer[cluster.Cluster] // holds nil before Run, and without a cluster
+	groups  func(queue string) rules.Groups  // in force here; its zero value, too, if this node does not handle the queue
 	// here says where this process has an id, if it is the owner that is asked for, and ends its run, unless cancel is nil.
-	groups func(queue string) rules.Groups // in force here; its zero value, too, if this node does not handle the queue
-	here   func(owner string, s lowkiq.Shard, id string, cancel *queue.Cancellation) (where queue.Whereabouts, isOwner bool)
+	here func(owner string, s lowkiq.Shard, id string, cancel *queue.Cancellation) (where queue.Whereabouts, isOwner bool)
 }
 
 // Status describes the cluster and its nodes, without the queues.

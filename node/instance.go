@@ -168,9 +168,6 @@ func (in *instance) live() error {
 	defer in.cancelWork(lowkiq.ErrShutdown)
 	in.start, _ = n.client.Time(in.stop) // zero if unknown
 	in.clock.saw(in.start)
-	if err := n.queues.registerAnew(in.stop, n.absent); err != nil {
-		return err
-	}
 	taken, err := in.take()
 	if err != nil {
 		return err

@@ -322,7 +322,10 @@ func (n *Node) clusterConfig() cluster.Config {
 func (n *Node) instances(stop context.Context) error {
 	wait := runner.NewBackoff()
 	for number := 1; ; number++ {
-		err := newInstance(stop, n, number).live()
+		err := n.queues.registerAnew(stop, n.absent)
+		if err == nil {
+			err = newInstance(stop, n, number).live()
+		}
 		switch {
 		case stop.Err() != nil:
 			return nil

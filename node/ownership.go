@@ -79,7 +79,9 @@ func (o *ownership) running() (n int64) {
 func (o *ownership) claimed(claim *queue.Claim, unowned time.Duration) {
 	of := o.queues.handled[claim.Shard.Queue].metrics
 	of.Redelivered.Add(float64(claim.Recovered))
-	of.Buried.Add(float64(claim.Buried))
+	if claim.Buried > 0 { // payloads, all of one id: only one that was alone in flight is buried for its crashes
+		of.Buried.Inc()
+	}
 	of.Owned.Inc()
 	o.metrics.Moves.Inc()
 	if claim.Unreplicated {

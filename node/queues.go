@@ -22,7 +22,7 @@ type handled struct {
 	rules      QueueConfig
 	configured QueueConfig                 // the same, as it was given
 	live       atomic.Pointer[QueueConfig] // what is in force instead, see rules.go; holds nil: rules is
-	change     atomic.Pointer[func()]      // has the runners of the instance go by what is in force; holds nil between two
+	change     atomic.Pointer[func()]      // has the runners of the last instance go by what is in force; holds nil before the first
 	// asRegistered: the rules name no shard count, and that of the registry holds.
 	asRegistered bool
 	metrics      *metrics.Queue
@@ -197,8 +197,10 @@ func (q *queues) find(ctx context.Context, on *handled) (err error) {
 		return err
 	}
 	on.rules.Shards = on.queue.Shards
+	on.rules.Journal = on.configured.Journal.withDefaults(on.rules.Shards)
 	on.live.Store(nil) // the next look at what was set at run time finds it anew
 	delete(q.inForce.values, on.rules.Name)
+	q.inForce.version = ""
 	on.metrics.Shards.Set(float64(on.queue.Shards))
 	return q.client.Registry().Publish(ctx, on.rules.Name)
 }
@@ -244,17 +246,19 @@ func (q *queues) registerAgain(ctx context.Context, on *handled) {
 	}
 }
 
-// registerAnew finds the shards of queues that were deleted and registered anew. It is called
-// between two instances: nothing else looks at the queues then.
+// registerAnew finds the shards of queues that were deleted and registered anew, and what was set of them at run time. It is
+// called between two instances, before the parts of the next one are built: nothing else looks at the queues then.
 func (q *queues) registerAnew(ctx context.Context, absent *claims.AbsentInstances) error {
 	registry := q.registry.Load()
 	if registry == nil {
 		return nil // the first instance
 	}
+	found := false
 	for name, on := range q.handled {
 		if entry, there := registry.all[name]; on.queue != nil && (!there || registry.damaged[name] != nil || on.queue.Serves(entry)) {
 			continue
 		}
+		found = true
 		if err := q.register(ctx, on); err != nil {
 			if queue.Transient(err) || ctx.Err() != nil {
 				return err
@@ -265,7 +269,10 @@ func (q *queues) registerAnew(ctx context.Context, absent *claims.AbsentInstance
 		}
 		absent.NotLastOwnerOf(name)
 	}
-	return nil
+	if !found {
+		return nil
+	}
+	return q.readRules(ctx)
 }
 
 // shards are those of all queues that are handled.

@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -87,14 +88,15 @@ func (cfg *QueueConfig) source(key string, given bool) string {
 }
 
 // bases are the rules of the configuration, in the words of its file. cfg is as it was given, without
-// defaults; limits are those of the registry.
-func (cfg QueueConfig) bases(concurrency int, limits queue.Limits) map[string]rules.Base {
-	full, all := cfg.WithDefaults(), map[string]rules.Base{}
+// defaults; shards, 0 if unknown, and limits are those of the registry.
+func (cfg QueueConfig) bases(concurrency, shards int, limits queue.Limits) map[string]rules.Base {
+	full, all := cfg, map[string]rules.Base{}
+	full.Shards = cmp.Or(cfg.Shards, shards)
+	full = full.WithDefaults()
 	add := func(key string, value any, given bool) {
 		all[key] = rules.Base{Value: value, From: cfg.source(key, given)}
 	}
 	duration := func(d time.Duration) string { return rules.Duration(max(0, d)) }
-	add("shards", full.Shards, cfg.Shards != 0)
 	add("batch_size", full.BatchSize, cfg.BatchSize != 0)
 	add("concurrency", concurrency, cfg.Concurrency != 0)
 	add("limit", full.Limit, cfg.Limit != (rules.Limit{}))
@@ -113,18 +115,19 @@ func (cfg QueueConfig) bases(concurrency int, limits queue.Limits) map[string]ru
 	add("stuck_after", duration(full.StuckAfter), cfg.StuckAfter != 0)
 	add("tracked", []string{}, false)
 	add("holds", []rules.Hold{}, false)
-	limit := func(key string, value any, registered, own bool) {
+	registered := func(key string, value any, there, own bool) {
 		add(key, value, own)
-		if !own && registered {
-			all[key] = rules.Base{Value: value, From: "registry"} // another node or program has written it there
+		if !own && there {
+			all[key] = rules.Base{Value: value, From: rules.Registry} // another node or program has written it there
 		}
 	}
+	registered("shards", full.Shards, shards != 0, cfg.Shards != 0)
 	hold := limits.Effective()
-	limit("max_payload_size", rules.SizeText(hold.PayloadBytes), limits.PayloadBytes != 0, cfg.Push.PayloadBytes != 0)
-	limit("max_id_payloads", hold.Payloads, limits.Payloads != 0, cfg.Push.Payloads != 0)
-	limit("max_id_size", rules.SizeText(hold.IDPayload), limits.IDPayload != 0, cfg.Push.IDPayload != 0)
-	limit("coalesce", cmp.Or(hold.Coalesce, rules.CoalesceAll), limits.Coalesce != "", cfg.Push.Coalesce != "")
-	limit("debounce", hold.Debounce.Shown(), limits.Debounce != (rules.Debounce{}), cfg.Push.Debounce != (rules.Debounce{}))
+	registered("max_payload_size", rules.SizeText(hold.PayloadBytes), limits.PayloadBytes != 0, cfg.Push.PayloadBytes != 0)
+	registered("max_id_payloads", hold.Payloads, limits.Payloads != 0, cfg.Push.Payloads != 0)
+	registered("max_id_size", rules.SizeText(hold.IDPayload), limits.IDPayload != 0, cfg.Push.IDPayload != 0)
+	registered("coalesce", cmp.Or(hold.Coalesce, rules.CoalesceAll), limits.Coalesce != "", cfg.Push.Coalesce != "")
+	registered("debounce", hold.Debounce.Shown(), limits.Debounce != (rules.Debounce{}), cfg.Push.Debounce != (rules.Debounce{}))
 	switch {
 	case cfg.RetryIn == nil:
 		add("retry_in", map[string]any{"base": "15s", "power": 4, "jitter": "30s"}, false)
@@ -133,6 +136,14 @@ func (cfg QueueConfig) bases(concurrency int, limits queue.Limits) map[string]ru
 	default:
 		add("retry_in", "a function", true)
 	}
+	assumed := func(key string, parts []string) {
+		base := all[key]
+		base.Assumed = parts
+		all[key] = base
+	}
+	assumed("limit", cfg.Limit.Assumed())
+	assumed("groups", cfg.Groups.Assumed())
+	assumed("debounce", limits.Debounce.Assumed())
 	if cfg.State != 0 {
 		add("state", duration(cfg.State), true)
 	}
@@ -169,11 +180,11 @@ func (n *Node) Rules(name string) map[string]rules.Base {
 	if concurrency == 0 {
 		concurrency = n.cfg.Concurrency
 	}
-	var limits queue.Limits
+	var entry queue.Entry
 	if registry := n.queues.registry.Load(); registry != nil {
-		limits = registry.all[name].Limits
+		entry = registry.all[name]
 	}
-	return on.configured.bases(concurrency, limits)
+	return on.configured.bases(concurrency, entry.Shards, entry.Limits)
 }
 
 // inForce is what this process goes by.
@@ -236,7 +247,9 @@ func (q *queues) parseRules(page rules.Page) {
 // obey puts a queue's settings in force as they are now.
 func (q *queues) obey(name string, set rules.Set, now time.Time) {
 	values, err := set.Values(now)
-	if q.handled[name] != nil {
+	if on := q.handled[name]; on != nil {
+		agreed, left := values.Agreed(string(on.rules.Scheduler), on.rules.Priority)
+		values, err = agreed, errors.Join(err, left)
 		q.say("rules that were set at run time are left out", name, err)
 	}
 	if was, known := q.inForce.values[name]; known && reflect.DeepEqual(was, values) || !known && reflect.DeepEqual(values, rules.Values{}) {

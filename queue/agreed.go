@@ -164,8 +164,8 @@ func (q *Queue) Pushable() error {
 }
 
 // Storing is how payloads are stored now: codec and limits; an error says why this client may store none.
-func (q *Queue) Storing() (PushRules, error) {
-	q.look()
+func (q *Queue) Storing(ctx context.Context) (PushRules, error) {
+	q.look(ctx)
 	if err := q.Pushable(); err != nil {
 		return PushRules{}, err
 	}
@@ -278,21 +278,39 @@ func (q *Queue) learn(entry Entry) {
 	}
 }
 
-// lookEvery is how often a program that pushes asks whether what holds for the queue has changed.
-const lookEvery = 9 * time.Second
+// lookEvery is how often a program that pushes asks whether what holds for the queue has changed: a change holds after lookLate. lookPatience
+// is how long a push waits for that if it is the first one for longer.
+const (
+	lookEvery    = 9 * time.Second
+	lookLate     = 10 * time.Second
+	lookPatience = time.Second
+)
 
-// look reads the queue's entry anew, beside a push, if it was last read a while ago. What goes
-// wrong is left to the push itself.
-func (q *Queue) look() {
-	now, last := time.Now().UnixNano(), q.looked.Load()
-	if now-last < int64(lookEvery) || !q.looked.CompareAndSwap(last, now) {
+// look reads the queue's entry anew if it was last read a while ago: beside the push, or before it if there was no push for so long that
+// what is known may not hold any more. What goes wrong is left to the push itself.
+func (q *Queue) look(ctx context.Context) {
+	now, last := int64(time.Since(q.made)), q.looked.Load()
+	age := time.Duration(now - last)
+	if age < lookEvery || !q.looked.CompareAndSwap(last, now) {
 		return
 	}
+	read := make(chan struct{})
 	go func() {
+		defer close(read)
 		ctx, cancel := context.WithTimeout(context.Background(), q.registry.cfg.Timeout)
 		defer cancel()
 		q.read(ctx) //nolint:errcheck // said above
 	}()
+	if age < lookLate {
+		return
+	}
+	patience := time.NewTimer(lookPatience)
+	defer patience.Stop()
+	select {
+	case <-read:
+	case <-patience.C:
+	case <-ctx.Done():
+	}
 }
 
 // read takes in what the registry says of the queue now. One that Redis has lost stays as it was.
@@ -306,22 +324,12 @@ func (q *Queue) read(ctx context.Context) error {
 	if _, failed := replies[0].(error); failed {
 		return err
 	}
-	now, err := redisdb.Clock(replies[2])
-	if err != nil {
-		return err
-	}
+	live, readable := liveLimits(q.Name, replies[1], replies[2])
 	entry, err := q.registry.parse(q.Name, redisdb.Text(replies[0]))
-	set, unread := rules.Set{}, error(nil)
-	if failed, is := replies[1].(error); is { // of another type, say: the entry holds nonetheless
-		unread = failed
-	} else {
-		set, unread = rules.Parse(q.Name, redisdb.Text(replies[1]))
-	}
-	values, _ := set.Values(now) // what this release cannot read does not hold here
 	q.registry.mu.Lock()
 	defer q.registry.mu.Unlock()
-	if unread == nil {
-		q.registry.setLimits(q.Name, LimitsOf(values))
+	if readable {
+		q.registry.setLimits(q.Name, live)
 	}
 	if err != nil {
 		q.refuse(err)
@@ -329,6 +337,39 @@ func (q *Queue) read(ctx context.Context) error {
 	}
 	q.learn(entry)
 	return nil
+}
+
+// liveLimits reads the limits that are set at run time from what Redis has answered about rules and time. Without an answer that can be
+// read (what stands there may be of another type, say) those that are known hold on.
+func liveLimits(queue string, set, clock any) (live Limits, readable bool) {
+	now, err := redisdb.Clock(clock)
+	if _, failed := set.(error); failed || err != nil {
+		return live, false
+	}
+	all, err := rules.Parse(queue, redisdb.Text(set))
+	if err != nil {
+		return live, false
+	}
+	values, _ := all.Values(now) // what this release cannot read does not hold here
+	return LimitsOf(values), true
+}
+
+// readLive takes in the limits that are set at run time of a queue that this process does not have yet: one that pushes once goes by them,
+// too. What goes wrong leaves the entry's in force, until a push has asked again.
+func (g *Registry) readLive(ctx context.Context, queue string) {
+	g.mu.Lock()
+	known := g.queues[queue] != nil
+	g.mu.Unlock()
+	if known {
+		return
+	}
+	replies, _ := g.db.Pipeline(ctx, "read rules", redisdb.Cmd{"HGET", g.db.Keys.Rules(), queue}, redisdb.Cmd{"TIME"})
+	if len(replies) != 2 {
+		return
+	}
+	if live, readable := liveLimits(queue, replies[0], replies[1]); readable {
+		g.SetLimits(queue, live)
+	}
 }
 
 // mayNeed says whether an entry may get what it needs beyond what it needed: nothing is written

@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 func upper(name string) Codec {
@@ -169,6 +170,39 @@ func TestAgreedBesideDamagedRules(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A program that pushes once goes by what is set at run time, too: it reads that before its first push.
+func TestRulesBeforeTheFirstPush(t *testing.T) {
+	t.Parallel()
+	b := &backend{url: redistest.Start(t).URL()}
+	r := rigOn(t, b.open(t))
+	set := func(kind string) {
+		change := map[string]json.RawMessage{"max_payload_size": json.RawMessage(`"1KiB"`), "coalesce": json.RawMessage(kind)}
+		_, err := rules.In(r.c.DB()).Change(r.ctx, "q", rules.Change{Set: change, If: -1})
+		r.no(err)
+	}
+	set(`"once"`)
+	for door, open := range map[string]func(*Client) (*Queue, error){
+		"Queue":    func(c *Client) (*Queue, error) { return c.Queue(r.ctx, "q") },
+		"Register": func(c *Client) (*Queue, error) { return c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1}) },
+	} {
+		q, err := open(Rename(r.c, r.c.Cluster()))
+		r.no(err)
+		if _, err := q.Push(r.ctx, job("large", strings.Repeat("x", 1025))); !errors.Is(err, ErrPayloadSize) {
+			t.Errorf("opened by %s: got %v, want %v by the limit set at run time", door, err, ErrPayloadSize)
+		}
+		results, err := q.Push(r.ctx, job(door, "1"), job(door, "2"))
+		r.no(err)
+		eq(t, "opened by "+door+": merged by the rule set at run time", results[1].Merged, true)
+		// One that has not pushed for long, either.
+		set(`"all"`)
+		q.Idle()
+		results, err = q.Push(r.ctx, job(door, "3"))
+		r.no(err)
+		eq(t, "opened by "+door+" long since: merged by the rule before", results[0].Merged, false)
+		set(`"once"`)
 	}
 }
 

@@ -39,7 +39,7 @@ const DefaultKeep = time.Minute
 const MaxKeep = envelope.MaxKeep
 
 // Call pushes a job and waits for the end of its payload: it is done, with the result that its
-// handler answered, or it was buried or deleted. A failure that will be retried is no end. ctx bounds
+// handler answered, or it was buried or deleted, or has expired. A failure that will be retried is no end. ctx bounds
 // the wait: when it ends first, the reply is pending, and the error is that of ctx. Its token gives
 // the reply later, see Reply. Equal payloads of two calls are not merged: each gets its own answer.
 // lowkiq.ErrNoReply says that there will be no end: the payload is gone without one.

@@ -26,6 +26,7 @@ var coalesceTests = []testCase{
 	{"Coalesce_TheLastPushGetsARun", coalesceLast},
 	{"Coalesce_Debounce", debounce},
 	{"Coalesce_DebounceForgets", debounceForgets},
+	{"Coalesce_DebouncePullsNothingForward", debounceForward},
 }
 
 func (r *rig) rule(p PushRules) {
@@ -304,6 +305,47 @@ func debounce(t *testing.T, b *backend) {
 	r.push(job("again", "2", in(5*time.Hour)))
 	r.push(job("again", "3"))
 	near(t, "of its own, after a job that was put off", due("again"), 5*time.Hour)
+}
+
+// debounceForward: no push makes an id due earlier than it is, whoever has given it that time: another producer that does not know
+// of the rule yet, or a delivery, after a job that was put off; nor does a push by a shorter time of quiet.
+func debounceForward(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	by := PushRules{Debounce: rules.Debounce{Quiet: time.Second, Most: 10 * time.Second}}
+	putOff := func(id string) {
+		r.rule(by)
+		r.push(job(id, "1"))
+		r.back(r.s, id, time.Second)
+		_, flight := r.popOne(id)
+		r.ack(flight, id)
+	}
+	due := func(id string) time.Time { return r.find(id, browse.StateScheduled).PerformAt }
+	putOff("a")
+	r.rule(PushRules{})
+	r.push(job("a", "2", in(5*time.Hour)))
+	r.rule(by)
+	r.push(job("a", "3"))
+	near(t, "pushed with a time of its own by another producer", due("a"), 5*time.Hour)
+	putOff("b")
+	_, err := r.q.Deliver(r.ctx, Delivery{"source", 1}, job("b", "2", in(5*time.Hour)))
+	r.no(err)
+	r.push(job("b", "3"))
+	near(t, "delivered with a time of its own", due("b"), 5*time.Hour)
+	putOff("c")
+	r.push(job("c", "2"))
+	r.back(r.s, "c", time.Second)
+	_, flight := r.popOne("c")
+	r.rule(PushRules{})
+	r.push(job("c", "3", in(5*time.Hour)))
+	r.rule(by)
+	r.push(job("c", "4"))
+	r.ack(flight, "c")
+	near(t, "pushed during a flight with a time of its own", due("c"), 5*time.Hour)
+	r.rule(PushRules{Debounce: rules.Debounce{Quiet: time.Hour, Most: 2 * time.Hour}})
+	r.push(job("d", "1"))
+	r.rule(by)
+	r.push(job("d", "2"))
+	near(t, "put off by a longer time of quiet", due("d"), time.Hour)
 }
 
 // back has the time since the pushes of an id go by.

@@ -28,7 +28,7 @@ func (q *Queue) Deliver(ctx context.Context, d Delivery, job lowkiq.Push) (Resul
 	if d.Source == "" || len(d.Source) > 255 || d.Number < 1 || d.Number > 1<<53 {
 		return Result{}, fmt.Errorf("delivery %d of source %.300q: want 1 to 255 bytes of source, and a number from 1 to 2^53", d.Number, d.Source)
 	}
-	q.look()
+	q.look(ctx)
 	results, err := (*q.deliver.Load())(context.WithValue(ctx, deliveryKey{}, d), []lowkiq.Push{job})
 	if len(results) != 1 {
 		return Result{}, errors.Join(err, fmt.Errorf("queue %q: a middleware answered with %d results to one job", q.Name, len(results)))

@@ -10,5 +10,7 @@
 // people do to jobs are in queue/browse, the audit is in queue/audit.
 //
 // Goroutines besides the callers' end with what they do: commits of concurrent pushes, a look at
-// a queue's entry beside a push, and [Wakes.Run].
+// a queue's entry beside a push, and [Wakes.Run]. A client that has called listens for replies for a minute after its last
+// call, and one that has pushed writes its counts ten seconds later; [Client.Close] ends both. A loop over [Client.Events]
+// has two goroutines, which end with it.
 package queue

@@ -57,7 +57,10 @@ func (c *Client) ParseEntry(name, text string) (Entry, error) { return c.registr
 func (e Entry) Gone() bool { return e.gone() }
 
 // LookSoon makes the next push ask for the queue's entry.
-func (q *Queue) LookSoon() { q.looked.Store(0) }
+func (q *Queue) LookSoon() { q.looked.Store(int64(time.Since(q.made) - lookEvery)) }
+
+// Idle has it be long since the last push.
+func (q *Queue) Idle() { q.looked.Store(int64(time.Since(q.made) - lookLate)) }
 
 // ShareAlways has each pop and ack ask the shared script first, also one that comes alone, and
 // again after it could not serve the shard.

@@ -60,6 +60,20 @@ func TestGolden(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	})
+	bytes, err := EncodeQuestion(lowkiq.Shard{Queue: "orders", Index: 3}, "a\xff\x00\xc3\"", "01J", &Cancellation{Then: ThenHold})
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, "question-bytes", bytes, func(t *testing.T, stored string) {
+		c, err := Open(Config{Cluster: "c"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if got := c.DecodeMail(stored).Asked; got == nil || got.ID != "a\xff\x00\xc3\"" || *got.Cancel != (Cancellation{Then: ThenHold}) {
+			t.Errorf("got %+v, want the bytes of the id", got)
+		}
+	})
 	golden.Check(t, "answer", inJSON(t, Answered{ForProcess, 1500, false}), func(t *testing.T, stored string) {
 		var got Answered
 		if err := json.Unmarshal([]byte(stored), &got); err != nil || got != (Answered{ForProcess, 1500, false}) {

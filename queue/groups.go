@@ -16,34 +16,35 @@ type GroupRequest struct {
 	Instance string
 	Number   int64 // one more with each request of the instance
 	Limit    rules.Limit
-	Spacing  time.Duration // between two ids that are to ask again, at least
 	Groups   []GroupWant
 }
 
 // GroupWant is a part of it about one group.
 type GroupWant struct {
-	Group string
-	Busy  int           // ids that handlers have; until the answer no other one may begin
-	Back  int           // ids that may begin, it is asked, and were told before to ask again now
-	New   int           // others
-	Stop  time.Duration // so long none may begin, as a handler says; 0: it says nothing
+	Group   string
+	Busy    int           // ids that handlers have; until the answer no other one may begin
+	Back    int           // ids that may begin, it is asked, and were told before to ask again now
+	New     int           // others
+	Stop    time.Duration // so long none may begin, as a handler says; 0: it says nothing
+	Spacing time.Duration // between two ids that are to ask again, at least
 }
 
 // GroupGrant is the answer to it.
 type GroupGrant struct {
 	Back, New     int           // so many may
 	BackIn, NewIn time.Duration // after that the first of those that may not is to ask again; each other one a Gap later
+	Stopped       bool          // none may begin for some time, as a handler said so
 }
 
 // GroupsAtOnce bounds the groups of a request.
 const GroupsAtOnce = 200
 
-// Gap is what lies between two ids that are to ask again.
-func (r *GroupRequest) Gap() time.Duration {
-	if r.Limit.Rate.N > 0 {
-		return max(r.Spacing, r.Limit.Rate.Per/time.Duration(r.Limit.Rate.N), time.Millisecond)
+// Gap is what lies between two ids of a group that are to ask again.
+func (w *GroupWant) Gap(limit rules.Limit) time.Duration {
+	if limit.Rate.N > 0 {
+		return max(w.Spacing, limit.Rate.Per/time.Duration(limit.Rate.N), time.Millisecond)
 	}
-	return max(r.Spacing, time.Millisecond)
+	return max(w.Spacing, time.Millisecond)
 }
 
 // AskGroups tells which ids of some groups of a queue an instance may hand to handlers from now on, in the order of the
@@ -55,23 +56,24 @@ func (c *Client) AskGroups(ctx context.Context, queue string, r *GroupRequest) (
 		step = float64(r.Limit.Rate.Per.Microseconds()) / float64(r.Limit.Rate.N)
 	}
 	kept := time.Hour + time.Duration(step*float64(r.Limit.Burst))*time.Microsecond
-	args := []any{r.Instance, r.Number, r.Limit.Concurrency, strconv.FormatFloat(step, 'f', 3, 64), max(r.Limit.Burst, 1), r.Gap().Microseconds(), kept.Milliseconds()}
-	for _, g := range r.Groups {
-		args = append(args, g.Group, g.Busy, g.Back, g.New, max(0, g.Stop).Microseconds())
+	args := []any{r.Instance, r.Number, r.Limit.Concurrency, strconv.FormatFloat(step, 'f', 3, 64), max(r.Limit.Burst, 1), kept.Milliseconds()}
+	for i := range r.Groups {
+		g := &r.Groups[i]
+		args = append(args, g.Group, g.Busy, g.Back, g.New, max(0, g.Stop).Microseconds(), g.Gap(r.Limit).Microseconds())
 	}
 	reply, err := db.Run(ctx, db.Scripts.Group, []string{db.Keys.Groups(queue), db.Keys.Groupsx(queue), db.Keys.Leases()}, args...)
 	list := redisdb.List(reply)
-	if err == nil && len(list) != 4*len(r.Groups) {
-		err = fmt.Errorf("got %.200v, want four numbers for each of %d groups", reply, len(r.Groups))
+	if err == nil && len(list) != 5*len(r.Groups) {
+		err = fmt.Errorf("got %.200v, want five numbers for each of %d groups", reply, len(r.Groups))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("groups of queue %q: %w", queue, limitRefusal(err))
 	}
 	grants := make([]GroupGrant, len(r.Groups))
 	for i := range grants {
-		n := list[4*i : 4*i+4]
+		n := list[5*i : 5*i+5]
 		us := func(k int) time.Duration { return time.Duration(redisdb.Int(n[k])) * time.Microsecond }
-		grants[i] = GroupGrant{int(redisdb.Int(n[0])), int(redisdb.Int(n[1])), us(2), us(3)}
+		grants[i] = GroupGrant{int(redisdb.Int(n[0])), int(redisdb.Int(n[1])), us(2), us(3), redisdb.Int(n[4]) != 0}
 		if g := grants[i]; g.Back < 0 || g.Back > r.Groups[i].Back || g.New < 0 || g.New > r.Groups[i].New {
 			return nil, fmt.Errorf("groups of queue %q: got %v for %+v", queue, n, r.Groups[i])
 		}

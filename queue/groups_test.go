@@ -16,6 +16,7 @@ import (
 var groupTests = []testCase{
 	{"Groups_NeverMoreThanTheLimit", groupsNeverMore},
 	{"Groups_RateIsKeptAndUsed", groupsRate},
+	{"Groups_WhoHasNoneGetsATurn", groupsTurn},
 	{"Groups_AHandlerStopsOne", groupsStop},
 	{"Groups_AreForgotten", groupsForgotten},
 	{"Groups_ManyAreForgotten", groupsManyForgotten},
@@ -105,8 +106,12 @@ func groupsNeverMore(t *testing.T, b *backend) {
 				g.busy[name] = 0
 				g.ask(limit, GroupWant{Group: name})
 			}
-			if got := all[1].ask(limit, GroupWant{Group: name, New: 9}); got[0].New != limit.Concurrency {
-				t.Errorf("seed %d: at the end one that asks alone gets %+v, want %d", seed, got, limit.Concurrency)
+			got, end := 0, time.Now().Add(5*time.Second)
+			for got < limit.Concurrency && time.Now().Before(end) { // one may be left to an instance whose turn it was
+				got += all[1].ask(limit, GroupWant{Group: name, New: 9})[0].New
+			}
+			if got != limit.Concurrency {
+				t.Errorf("seed %d: at the end one that asks alone gets %d, want %d", seed, got, limit.Concurrency)
 			}
 		}
 	}
@@ -123,7 +128,7 @@ func groupsRate(t *testing.T, b *backend) {
 	eq(t, "of a rest", first[0].New, 20)
 	eq(t, "another group", first[1].New, 1)
 	eq(t, "one that comes later", g.ask(limit, GroupWant{Group: "a:", New: 1})[0].New, 0)
-	gap := (&GroupRequest{Limit: limit}).Gap()
+	gap := new(GroupWant).Gap(limit)
 	eq(t, "the gap", gap, 10*time.Millisecond)
 	taken, early, left := 20, 0, 40
 	for next := began.Add(first[0].NewIn); left > 0; {
@@ -155,6 +160,50 @@ func groupsRate(t *testing.T, b *backend) {
 	}
 }
 
+// groupsTurn: an instance without a permit of a group gets the next one that is free, however many ids of others ask before it; if it does not
+// come, others have it.
+func groupsTurn(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	crowd, one, third, limit := r.grouper("n/1"), r.grouper("n/2"), r.grouper("n/3"), rules.Limit{Concurrency: 2}
+	end := func(g *grouper) { g.busy["a:"]-- }
+	eq(t, "all of it", crowd.ask(limit, GroupWant{Group: "a:", New: 200})[0].New, 2)
+	if in := one.ask(limit, GroupWant{Group: "a:", Back: 1})[0].BackIn; in > 2*time.Millisecond {
+		t.Errorf("who has none is told to ask again in %s, want it soon", in)
+	}
+	third.ask(limit, GroupWant{Group: "a:", Back: 1})
+	end(crowd)
+	eq(t, "who gives one back, and asks in the same request", crowd.ask(limit, GroupWant{Group: "a:", Back: 50})[0].Back, 0)
+	eq(t, "another one that comes before it", third.ask(limit, GroupWant{Group: "a:", Back: 1})[0].Back, 0)
+	eq(t, "whose turn it is", one.ask(limit, GroupWant{Group: "a:", Back: 1})[0].Back, 1)
+
+	third.ask(limit, GroupWant{Group: "a:", Back: 1}) // its turn, and it does not come
+	end(one)
+	one.ask(limit, GroupWant{Group: "a:"})
+	began := time.Now()
+	for crowd.ask(limit, GroupWant{Group: "a:", Back: 1})[0].Back == 0 {
+		if time.Since(began) > 5*time.Second {
+			t.Fatal("what is left to one that does not come is lost")
+		}
+	}
+	end(crowd)
+	end(crowd)
+	crowd.ask(limit, GroupWant{Group: "a:"})
+	eq(t, "all of it, in nobody's turn", crowd.ask(limit, GroupWant{Group: "a:", New: 3})[0].New, 2)
+
+	// Whose ids ask again late keeps nobody waiting until then.
+	eq(t, "all of another one", crowd.ask(limit, GroupWant{Group: "b:", New: 3})[0].New, 2)
+	late := one.request(limit, GroupWant{Group: "b:", Back: 1})
+	late.Groups[0].Spacing = time.Hour
+	_, err := r.c.AskGroups(r.ctx, "q", late)
+	r.no(err)
+	crowd.busy["b:"]--
+	eq(t, "who gives one back while it is nobody's turn yet", crowd.ask(limit, GroupWant{Group: "b:", Back: 50})[0].Back, 1)
+	// Who was late has no other turn at once: the third has missed its own.
+	third.ask(limit, GroupWant{Group: "a:", Back: 1})
+	end(crowd)
+	eq(t, "who gives one back after a turn that nobody took", crowd.ask(limit, GroupWant{Group: "a:", Back: 50})[0].Back, 1)
+}
+
 // groupsStop: a handler holds a group back for some time, for all instances.
 func groupsStop(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -163,6 +212,7 @@ func groupsStop(t *testing.T, b *backend) {
 	got := two.ask(rules.Limit{}, GroupWant{Group: "a:", New: 2}, GroupWant{Group: "b:", New: 2})
 	eq(t, "none of it", got[0].New, 0)
 	eq(t, "all of others", got[1].New, 2)
+	eq(t, "which are said to be stopped", [2]bool{got[0].Stopped, got[1].Stopped}, [2]bool{true, false})
 	if in := got[0].NewIn; in < 100*time.Millisecond || in > 200*time.Millisecond {
 		t.Errorf("told to ask again in %s, want when it ends", in)
 	}

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +42,12 @@ func lagBehindFlight(t *testing.T, b *backend) {
 	r.popOne("other")
 	r.popOne("hot")
 	r.wantLag("popped", 0)
+
+	alike := "a" + strings.Repeat("\x00", 9) // a record of these bytes would be that of a job which has been due since 1970
+	r.push(job(alike, "1"))
+	r.popOne(alike)
+	r.push(job(alike, "2"))
+	r.wantLag("an id that looks like a record, behind its own flight", 0)
 
 	var crowd []lowkiq.Push
 	for i := range 1100 {

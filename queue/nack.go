@@ -53,7 +53,7 @@ type Burial struct {
 	Policy     Policy
 	RetryCount int
 	Error      string      // cut to maxError bytes
-	Cancelled  bool        // a person has ended the run, for the journal
+	Cancelled  bool        // a person has ended the run, to Bury or to Drop: no failure
 	Ran        journal.Ran // for the journal
 	// Expired is about how many payloads it is whose time was over before a handler had them, to Bury or to Drop: no
 	// failure; 0: it is about something else. Places are their places among the payloads of the job, from 0, and
@@ -78,9 +78,13 @@ func (b *Burial) ToMorgue(payloads []lowkiq.Payload) (gone []lowkiq.Payload) {
 	return gone
 }
 
-// verdict is what lua/bury.lua reads: the policy, and what expired.
+// verdict is what lua/bury.lua reads: the policy, and what expired, or that a person has ended the run.
 func (b *Burial) verdict() string {
-	if b.Expired == 0 {
+	switch {
+	case b.Expired > 0:
+	case b.Cancelled && b.Policy == Bury:
+		return string(b.Policy) + " cancelled"
+	default:
 		return string(b.Policy)
 	}
 	text := []byte(b.Policy + " expired")

@@ -77,7 +77,7 @@ const (
 // was sent and not answered has an error that says so. The payloads' bytes may then still
 // be read for as long as Config.Timeout: do not reuse their memory.
 func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
-	q.look()
+	q.look(ctx)
 	return (*q.push.Load())(ctx, jobs)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
@@ -60,6 +61,25 @@ func TestPushToManyIsBounded(t *testing.T) {
 				eq(t, "payloads of "+id, len(found.Payloads), c.payloads+3)
 			}
 		})
+	}
+}
+
+// A few pushes that take the place of much are as much work: one script does a part of them, too.
+func TestPushOfAFewThatCoalesceIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t).URL()})
+	ids := idsOf("id", 8)
+	r.crowds(30, 30_000, ids...)
+	r.rule(PushRules{Coalesce: rules.CoalesceLatest})
+	counted(r.c)
+	jobs := make([]lowkiq.Push, len(ids))
+	for i := range jobs {
+		jobs[i] = job(ids[i], "last")
+	}
+	r.push(jobs...)
+	t.Log(r.costs())
+	for _, id := range ids {
+		eq(t, "payloads of "+id, dataOf(r.find(id, browse.StateReady).Payloads), []string{"last"})
 	}
 }
 

@@ -79,9 +79,10 @@ type Queue struct {
 	layout   int
 	shards   []*Shard
 	commit   *committer
-	entry    Entry        // as last read; guarded by g.mu
-	damage   error        // why the entry could not be read last time, nil if it could; guarded by g.mu
-	looked   atomic.Int64 // when a push has last asked for the entry, unix ns
+	entry    Entry // as last read; guarded by g.mu
+	damage   error // why the entry could not be read last time, nil if it could; guarded by g.mu
+	made     time.Time
+	looked   atomic.Int64 // when a push has last asked for the entry, ns since it was made: no wall clock that is set back puts that off
 	rules    atomic.Pointer[PushRules]
 	push     atomic.Pointer[Pusher] // by the rules
 	deliver  atomic.Pointer[Pusher] // by the same, for Deliver
@@ -97,7 +98,7 @@ type Shard struct {
 }
 
 func (g *Registry) newQueue(name string, entry Entry) *Queue {
-	q := &Queue{Queue: lowkiq.Queue{Name: name, Shards: entry.Shards}, registry: g, layout: entry.Layout}
+	q := &Queue{Queue: lowkiq.Queue{Name: name, Shards: entry.Shards}, registry: g, layout: entry.Layout, made: time.Now()}
 	q.shards = make([]*Shard, entry.Shards)
 	all := make([]Shard, entry.Shards)
 	for i := range all {
@@ -106,7 +107,6 @@ func (g *Registry) newQueue(name string, entry Entry) *Queue {
 		q.shards[i] = &all[i]
 	}
 	q.commit, q.entry, q.pushed = newCommitter(q), entry, g.pushes.queue(name)
-	q.looked.Store(time.Now().UnixNano())
 	return q
 }
 
@@ -178,6 +178,7 @@ func (g *Registry) register(ctx context.Context, q lowkiq.Queue, layout int) (*Q
 	if err != nil {
 		return nil, err
 	}
+	g.readLive(ctx, q.Name)
 	registered, err := g.Adopt(q.Name, text)
 	if err != nil {
 		return nil, err
@@ -219,6 +220,7 @@ func (g *Registry) queue(ctx context.Context, name string) (*Queue, error) {
 	if err := entry.Readable(name); err != nil {
 		return nil, err
 	}
+	g.readLive(ctx, name)
 	return g.remember(name, entry), nil
 }
 

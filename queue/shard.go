@@ -67,7 +67,7 @@ type Claim struct {
 	Fence     int64
 	From      string // the instance that had it before; "" if none did
 	Recovered int    // jobs that were in flight and will be handled again
-	Buried    int    // payloads that went to the morgue as crashes
+	Buried    int    // payloads that went to the morgue as crashes, all of one id: it was alone in flight
 	// Unreplicated: there are replicas, and none had confirmed the claim after 100 ms.
 	Unreplicated bool
 

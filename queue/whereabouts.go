@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
 
@@ -28,6 +29,7 @@ const (
 	ForProcess Stage = "process" // all processes of its handler are busy
 	ForSlot    Stage = "slot"    // the node is at its concurrency
 	ForRate    Stage = "rate"    // as many of the queue as its limit allows were handed out of late
+	ForGroup   Stage = "group"   // its group is at its limit
 	Handled    Stage = "handler" // a handler has it
 )
 
@@ -73,7 +75,8 @@ type asked struct {
 	Queue  string        `json:"queue"`
 	Shard  int           `json:"shard"`
 	ID     string        `json:"id"`
-	Answer string        `json:"answer"` // the last part of the channel's name
+	Bytes  []byte        `json:"id_bytes,omitempty"` // those of an id that is not UTF-8: it has no text in JSON
+	Answer string        `json:"answer"`             // the last part of the channel's name
 	Cancel *Cancellation `json:"cancel,omitempty"`
 }
 
@@ -87,7 +90,11 @@ const whereMail = "where "
 
 // encodeQuestion is the message that decodeQuestion reads.
 func encodeQuestion(s lowkiq.Shard, id, answer string, cancel *Cancellation) (string, error) {
-	text, err := json.Marshal(asked{s.Queue, s.Index, id, answer, cancel})
+	a := asked{Queue: s.Queue, Shard: s.Index, ID: id, Answer: answer, Cancel: cancel}
+	if !utf8.ValidString(id) {
+		a.Bytes = []byte(id)
+	}
+	text, err := json.Marshal(a)
 	return whereMail + string(text), err
 }
 
@@ -97,6 +104,9 @@ func (c *Client) decodeQuestion(payload string) *Question {
 	var a asked
 	if !found || json.Unmarshal([]byte(text), &a) != nil || a.Queue == "" || a.Answer == "" {
 		return nil
+	}
+	if a.Bytes != nil {
+		a.ID = string(a.Bytes)
 	}
 	return &Question{Shard: lowkiq.Shard{Queue: a.Queue, Index: a.Shard}, ID: a.ID, Answer: c.db.Keys.Answer(a.Answer), Cancel: a.Cancel}
 }

@@ -175,6 +175,8 @@ func (f *Facts) handling() string {
 		return fmt.Sprintf("%s, it waits for a handler of %s: the cluster is at the limit of the queue%s", popped, owner, f.permits())
 	case queue.ForRate:
 		return fmt.Sprintf("%s, it waits for a handler of %s: as many ids as the limit of the queue allows were handed out of late", popped, owner)
+	case queue.ForGroup:
+		return fmt.Sprintf("%s, it waits on %s for another id of its group to end%s", popped, owner, f.group())
 	case queue.ForSlot:
 		return fmt.Sprintf("%s, it waits for a handler of %s: the node is at its concurrency", popped, owner)
 	case queue.Behind:

@@ -91,6 +91,11 @@ func TestJudge(t *testing.T) {
 			f.Permits = map[string]int{"n1/B.1": 12, "n2/C.1": 8}
 		}, "in_flight", "(flight 7), it waits for a handler of n1/B.1: the cluster is at the limit of the queue (20 permits: n1/B.1 12, n2/C.1 8)", -2},
 		{"no rate", waits(queue.ForRate, now), "in_flight", "it waits for a handler of n1/B.1: as many ids as the limit of the queue allows were handed out of late", -2},
+		{"no permit of its group", func(f *Facts) {
+			waits(queue.ForGroup, now)(f)
+			f.Group, f.GroupLimit = "acme:", rules.Limit{Concurrency: 2}
+			f.InGroup = queue.Group{Holders: map[string]int{"n1/B.1": 2}}
+		}, "in_flight", "(flight 7), it waits on n1/B.1 for another id of its group to end; its group acme: is at its limit (2 of 2: n1/B.1 2)", -2},
 		{"no slot", waits(queue.ForSlot, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the node is at its concurrency", -2},
 		{"in flight with the dead", func(f *Facts) { f.Job.State, f.Shard.State, f.Shard.Assigned = browse.StateInFlight, Claiming, "n2" },
 			"in_flight", "n1/B.1, whose lease is gone: it runs again once the shard is seized; n2 is to claim it", -2},

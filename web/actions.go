@@ -55,7 +55,18 @@ func (s *Selection) parse(action *browse.Action, body []byte) (ids []string, que
 	case s.describes():
 		return nil, query, badField("ids", `a filter, a limit or a cursor goes with {"all":true}, not with ids`)
 	}
-	return ids, query, nil
+	return once(ids), query, nil
+}
+
+// once are ids without those that are named again: a count is of jobs.
+func once(ids []string) (each []string) {
+	seen := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		if !seen[id] {
+			seen[id], each = true, append(each, id)
+		}
+	}
+	return each
 }
 
 // describes reports whether a field is set that says which of all jobs are meant.

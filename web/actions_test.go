@@ -85,6 +85,7 @@ func TestDryRun(t *testing.T) {
 	}{
 		{"jobs/run-now", `"ids":["s1","b1","nobody"]`, 1},
 		{"jobs/kill", `"ids":["r1","w1","d1","b1"]`, 2},
+		{"jobs/kill", `"ids":["r1","b1","r1","r1"]`, 2}, // each once
 		{"jobs/delete", `"all":true`, -1},
 		{"jobs/kill", `"all":true,"state":"retry","by":"retries","from":"1"`, -1},
 		{"kill-all-failed", ``, -1},
@@ -112,6 +113,28 @@ func TestDryRun(t *testing.T) {
 				t.Errorf("the dry run counted %d, the action changed %d, want %d", dry, did, c.changed)
 			}
 		})
+	}
+}
+
+// What is no id is refused, by whatever asks, and changes nothing: a shard keeps something of its own where that of the empty id would be.
+func TestNoID(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	counts := func() string {
+		_, of, _ := strings.Cut(w.do("GET", "/api/v1/queues/orders", "").Body.String(), `"jobs":`)
+		of, _, _ = strings.Cut(of, "}")
+		return of
+	}
+	before := counts()
+	for _, action := range []string{"jobs/delete", "jobs/kill", "jobs/run-now", "morgue/requeue", "morgue/delete", "blocked/skip"} {
+		for _, id := range []string{"", strings.Repeat("x", 513)} {
+			for _, dry := range []string{"", `,"dry_run":true`} {
+				expect(t, w.do("POST", ordersPath+action, `{"ids":["w1","`+id+`"]`+dry+`}`), 400, "job id is empty or too long")
+			}
+			expect(t, w.do("GET", ordersPath+"jobs?id="+id, ""), 400, "job id is empty or too long")
+		}
+	}
+	if after := counts(); after != before {
+		t.Errorf("got %s after what was refused, want what was there before: %s", after, before)
 	}
 }
 
@@ -150,6 +173,23 @@ func TestCancelToHoldIsRefusedAsAWhole(t *testing.T) {
 	expect(t, w.do("POST", ordersPath+"jobs/w1/cancel", `{"then":"retry"}`), 200)
 }
 
+// An id may be held by itself and by prefixes: to undo one of its holds says which one holds it then, and to undo what is not held says so.
+func TestUndoneMayBeHeld(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	for _, c := range []struct{ body, want string }{
+		{`{"prefix":"ac"}`, `{"prefix":"ac","queue":"orders","undone":false,"held":true,"count":1}`},
+		{`{"prefix":"acme:","for":"1h"}`, `{"prefix":"acme:","queue":"orders","undone":false,"held":true,"until":`},
+		{`{"id":"acme:7"}`, `{"id":"acme:7","queue":"orders","undone":false,"held":true,"count":3}`},
+		{`{"id":"acme:7","undo":true}`, `{"id":"acme:7","queue":"orders","undone":true,"held":true,"held_by_prefix":"acme:","until":`},
+		{`{"id":"acme:7","undo":true}`, `{"id":"acme:7","queue":"orders","undone":false,"held":true,"held_by_prefix":"acme:","until":`},
+		{`{"prefix":"acme:","undo":true}`, `{"prefix":"acme:","queue":"orders","undone":true,"held":true,"held_by_prefix":"ac","count":1}`},
+		{`{"prefix":"a","undo":true}`, `{"prefix":"a","queue":"orders","undone":false,"held":false,"count":1}`},
+		{`{"prefix":"ac","undo":true}`, `{"prefix":"ac","queue":"orders","undone":true,"held":false,"count":0}`},
+	} {
+		expect(t, w.do("POST", ordersPath+"holds", c.body), 200, c.want)
+	}
+}
+
 // A run that is ended to be held is held before: by then its id may be anywhere. One that cannot be ended is held as it was before.
 func TestCancelToHoldHoldsFirst(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
@@ -184,11 +224,11 @@ func TestCancelToHoldHoldsFirst(t *testing.T) {
 			t.Errorf("after: %s are held, want %s", got, after)
 		}
 	}
-	const hangs = "[w1 it hangs false]"
+	const hangs = `["w1" it hangs false]`
 	end(409, "[]", hangs, "[]", status.ErrNotRunning)
 	expect(t, w.do("POST", ordersPath+"holds", `{"id":"w1","why":"mine","for":"1h"}`), 200)
-	end(409, "[w1 mine true]", hangs, "[w1 mine true]", status.ErrNoAnswer)
-	end(200, "[w1 mine true]", hangs, hangs, nil)
+	end(409, `["w1" mine true]`, hangs, `["w1" mine true]`, status.ErrNoAnswer)
+	end(200, `["w1" mine true]`, hangs, hangs, nil)
 	expect(t, w.do("POST", ordersPath+"jobs/f1/cancel", `{"then":"hold"}`), 409, "not running")
 	if got := held(); got != hangs {
 		t.Errorf("%s are held after a cancel of what does not run, want %s", got, hangs)
@@ -199,7 +239,7 @@ func TestCancelToHoldHoldsFirst(t *testing.T) {
 		return status.ErrNotRunning
 	}
 	expect(t, w.do("POST", ordersPath+"jobs/w1/cancel", `{"then":"hold"}`), 409)
-	if got := held(); got != "[w1 theirs true]" {
+	if got := held(); got != `["w1" theirs true]` {
 		t.Errorf("%s are held, want what somebody has set meanwhile", got)
 	}
 }

@@ -134,7 +134,7 @@ type PushResult struct {
 	Retry bool `json:"retry,omitempty"`
 
 	// Of a push with wait:
-	State  lowkiq.ReplyState `json:"state,omitempty"`  // pending, done, buried (then error says why) or deleted
+	State  lowkiq.ReplyState `json:"state,omitempty"`  // pending, done, buried (then error says why), deleted or expired
 	Result json.RawMessage   `json:"result,omitempty"` // what the handler answered, if anything
 	// ResultKept: there is a result, for which the node has no memory now; ask for the reply.
 	ResultKept bool   `json:"result_kept,omitempty"`

@@ -28,6 +28,7 @@ type Cancel struct {
 // Cancelled answers it: its handler is told to stop.
 type Cancelled struct {
 	JobID
+	Queue     string     `json:"queue"`
 	Cancelled bool       `json:"cancelled"` // always true: else it is a problem
 	Then      queue.Then `json:"then"`
 }
@@ -68,7 +69,7 @@ func CancelRun(n Node, log *slog.Logger, r *http.Request, q *queue.Queue, id str
 	line := changes.Line{Action: "cancel", Queue: q.Name, IDs: []string{id}, Why: want.Why}
 	line.New, _ = json.Marshal(map[string]queue.Then{"then": want.Then}) // plain strings always marshal
 	WriteDown(n, log, r, line)
-	return Cancelled{JobIDOf(id), true, want.Then}, nil
+	return Cancelled{JobIDOf(id), q.Name, true, want.Then}, nil
 }
 
 // holdRun holds an id that runs, before its run is ended: a hold that came later could come too late, as by then its run may have begun

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -51,25 +52,26 @@ const (
 )
 
 // spanAsked is of how many days or hours a request asks.
-func spanAsked(values url.Values) (span days.Span, n int, err error) {
-	name, span, n, most := "days", days.Days, DefaultDays, days.Kept
+func spanAsked(values url.Values) (name string, span days.Span, n int, err error) {
+	name, span, n = "days", days.Days, DefaultDays
+	most := days.Kept
 	if values.Has("hours") {
 		if name, span, most = "hours", days.Hours, days.HoursKept; values.Has("days") {
-			return "", 0, badField(name, "got days, too, want one of them")
+			return name, "", 0, badField(name, "got days, too, want one of them")
 		}
 	}
 	if values.Has(name) {
 		if n, err = strconv.Atoi(values.Get(name)); err != nil || n < 1 || n > most {
-			return "", 0, badField(name, "got %q, want a number from 1 to %d", values.Get(name), most)
+			return name, "", 0, badField(name, "got %q, want a number from 1 to %d", values.Get(name), most)
 		}
 	}
-	return span, n, nil
+	return name, span, n, nil
 }
 
 // statsOfDays answers what one queue did day by day, or hour by hour, or each.
 func (a *api) statsOfDays(_ http.ResponseWriter, r *http.Request) (any, error) {
 	values := r.URL.Query()
-	span, n, err := spanAsked(values)
+	asked, span, n, err := spanAsked(values)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +88,7 @@ func (a *api) statsOfDays(_ http.ResponseWriter, r *http.Request) (any, error) {
 		names = slices.Sorted(maps.Keys(entries))
 	}
 	if len(names)*n > mostDays {
-		return nil, badField("days", "%d of %d queues are %d, at most %d at once: name a queue, or fewer", n, len(names), n*len(names), mostDays)
+		return nil, badField(asked, "%d of %d queues are %d, at most %d at once: name a queue%s", n, len(names), n*len(names), mostDays, fewer(mostDays/len(names)))
 	}
 	if err := accountOf(r).take(int64(len(names)) * int64(n) * bytesOfDay); err != nil {
 		return nil, err
@@ -96,6 +98,14 @@ func (a *api) statsOfDays(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	return Days{DaysOf(found)}, nil
+}
+
+// fewer says of how many days or hours of all queues may be asked.
+func fewer(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", or ask for at most %d", n)
 }
 
 // DaysOf are days as the API shows them.

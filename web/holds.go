@@ -79,9 +79,12 @@ type HoldChange struct {
 type HoldChanged struct {
 	ID     string  `json:"id,omitempty"`
 	Prefix string  `json:"prefix,omitempty"`
-	Held   bool    `json:"held"`            // whether it is held now
-	Until  float64 `json:"until,omitempty"` // unix seconds; 0: until it is undone
-	Count  int     `json:"count"`           // holds of the queue
+	Queue  string  `json:"queue"`
+	Undone bool    `json:"undone"`                   // whether a hold of it was there, and is no more
+	Held   bool    `json:"held"`                     // whether it is held now: what was undone may be, by a prefix
+	Beside string  `json:"held_by_prefix,omitempty"` // what holds it now, if that is a hold of another prefix
+	Until  float64 `json:"until,omitempty"`          // of what holds it now; unix seconds; 0: until that is undone
+	Count  int     `json:"count"`                    // holds of the queue
 }
 
 const wantHold = `{"prefix":"acme:","for":"1h","why":"they move"}`
@@ -98,21 +101,28 @@ func (a *api) hold(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	return ChangeHold(a.node, a.cfg.Log, r, q.Name, want)
 }
 
-// ChangeHold holds ids of a queue, or undoes that, as the sender of a request wants it. To undo what is not held changes nothing.
+// ChangeHold holds ids of a queue, or undoes that, as the sender of a request wants it. To undo what is not held changes nothing. The
+// answer says what holds these ids then: of what was undone that may be the hold of a prefix.
 func ChangeHold(n Node, log *slog.Logger, r *http.Request, queue string, want HoldChange) (HoldChanged, error) {
-	set, hold, _, err := changeHold(n, log, r, queue, want)
+	set, hold, was, err := changeHold(n, log, r, queue, want)
 	if err != nil {
 		return HoldChanged{}, err
 	}
-	values, _ := set.Values(time.Now())
-	answer := HoldChanged{ID: want.ID, Prefix: want.Prefix, Held: !want.Undo, Count: len(values.Holds)}
-	if !want.Undo && !hold.Until.IsZero() {
-		answer.Until = unix(hold.Until)
+	values, _ := set.Values(hold.At) // what this release cannot read of other rules is not asked
+	answer := HoldChanged{ID: want.ID, Prefix: want.Prefix, Queue: queue, Undone: want.Undo && was != nil, Count: len(values.Holds)}
+	if by := rules.NewHeld(values.Holds).Covering(hold); by != nil {
+		answer.Held = true
+		if !by.Until.IsZero() {
+			answer.Until = unix(by.Until)
+		}
+		if by.Prefix != want.Prefix {
+			answer.Beside = by.Prefix
+		}
 	}
 	return answer, nil
 }
 
-// changeHold does it. It returns what is set of the queue then, the hold, and the one of the same ids that was there before, or nil.
+// changeHold does it. It returns what is set of the queue then, the hold, of which At is now, and the one of the same ids that was there before, or nil.
 func changeHold(n Node, log *slog.Logger, r *http.Request, queue string, want HoldChange) (set rules.Set, hold, was *rules.Hold, err error) {
 	hold = &rules.Hold{ID: want.ID, Prefix: want.Prefix, Why: want.Why, By: who(n, r)}
 	lasts, err := want.lasts()
@@ -130,6 +140,7 @@ func changeHold(n Node, log *slog.Logger, r *http.Request, queue string, want Ho
 		change.Action = "unhold"
 	}
 	change.Edit = func(in map[string]rules.Setting, now time.Time) (map[string]json.RawMessage, []string, error) {
+		hold.At = now.UTC().Truncate(time.Millisecond)
 		if want.Undo {
 			value, old, err := rules.WithoutHold(in, *hold, now)
 			if was = old; err != nil || value == nil {
@@ -137,7 +148,6 @@ func changeHold(n Node, log *slog.Logger, r *http.Request, queue string, want Ho
 			}
 			return map[string]json.RawMessage{"holds": value}, nil, nil
 		}
-		hold.At = now.UTC().Truncate(time.Millisecond)
 		if lasts > 0 {
 			hold.Until = hold.At.Add(lasts)
 		}

@@ -33,6 +33,8 @@ type Rule struct {
 	Key   string          `json:"key"`
 	Value json.RawMessage `json:"value"` // null: not set, or not known here
 	From  string          `json:"from"`  // run time, default, program, registry, a place in the configuration, or "" if that is not known here
+	// Parts of the value that nobody gave: they follow from the others.
+	Assumed []string `json:"assumed,omitempty"`
 	// Of what was set at run time:
 	By        *By             `json:"by,omitempty"`
 	At        float64         `json:"at,omitempty"`
@@ -53,7 +55,7 @@ type By struct {
 
 // ruleOf is a rule as the API shows it.
 func ruleOf(s *rules.Shown) (Rule, error) {
-	r := Rule{Key: s.Key, From: s.From, Why: s.Why, Fixed: s.Fixed, By: (*By)(s.By)}
+	r := Rule{Key: s.Key, From: s.From, Assumed: s.Assumed, Why: s.Why, Fixed: s.Fixed, By: (*By)(s.By)}
 	if s.At != nil {
 		r.At = unix(*s.At)
 	}
@@ -149,6 +151,9 @@ func ChangeRules(n Node, log *slog.Logger, r *http.Request, queue string, revisi
 		if change.For, err = time.ParseDuration(want.For); err != nil || change.For <= 0 {
 			return rules.Set{}, badField("for", "got %.40q, want a duration more than 0, as in 2h", want.For)
 		}
+		if len(want.Set) == 0 && len(want.Unset) > 0 {
+			return rules.Set{}, badField("for", "it is about what is set, and nothing is: what is unset stays so until it is set again")
+		}
 	}
 	set, err := rules.In(n.Client().DB()).Change(r.Context(), queue, change)
 	if err == nil {
@@ -202,8 +207,9 @@ type Track struct {
 // Tracked answers it.
 type Tracked struct {
 	JobID
-	Tracked bool `json:"tracked"`
-	Count   int  `json:"count"` // tracked ids of the queue
+	Queue   string `json:"queue"`
+	Tracked bool   `json:"tracked"`
+	Count   int    `json:"count"` // tracked ids of the queue
 }
 
 // track has the journal keep every run of an id, or no longer.
@@ -217,7 +223,7 @@ func (a *api) track(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any
 	if err != nil {
 		return nil, err
 	}
-	return Tracked{JobIDOf(id), !want.Undo, count}, nil
+	return Tracked{JobIDOf(id), q.Name, !want.Undo, count}, nil
 }
 
 // TrackID has the journal of a queue keep every run of an id, or no longer, as the sender of a request wants it. It returns how many

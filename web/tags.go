@@ -23,8 +23,9 @@ type TagCount struct {
 	Payloads int    `json:"payloads"`
 }
 
-// bytesOfTags is what an answer about tags costs until it is written: there are about a thousand, of which few are long.
-const bytesOfTags = 1 << 20
+// bytesOfTags is what an answer about tags costs until it is written: there are about a thousand, of which few are long, or some ten
+// thousand where somebody makes up tags.
+const bytesOfTags = 4 << 20
 
 var tagsQuery = []string{"state", "cursor"}
 

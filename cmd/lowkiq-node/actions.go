@@ -142,6 +142,11 @@ func (c *someJobs) perform(with *conversation, r request) error {
 	case all && destroys && !terminal(with.in):
 		return errNoTerminal
 	}
+	for _, id := range c.IDs {
+		if err := checkID(id); err != nil {
+			return err
+		}
+	}
 	path := queuePath(c.Queue, "/"+r.Path)
 	if c.DryRun || destroys && terminal(with.in) {
 		found, err := with.steps(path, c.body(r, true))
@@ -153,8 +158,9 @@ func (c *someJobs) perform(with *conversation, r request) error {
 			return c.summary(with, found, r)
 		case found.Changed == 0:
 			return c.summary(with, found, r) // there is nothing to ask about
-		case !confirm(with.streams, fmt.Sprintf("%s %s of queue %s?", r.ask, count(found.Changed, "job"), plain(c.Queue))):
-			return fail(exitFailed, "nothing was changed")
+		}
+		if err := with.sure("%s %s of queue %s?", r.ask, count(found.Changed, "job"), plain(c.Queue)); err != nil {
+			return err
 		}
 	}
 	sum, err := with.steps(path, c.body(r, false))
@@ -162,6 +168,15 @@ func (c *someJobs) perform(with *conversation, r request) error {
 		return brokenOff(with.ctx, sum, r, err)
 	}
 	return c.summary(with, sum, r)
+}
+
+// sure asks a person before what cannot be undone. An error: it is not to be done.
+func (c *conversation) sure(question string, args ...any) error {
+	yes, err := confirm(c.ctx, c.streams, fmt.Sprintf(question, args...))
+	if err == nil && !yes {
+		err = fail(exitFailed, "nothing was changed")
+	}
+	return err
 }
 
 // summary prints what was done. A kind that no job has is a slip of the pen more often than not.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/remote"
 )
@@ -138,6 +139,19 @@ func (c *conversation) change(path string, body any, format string, args ...any)
 func decode(path string, answer []byte, into any) error {
 	if err := json.Unmarshal(answer, into); err != nil {
 		return fail(exitFailed, "%s: not what a lowkiq node answers: %w", path, err)
+	}
+	return nil
+}
+
+// jobPath is the API's path below a job.
+func jobPath(queue, id, below string) (string, error) {
+	return queuePath(queue, "/jobs/"+segment(id)+below), checkID(id)
+}
+
+// checkID refuses what is no id: not all that is written on a command line is one.
+func checkID(id string) error {
+	if id == "" || len(id) > lowkiq.MaxIDBytes {
+		return fail(exitUsage, "key %.60q has %d bytes, want an id of 1 to %d", id, len(id), lowkiq.MaxIDBytes)
 	}
 	return nil
 }

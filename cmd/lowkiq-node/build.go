@@ -156,7 +156,7 @@ func pushRules(q *config.Queue) queue.PushRules {
 	if d := q.Debounce; d != nil {
 		push.Debounce = rules.NoDebounce
 		if d.Quiet != nil {
-			push.Debounce = rules.Debounce{Quiet: *d.Quiet, Most: or(d.Most)}.WithDefaults()
+			push.Debounce = rules.Debounce{Quiet: *d.Quiet, Most: or(d.Most)}
 		}
 	}
 	return push

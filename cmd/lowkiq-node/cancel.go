@@ -2,10 +2,12 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
-	"net/url"
+	"strings"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -24,22 +26,28 @@ func (c *cancelCommand) Run(with *conversation) error {
 		return err
 	}
 	done := map[string]string{"retry": "it is due again", "hold": "it is held", "bury": "it goes to the morgue", "delete": "it is deleted"}[c.Then]
-	ended, last := 0, error(nil)
+	ended, refusals := 0, []string(nil)
 	for _, name := range queues {
-		path := queuePath(name, "/jobs/"+url.PathEscape(c.ID)+"/cancel")
-		err := with.change(path, web.Cancel{Then: queue.Then(c.Then), Why: c.Why}, "%s: the handler of %q is told to stop; then %s\n", name, c.ID, done)
+		path, err := jobPath(name, c.ID, "/cancel")
+		if err != nil {
+			return err
+		}
+		err = with.change(path, web.Cancel{Then: queue.Then(c.Then), Why: c.Why}, "%s: the handler of %q is told to stop; then %s\n", name, c.ID, done)
 		var refused *web.Problem
 		switch {
 		case err == nil:
 			ended++
-		case errors.As(err, &refused) && refused.Status == http.StatusConflict:
-			last = fail(exitFailed, "%s: %s", name, refused.Detail)
-		default:
+		case !errors.As(err, &refused) || refused.Status != http.StatusConflict:
 			return err
+		case len(queues) == 1 || refused.Detail != fmt.Sprintf("%q: %v", c.ID, status.ErrNotRunning):
+			refusals = append(refusals, name+": "+refused.Detail)
 		}
 	}
-	if ended == 0 && last != nil {
-		return last
+	switch {
+	case len(refusals) > 0: // of many queues those in which it may run
+		return fail(exitFailed, "%s", strings.Join(refusals, "; "))
+	case ended > 0:
+		return nil
 	}
-	return nil
+	return fail(exitFailed, "%q: %w in any queue (%s)", c.ID, status.ErrNotRunning, strings.Join(queues, ", "))
 }

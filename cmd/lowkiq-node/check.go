@@ -63,9 +63,15 @@ func (c *checkCommand) check(ctx context.Context, s *streams, client *queue.Clie
 		return c.report(s, found, 0)
 	}
 	if !c.Yes {
-		if err := c.report(s, found, 0); c.Output == "json" || !confirm(s, fmt.Sprintf("Repair %d faults?", repairable)) {
+		unmended, yes := c.report(s, found, 0), false
+		if c.Output != "json" {
+			if yes, err = confirm(ctx, s, fmt.Sprintf("Repair %s?", count(repairable, "fault"))); err != nil {
+				return err
+			}
+		}
+		if !yes {
 			fmt.Fprintln(s.err, "nothing was changed; check --repair --yes repairs")
-			return err
+			return unmended
 		}
 	}
 	found, repaired, err := c.repair(ctx, s, client, found)
@@ -130,15 +136,25 @@ func (c *checkCommand) repair(ctx context.Context, s *streams, client *queue.Cli
 // errNoTerminal refuses what destroys and would have to be confirmed.
 var errNoTerminal = fail(exitUsage, "this cannot be undone, and there is no terminal to ask: want --yes, or --dry-run to count")
 
-// confirm asks a person. Without one the answer is no.
-func confirm(s *streams, question string) bool {
+// confirm asks a person. Without one the answer is no. An error says that ctx ended meanwhile.
+func confirm(ctx context.Context, s *streams, question string) (yes bool, err error) {
 	if !terminal(s.in) {
-		return false
+		return false, nil
 	}
 	fmt.Fprintf(s.err, "%s [y/N] ", question)
-	line, err := bufio.NewReader(s.in).ReadString('\n')
-	answer := strings.ToLower(strings.TrimSpace(line))
-	return err == nil && (answer == "y" || answer == "yes")
+	said := make(chan bool, 1)
+	go func() { // a terminal cannot be read for a time; the process ends soon
+		line, err := bufio.NewReader(s.in).ReadString('\n')
+		answer := strings.ToLower(strings.TrimSpace(line))
+		said <- err == nil && (answer == "y" || answer == "yes")
+	}()
+	select {
+	case yes = <-said:
+		return yes, nil
+	case <-ctx.Done():
+		fmt.Fprintln(s.err)
+		return false, ctx.Err()
+	}
 }
 
 // checkAnswer is what -o json prints.

@@ -130,7 +130,10 @@ func execute(args []string, s *streams) int {
 		report(s.err, err)
 		return exitUsage
 	}
-	if err := run(ctx, s); err != nil {
+	if err = run(ctx, s); err == nil {
+		err = s.lost
+	}
+	if err != nil {
 		report(s.err, advised(err))
 		return codeOf(err)
 	}

@@ -32,9 +32,9 @@ const exitHelp = `Exit codes:
     0    ok
     1    partly refused, or failed while running
     2    usage or configuration, or no such queue, node, job or kind of error
-    3    Redis or the node is unreachable
+    3    Redis or the node is unreachable, or cannot serve yet
     4    check found faults
-    5    a payload that was waited for was buried, or deleted
+    5    a payload that was waited for was buried or deleted, or has expired
     6    a payload that was waited for has not ended yet
     75   a handler ignored its cancel until another node could get its shard
     130  interrupted`
@@ -76,7 +76,7 @@ func codeOf(err error) int {
 		return exitUsage
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted
-	case errors.Is(err, remote.ErrUnreachable), queue.Unreachable(err):
+	case errors.Is(err, remote.ErrUnreachable), queue.Transient(err):
 		return exitUnreachable
 	}
 	return exitFailed

@@ -125,7 +125,6 @@ func (c *statsCommand) days(with *conversation, span string, n int) error {
 	}
 	var answer web.Days
 	return with.show("/api/v1/stats/days?"+query.Encode(), &answer, func() {
-		unreadable := 0
 		with.table("QUEUE DAY PUSHED RUNS PROCESSED FAILED RETRIED BURIED MEAN STD P50 P95 P99 WAIT_MEAN WAIT_STD WAIT_P50 WAIT_P95 WAIT_P99", func(row func(string, ...any)) {
 			for i := range answer.Days {
 				d := &answer.Days[i]
@@ -134,11 +133,15 @@ func (c *statsCommand) days(with *conversation, span string, n int) error {
 					line = append(line, seconds(s.Mean), seconds(s.Deviation), seconds(s.P50), seconds(s.P95), seconds(s.P99))
 				}
 				row("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d"+strings.Repeat("\t%s", 10), line...)
-				unreadable += d.Unreadable
 			}
 		})
-		if unreadable > 0 {
-			with.say("%d parts of these cannot be read and are left out: lowkiq-node check names them\n", unreadable)
+		for i := range answer.Days {
+			switch d := &answer.Days[i]; {
+			case d.Unreadable == 1:
+				with.say("%s %s: 1 of its parts cannot be read, and is left out\n", d.Queue, d.Day)
+			case d.Unreadable > 1:
+				with.say("%s %s: %d of its parts cannot be read, and are left out\n", d.Queue, d.Day, d.Unreadable)
+			}
 		}
 	})
 }

@@ -79,6 +79,9 @@ type jobsShow struct {
 
 // Run prints one job as JSON: payloads do not fit into columns.
 func (c *jobsShow) Run(with *conversation) error {
+	if err := checkID(c.ID); err != nil {
+		return err
+	}
 	with.asJSON = true
 	return with.show(queuePath(c.Queue, "/jobs?id="+url.QueryEscape(c.ID)), nil, nil)
 }
@@ -186,11 +189,11 @@ func (r *rangeFlags) list(with *conversation, path string, filter map[string]str
 			}
 		}
 	}
-	if with.asJSON && !r.All {
+	p := &pages{with: with, table: table, search: filter["contains"]+filter["tag"]+filter["error"] != ""}
+	if with.asJSON && !r.All && !p.search {
 		return with.show(path+"?"+query.Encode(), nil, nil)
 	}
-	p := &pages{with: with, table: table, search: filter["contains"]+filter["tag"]+filter["error"] != ""}
-	var found []json.RawMessage
+	found := []json.RawMessage{}
 	for {
 		var page rawPage
 		if err := with.fetch(path+"?"+query.Encode(), &page); err != nil {
@@ -204,7 +207,14 @@ func (r *rangeFlags) list(with *conversation, path string, filter map[string]str
 				query.Set("limit", strconv.Itoa(r.Limit-len(found)))
 				continue
 			}
-			page.Jobs = found
+			if page.Jobs = found; with.asJSON {
+				page.Examined += p.looked
+				text, err := json.Marshal(page)
+				if err != nil {
+					return err
+				}
+				return writeJSON(with.out, append(text, '\n'))
+			}
 		}
 		if err := p.print(page); err != nil {
 			return err

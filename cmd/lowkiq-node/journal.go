@@ -38,7 +38,10 @@ func (c *historyCommand) Run(with *conversation) error {
 	var runs []queueRun
 	for _, queue := range queues {
 		var answer web.Runs
-		path := queuePath(queue, "/jobs/"+url.PathEscape(c.ID)+"/history?limit="+strconv.Itoa(c.Limit))
+		path, err := jobPath(queue, c.ID, "/history?limit="+strconv.Itoa(c.Limit))
+		if err != nil {
+			return err
+		}
 		if err := with.fetch(path, &answer); err != nil {
 			return err
 		}

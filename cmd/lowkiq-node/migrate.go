@@ -119,7 +119,7 @@ func (c *migrateCommand) Run(s *streams, grammar *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.mover(old, q)
+	m, err := c.mover(ctx, old, q)
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
@@ -128,8 +128,8 @@ func (c *migrateCommand) Run(s *streams, grammar *kong.Context) error {
 	return c.outcome(ctx, err, run)
 }
 
-func (c *migrateCommand) mover(old *rubyqueue.Queue, q *queue.Queue) (*movein.Mover, error) {
-	rules, err := q.Storing()
+func (c *migrateCommand) mover(ctx context.Context, old *rubyqueue.Queue, q *queue.Queue) (*movein.Mover, error) {
+	rules, err := q.Storing(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -423,7 +423,7 @@ func TestMigrateTellsOfALateRestore(t *testing.T) {
 	}
 	defer old.Close()
 	c := migrateCommand{Shards: rubyShards, Payload: movein.Bytes, Keep: time.Hour, Patience: time.Second, Watch: time.Hour}
-	m, err := c.mover(old, q)
+	m, err := c.mover(t.Context(), old, q)
 	if err == nil {
 		err = m.Mark(t.Context())
 	}

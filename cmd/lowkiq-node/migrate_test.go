@@ -75,7 +75,7 @@ func migrate(t *testing.T, from string, s *rubystates.State, q *queue.Queue) (co
 	defer old.Close()
 	stays := map[string]bool{}
 	c := migrateCommand{Shards: s.Shards, Payload: movein.Bytes}
-	m, err := c.mover(old, q)
+	m, err := c.mover(t.Context(), old, q)
 	if err != nil {
 		t.Fatal(err)
 	}

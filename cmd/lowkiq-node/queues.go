@@ -148,8 +148,10 @@ func (c *queuesDelete) Run(with *conversation) error {
 		return err
 	}
 	if ask {
-		if !had.NeedsForce && !had.Before && !confirm(with.streams, fmt.Sprintf("Delete queue %s for ever, with %s?", plain(c.Queue), contents(had))) {
-			return fail(exitFailed, "nothing was changed")
+		if !had.NeedsForce && !had.Before {
+			if err := with.sure("Delete queue %s for ever, with %s?", plain(c.Queue), contents(had)); err != nil {
+				return err
+			}
 		}
 		body.DryRun = false
 		if answer, err = with.Post(with.ctx, path, body); err != nil {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -73,6 +72,9 @@ func (c *rulesCommand) change() (web.RulesChange, error) {
 		if *c.For <= 0 {
 			return change, fail(exitUsage, "--for %s: want more than 0", c.For)
 		}
+		if len(c.Set) == 0 {
+			return change, fail(exitUsage, "--for is about what --set changes: what is unset stays so until it is set again")
+		}
 		change.For = c.For.String()
 	}
 	for _, text := range c.Set {
@@ -124,7 +126,9 @@ func whole(set map[string]json.RawMessage, was *web.Rules) error {
 			if json.Unmarshal(was.Rules[i].Value, &parts) != nil || parts == nil {
 				parts = map[string]json.RawMessage{} // a text, as in none, has no parts
 			}
-			withoutDefault(parts)
+			for _, assumed := range was.Rules[i].Assumed {
+				delete(parts, assumed) // it follows from the others, which change
+			}
 			changed[key] = parts
 		}
 		changed[key][part] = set[name]
@@ -141,15 +145,6 @@ func whole(set map[string]json.RawMessage, was *web.Rules) error {
 		set[key] = data
 	}
 	return nil
-}
-
-// withoutDefault takes a burst out that is its rate's default: another rate has another one.
-func withoutDefault(parts map[string]json.RawMessage) {
-	var shown rules.Limit
-	text, err := json.Marshal(map[string]json.RawMessage{"rate": parts["rate"]})
-	if err == nil && shown.UnmarshalJSON(text) == nil && string(parts["burst"]) == strconv.Itoa(shown.WithDefaults().Burst) {
-		delete(parts, "burst")
-	}
 }
 
 func rulesTable(with *conversation, now *web.Rules) {
@@ -192,7 +187,10 @@ func (c *trackCommand) Run(with *conversation) error {
 		return err
 	}
 	for _, queue := range queues {
-		path := queuePath(queue, "/jobs/"+url.PathEscape(c.ID)+"/track")
+		path, err := jobPath(queue, c.ID, "/track")
+		if err != nil {
+			return err
+		}
 		format := "%s: every run of %q is in the journal from now on\n"
 		if c.Undo {
 			format = "%s: of %q the journal has what its rule says\n"

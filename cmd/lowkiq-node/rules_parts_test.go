@@ -2,26 +2,48 @@ package main
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// TestPartsOfRules: a part of a mapping is set beside the others as they were; a burst that was the old rate's default goes with it.
+// TestPartsOfRules: a part of a mapping is set beside the others as they were given; what nobody gave goes with what it follows from, and what
+// somebody gave stays, also if it equals that.
 func TestPartsOfRules(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ was, name, value, want string }{
-		{`{"burst":20,"concurrency":20,"rate":"100/s"}`, "limit.rate", `"50/s"`, `{"burst":20,"concurrency":20,"rate":"50/s"}`},
-		{`{"burst":100,"rate":"100/s"}`, "limit.rate", `"50/s"`, `{"rate":"50/s"}`},
-		{`"none"`, "limit.concurrency", `3`, `{"concurrency":3}`},
-		{`"none"`, "limit.rat", `3`, ""},
-		{`"none"`, "limit.burst", `3`, ""},
-		{`"none"`, "limits.rate", `"5/s"`, ""},
+	burst, most := []string{"burst"}, []string{"most"}
+	for _, c := range []struct {
+		was     string
+		assumed []string
+		name    string
+		value   string
+		want    string
+	}{
+		{`{"burst":20,"concurrency":20,"rate":"100/s"}`, nil, "limit.rate", `"50/s"`, `{"burst":20,"concurrency":20,"rate":"50/s"}`},
+		{`{"burst":100,"rate":"100/s"}`, burst, "limit.rate", `"50/s"`, `{"rate":"50/s"}`},
+		{`{"burst":10,"concurrency":10,"rate":"600/m"}`, nil, "limit.rate", `"300/m"`, `{"burst":10,"concurrency":10,"rate":"300/m"}`},
+		{`{"burst":100,"rate":"100/s"}`, burst, "limit.burst", `7`, `{"burst":7,"rate":"100/s"}`},
+		{`{"by":":","burst":1,"rate":"1/s"}`, burst, "groups.rate", `"50/s"`, `{"by":":","rate":"50/s"}`},
+		{`{"most":"20s","quiet":"2s"}`, most, "debounce.quiet", `"30s"`, `{"quiet":"30s"}`},
+		{`{"most":"20s","quiet":"2s"}`, nil, "debounce.quiet", `"5s"`, `{"most":"20s","quiet":"5s"}`},
+		{`{"most":"20s","quiet":"2s"}`, nil, "debounce.quiet", `"30s"`, ""},
+		{`{"most":"20s","quiet":"2s"}`, most, "debounce.most", `"1m"`, `{"most":"1m","quiet":"2s"}`},
+		{`"none"`, nil, "limit.concurrency", `3`, `{"concurrency":3}`},
+		{`"none"`, nil, "limit.rat", `3`, ""},
+		{`"none"`, nil, "limit.burst", `3`, ""},
+		{`"none"`, nil, "limits.rate", `"5/s"`, ""},
 	} {
+		key := map[byte]string{'l': "limit", 'g': "groups", 'd': "debounce"}[c.name[0]]
 		set := map[string]json.RawMessage{c.name: json.RawMessage(c.value)}
-		err := whole(set, &web.Rules{Rules: []web.Rule{{Key: "limit", Value: json.RawMessage(c.was), From: "default"}}})
-		if got := string(set["limit"]); (err == nil) == (c.want == "") || err == nil && (got != c.want || len(set) != 1) {
-			t.Errorf("%s of %s: got %s, %v, want %s", c.name, c.was, got, err, c.want)
+		err := whole(set, &web.Rules{Rules: []web.Rule{{Key: key, Value: json.RawMessage(c.was), From: "default", Assumed: c.assumed}}})
+		var got, want any
+		if err == nil {
+			err = json.Unmarshal(set[key], &got)
+		}
+		same := c.want == "" || json.Unmarshal([]byte(c.want), &want) == nil && reflect.DeepEqual(got, want)
+		if (err == nil) == (c.want == "") || !same || err == nil && len(set) != 1 {
+			t.Errorf("%s of %s: got %s, %v, want %s", c.name, c.was, set[key], err, c.want)
 		}
 	}
 	set := map[string]json.RawMessage{"limit.rate": json.RawMessage(`"5/s"`)}

@@ -22,6 +22,7 @@ import (
 type streams struct {
 	in       *os.File
 	out, err *os.File
+	lost     error // why a table could not be written; nil: all were
 }
 
 func standardStreams() *streams { return &streams{in: os.Stdin, out: os.Stdout, err: os.Stderr} }
@@ -147,7 +148,10 @@ func (s *streams) table(header string, rows func(row func(format string, args ..
 		if i == 0 {
 			line = s.bold(line)
 		}
-		fmt.Fprintln(s.out, line)
+		if _, err := fmt.Fprintln(s.out, line); err != nil {
+			s.lost = err
+			return
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,8 +59,10 @@ func (c *watchCommand) Run(with *conversation) error {
 			return nil
 		})
 		switch {
-		case with.ctx.Err() != nil || errors.Is(err, errEnough):
-			return nil // as tail -f ends
+		case errors.Is(err, errEnough):
+			return nil
+		case with.ctx.Err() != nil:
+			return c.interrupted(with.ctx)
 		case err != nil && (first || !errors.Is(err, remote.ErrUnreachable)):
 			return err
 		case err != nil && !lost:
@@ -67,9 +70,17 @@ func (c *watchCommand) Run(with *conversation) error {
 			lost = true
 		}
 		if pause.For(with.ctx, followEvery) != nil {
-			return nil
+			return c.interrupted(with.ctx)
 		}
 	}
+}
+
+// interrupted is how watching ends with ctx: well, unless it is to wait for some events that have not come.
+func (c *watchCommand) interrupted(ctx context.Context) error {
+	if c.Count > 0 {
+		return ctx.Err()
+	}
+	return nil
 }
 
 // print prints an event in a line.

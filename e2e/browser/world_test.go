@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -149,7 +150,7 @@ func launch(t testing.TB, name string, argv ...string) *process {
 	}
 	defer log.Close()
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: log.Name(), ended: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = nodebin.Env(), log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {

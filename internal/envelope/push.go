@@ -40,14 +40,24 @@ func All(jobs []lowkiq.Push) []lowkiq.Push {
 	return jobs
 }
 
+// CheckID says why a text is no id.
+func CheckID(id string) error {
+	switch {
+	case id == "":
+		return fmt.Errorf("%w: it is empty", ErrID)
+	case len(id) > lowkiq.MaxIDBytes:
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(id), lowkiq.MaxIDBytes)
+	}
+	return nil
+}
+
 // Check says why a job, of which All has been told, is refused before anything is sent. The limits are
 // those of a payload and of an id, bytes.
 func Check(job *lowkiq.Push, payloadBytes, idBytes int) error {
+	if err := CheckID(job.ID); err != nil {
+		return err
+	}
 	switch {
-	case job.ID == "":
-		return fmt.Errorf("%w: it is empty", ErrID)
-	case len(job.ID) > lowkiq.MaxIDBytes:
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed", ErrID, len(job.ID), lowkiq.MaxIDBytes)
 	case !mayReply(job.ReplyTo):
 		return fmt.Errorf("job %q: %w: got %.50q of %d bytes, want r<token> <ms> <channel>, a token of letters, digits, _ and -, 1 to %d ms, at most %d bytes",
 			job.ID, ErrReplyTo, job.ReplyTo, len(job.ReplyTo), MaxKeep.Milliseconds(), MaxAddress)

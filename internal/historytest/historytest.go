@@ -7,7 +7,7 @@
 //
 //	LOWKIQ_HISTORIES=10000   how many histories a test runs
 //	LOWKIQ_HISTORY=7         the history of this seed is run and shown, twenty times; one that fails is always shown
-//	LOWKIQ_MUTATIONS=all     all mutations of a table are tried, not two
+//	LOWKIQ_MUTATIONS=all     all mutations of a table are tried, not one
 package historytest
 
 import (
@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -193,5 +194,8 @@ func try(t *testing.T, file, mutant string) {
 	if err == nil || strings.Contains(string(out), "build failed") {
 		t.Errorf("not found: %v\n%s", err, out)
 	}
-	t.Logf("%.400s", out)
+	t.Logf("%s\n%.400s", histories.Find(out), out)
 }
+
+// histories is how Run says how many it took.
+var histories = regexp.MustCompile(`\d+ histories from .*`)

@@ -1,7 +1,9 @@
 package identity
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -211,6 +213,12 @@ func TestEndedWithChildren(t *testing.T) {
 	guard := &exec.Cmd{Path: sleep, Args: []string{procs.GuardName, procs.Name(who.PID, who.Start)}} // for so many seconds
 	if err := guard.Start(); err != nil {
 		t.Fatal(err)
+	}
+	for end, seen := time.Now().Add(10*time.Second), false; !seen; time.Sleep(time.Millisecond) { // its words are there a moment after it is
+		words, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", guard.Process.Pid))
+		if seen = err != nil || bytes.HasPrefix(words, []byte(procs.GuardName)); time.Now().After(end) {
+			t.Fatalf("the guard's command line is %q, %v", words, err)
+		}
 	}
 	me := This()
 	if !me.Ended(Identity{Process: who}) {

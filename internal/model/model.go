@@ -315,7 +315,7 @@ func (m *Shard) putOff(id string, at int64) int64 {
 	if !there || !busy && (!m.Scheduled[id] || job.Retry >= 0 || m.Held(id)) {
 		return 0
 	}
-	return max(m.Now, min(m.Now+quiet, first+m.Debounce.Most.Microseconds()))
+	return max(m.Now, job.At, min(m.Now+quiet, first+m.Debounce.Most.Microseconds()))
 }
 
 // Forget forgets, after a push, when others came that put off what is due long since.

@@ -258,7 +258,7 @@ func (m *Shard) Bury(b queue.Burial) int {
 		end, told = journal.Expired, "expired"
 	}
 	m.run(journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Error: queue.Summary(b.Error), Ran: b.Ran}, log)
-	if b.Policy != queue.Drop && b.Expired == 0 {
+	if b.Policy != queue.Drop && b.Expired == 0 && !(b.Cancelled && b.Policy == queue.Bury) {
 		m.Failed++
 	}
 	if b.Expired > 0 && b.Places != nil {

@@ -59,7 +59,12 @@ func Unreachable(err error) bool {
 		return false
 	}
 	var netErr net.Error
-	if errors.As(err, &netErr) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.As(err, &netErr) {
+		if _, bare := netErr.(syscall.Errno); !bare { // each such number is a net.Error, that of a full disk, too
+			return true
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
 	for _, broken := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET} {

@@ -31,12 +31,23 @@ type Clock struct {
 // C compiler: without one the test is skipped, and says so.
 func StartClocked(t testing.TB, args ...string) (*Server, *Clock) {
 	t.Helper()
-	c := &Clock{t: t, file: filepath.Join(t.TempDir(), "clock")}
-	c.Set(0)
-	library := c.compile()
+	c := newClock(t)
 	return startServer(t, nil, func(p *port, dir string) ([]string, error) {
 		return append(serverArgs(p, dir), args...), nil
-	}, "LD_PRELOAD="+library, clockEnv+"="+c.file), c
+	}, c.env()...), c
+}
+
+func newClock(t testing.TB) *Clock {
+	t.Helper()
+	c := &Clock{t: t, file: filepath.Join(t.TempDir(), "clock")}
+	c.Set(0)
+	return c
+}
+
+// env has a server that is started with it see this clock.
+func (c *Clock) env() []string {
+	c.t.Helper()
+	return []string{"LD_PRELOAD=" + c.compile(), clockEnv + "=" + c.file}
 }
 
 // Set makes the clock wrong by a duration, at once.

@@ -20,6 +20,8 @@ type Cluster struct {
 
 	t       testing.TB
 	tls     *TLS            // nil: without
+	args    []string        // added to each master's command line
+	env     []string        // of the next master, beside that of the test
 	clients []*redis.Client // one per master, for administration
 	ids     []string        // the masters' names in the cluster
 }
@@ -28,28 +30,51 @@ type Cluster struct {
 // waits until every one of them knows every slot. It takes two to three seconds.
 func StartCluster(t testing.TB, masters int) *Cluster {
 	t.Helper()
-	return startCluster(t, masters, nil)
+	c := &Cluster{t: t}
+	c.start(masters)
+	return c
 }
 
 // StartClusterTLS is StartCluster with TLS, also between the masters.
 func StartClusterTLS(t testing.TB, masters int, l TLS) *Cluster {
 	t.Helper()
-	return startCluster(t, masters, &l)
+	c := &Cluster{t: t, tls: &l}
+	c.start(masters)
+	return c
 }
 
-func startCluster(t testing.TB, masters int, l *TLS) *Cluster {
+// StartClusterClocked is StartCluster with masters that have a clock each (see StartClocked); args are added to each one's
+// command line.
+func StartClusterClocked(t testing.TB, masters int, args ...string) (*Cluster, []*Clock) {
 	t.Helper()
-	c := &Cluster{t: t, tls: l}
+	c := &Cluster{t: t, args: args}
+	var clocks []*Clock
+	for range masters {
+		clock := newClock(t)
+		clocks, c.env = append(clocks, clock), clock.env()
+		c.add()
+	}
+	c.meet()
+	return c, clocks
+}
+
+func (c *Cluster) start(masters int) {
+	c.t.Helper()
 	for range masters {
 		c.add()
 	}
-	if err := c.form(t.Context()); err != nil {
-		t.Fatalf("form a cluster of %d masters: %v", masters, err)
+	c.meet()
+}
+
+// meet makes one cluster of the masters.
+func (c *Cluster) meet() {
+	c.t.Helper()
+	if err := c.form(c.t.Context()); err != nil {
+		c.t.Fatalf("form a cluster of %d masters: %v", len(c.Masters), err)
 	}
-	if err := await(nil, func() bool { return c.ready(t.Context()) }); err != nil {
-		t.Fatalf("cluster of %d masters is not ready: %v", masters, err)
+	if err := await(nil, func() bool { return c.Ready(c.t.Context()) }); err != nil {
+		c.t.Fatalf("cluster of %d masters is not ready: %v", len(c.Masters), err)
 	}
-	return c
 }
 
 func (c *Cluster) add() {
@@ -58,8 +83,8 @@ func (c *Cluster) add() {
 		return slices.Concat(serverArgs(p, dir), c.tls.args(p), c.tls.clusterArgs(), []string{
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 			"--cluster-node-timeout", "5000",
-		}), nil
-	})
+		}, c.args), nil
+	}, c.env...)
 	client := s.connect()
 	c.t.Cleanup(func() { _ = client.Close() })
 	c.Masters, c.clients = append(c.Masters, s), append(c.clients, client)
@@ -102,7 +127,8 @@ func share(i, n int) []int {
 	return share
 }
 
-func (c *Cluster) ready(ctx context.Context) bool {
+// Ready reports whether every master knows all others and all slots, and serves.
+func (c *Cluster) Ready(ctx context.Context) bool {
 	want := []string{
 		"cluster_state:ok", fmt.Sprintf("cluster_slots_ok:%d", slots),
 		fmt.Sprintf("cluster_known_nodes:%d", len(c.Masters)), fmt.Sprintf("cluster_size:%d", len(c.Masters)),

@@ -123,7 +123,7 @@ for i = 1, n do
   end
   weigh(record, changed)
   work = work + (cost or 0)
-  if work >= most_work and n > 8 then break end
+  if work >= most_work and (n > 8 or defer) then break end
 end
 if #ready > 0 and redis.call('RPUSH', KEY.ready, unpack(ready)) == #ready then wake = '0' end
 if wake then redis.call('PUBLISH', ARGV[4], wake) end

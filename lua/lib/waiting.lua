@@ -5,8 +5,9 @@
 -- KEY.stale, KEY.late: failed jobs whose turn has come, in ready or in quarantine.
 --#include held
 
--- waiting finds what waits for an id: its record (or false) and whether the id is in flight.
+-- waiting finds what waits for an id: its record (or false) and whether the id is in flight. '' is no id: see claim.lua.
 local function waiting(id)
+  if id == '' then return false, false end
   local busy = redis.call('LPOS', KEY.flight, id) and true or false
   local record = redis.call('HGET', busy and KEY.parked or KEY.jobs, id)
   if record == 'x' then record = false end

@@ -60,8 +60,8 @@ type Queue struct {
 var Start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // New is an empty queue with these rules, as [node.Node.Handle] takes them; the name may be left out. A
-// mistake in them ends the test. Unless they say otherwise, attempt number n+1 is due after
-// n^4 + 15 + 15 * (n+1) seconds: the default without its random part, whose mean is the same.
+// mistake in them ends the test. Unless they say otherwise, the next attempt is due after
+// n^4 + 15 + 15 * (n+1) seconds, n being 0 after the first failure in a row: the default without its random part, whose mean is the same.
 func New(t testing.TB, cfg node.QueueConfig) *Queue {
 	t.Helper()
 	if cfg.Name == "" {

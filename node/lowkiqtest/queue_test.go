@@ -389,8 +389,8 @@ func TestHolds(t *testing.T) {
 	q.Unhold(rules.Hold{Prefix: "b"})
 	want(t, "not held any more", len(q.Drain(t.Context(), answering(nil))), 1)
 	for name, mistake := range map[string]func(*lowkiqtest.Queue){
-		"nobody holds b*":      func(q *lowkiqtest.Queue) { q.Unhold(rules.Hold{Prefix: "b"}) },
-		"want an id or a pref": func(q *lowkiqtest.Queue) { q.Hold(rules.Hold{ID: "a", Prefix: "b"}) },
+		"nobody holds prefix \"b\"": func(q *lowkiqtest.Queue) { q.Unhold(rules.Hold{Prefix: "b"}) },
+		"want an id or a pref":      func(q *lowkiqtest.Queue) { q.Hold(rules.Hold{ID: "a", Prefix: "b"}) },
 	} {
 		said := failure(func(t testing.TB) { mistake(lowkiqtest.New(t, node.QueueConfig{})) })
 		if !strings.Contains(said, name) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
@@ -13,7 +14,7 @@ import (
 // What people do to waiting jobs and to the morgue. None of it touches a flight: of an id in
 // flight, what was pushed meanwhile is what waits. Every call returns the number of ids it changed:
 // where an answer of Redis is lost and its script sent again, as go-redis does in a Redis Cluster,
-// what only the first one changed is not in it.
+// what only the first one changed is not in it. ErrQuery: one is no id, and nothing was changed.
 
 // adminChunk is how many ids one script works on.
 const adminChunk = 500
@@ -21,8 +22,21 @@ const adminChunk = 500
 // Anywhere is wherever an id waits.
 const Anywhere State = ""
 
-// byShard calls fn with the ids of each shard, at most adminChunk at once.
+// checkIDs refuses what is no id: nothing of a shard's own may be taken for a job.
+func checkIDs(ids ...string) error {
+	for _, id := range ids {
+		if err := envelope.CheckID(id); err != nil {
+			return refuse("%q: %v", id[:min(len(id), 60)], err)
+		}
+	}
+	return nil
+}
+
+// byShard calls fn with the ids of each shard, at most adminChunk at once. ErrQuery: one is no id, and nothing was done.
 func (j *Jobs) byShard(ids []string, fn func(*queue.Shard, []string) (int, error)) (total int, err error) {
+	if err := checkIDs(ids...); err != nil {
+		return 0, err
+	}
 	of := map[int][]string{}
 	for _, id := range ids {
 		i := lowkiq.ShardOf(id, j.q.Shards)

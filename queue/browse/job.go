@@ -79,8 +79,11 @@ func (r Range) hasRetry(n int) bool {
 }
 
 // Job finds one id: what is in flight, else what waits, else what the morgue has of
-// it. ok is false if there is nothing.
+// it. ok is false if there is nothing. ErrQuery: it is no id.
 func (j *Jobs) Job(ctx context.Context, id string) (job Listed, ok bool, err error) {
+	if err := checkIDs(id); err != nil {
+		return job, false, err
+	}
 	s := j.q.Of(id)
 	jobs, err := load(ctx, s, s.Keys().Jobs, "w", []string{id})
 	if err != nil {
@@ -256,10 +259,13 @@ func flightSince(claim map[string]string, flight int64) time.Time {
 
 // Find finds many ids in few round trips, in the order asked for: in the morgue if in is
 // StateMorgue, and among what waits or is in flight if it is "". One that is not there has no
-// State. Of payloads it tells number and size, no data. ErrQuery: in is another state.
+// State. Of payloads it tells number and size, no data. ErrQuery: in is another state, or one is no id.
 func (j *Jobs) Find(ctx context.Context, in State, ids ...string) ([]Listed, error) {
 	if in != "" && in != StateMorgue {
 		return nil, refuse("jobs by id in state %q: want morgue, or none for all others", in)
+	}
+	if err := checkIDs(ids...); err != nil {
+		return nil, err
 	}
 	found := make([]candidate, len(ids))
 	for i, id := range ids {

@@ -168,7 +168,7 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 	w := j.walk(query, cur.Walk)
 	page := Page{Ordered: query.natural()}
 	var found []candidate
-	full, cut, until := false, false, time.Now().Add(j.patience)
+	full, cut, until := false, false, time.Time{}
 	for !full && !cut && page.Examined < query.most() && !(query.searches() && page.Examined > 0 && time.Now().After(until)) {
 		var batch []candidate
 		err := j.gently(ctx, query, func() (err error) { batch, err = w.next(ctx, query.batch(len(found))); return err })
@@ -183,7 +183,7 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 			if !query.needsHeads() {
 				want = query.Limit - len(found)
 			}
-			n, err := j.searchIn(ctx, query, batch, &cur, want, until)
+			n, err := j.searchIn(ctx, query, batch, &cur, want, &until)
 			if err != nil {
 				return Page{}, err
 			}
@@ -239,8 +239,9 @@ func (j *Jobs) sortedPage(ctx context.Context, query Query, cur cursor, all []ca
 	all = slices.CompactFunc(all, func(x, y candidate) bool { return x.id == y.id })
 	n := min(len(all), query.Limit)
 	if query.searches() {
+		var until time.Time
 		var err error
-		if n, err = j.searchIn(ctx, query, all, &cur, query.Limit, time.Now().Add(j.patience)); err != nil {
+		if n, err = j.searchIn(ctx, query, all, &cur, query.Limit, &until); err != nil {
 			return Page{}, err
 		}
 		page.Examined = n

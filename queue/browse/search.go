@@ -2,6 +2,7 @@ package browse
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,7 +23,7 @@ import (
 // and reads what that finds.
 
 // Search asks for jobs by what they say. All that is not "" must hold, of one payload. Text is compared byte by
-// byte with what is stored: JSON is stored without white space.
+// byte with what is stored: of JSON that came by the API or a command that is without white space.
 //
 // What is searched are the record of an id, what was pushed while it was in flight, and its payloads
 // in the spill, or all that the morgue has of it; not its state, its progress, results or the journal
@@ -42,6 +43,7 @@ const (
 	searchBytes = 512 << 10   // that one script looks through
 	searchMost  = 500         // ids that one script takes from a table
 	searchLeast = 16
+	searchFan   = 16 // shards that are asked together: each script reads a few payloads, however large
 )
 
 func (query *Query) searches() bool { return query.Search != (Search{}) }
@@ -87,6 +89,7 @@ type look struct {
 type seeker struct {
 	jobs  *Jobs
 	from  State
+	bytes int       // that its scripts look through in one turn
 	text  string    // of an id or a payload; "" = any, of all three
 	tag   string    // of a payload, as JSON has it
 	fault string    // of an error
@@ -98,7 +101,7 @@ func (j *Jobs) seeker(query Query) seeker {
 	if err != nil {
 		panic(err) // it is a string
 	}
-	return seeker{jobs: j, from: query.State, text: query.Contains, tag: string(text[1 : len(text)-1]), fault: query.Error}
+	return seeker{jobs: j, from: query.State, bytes: searchBytes, text: query.Contains, tag: string(text[1 : len(text)-1]), fault: query.Error}
 }
 
 // sought is what one script has looked at.
@@ -115,14 +118,7 @@ type find struct{ id, form, text string }
 
 // seek has one script look at ids of a shard, then at about count from a cursor of HSCAN; "" = none.
 func (s seeker) seek(ctx context.Context, shard *queue.Shard, todo []look, cursor string, count int) (r sought, err error) {
-	from := "waiting"
-	if s.from == StateMorgue {
-		from = "morgue"
-	}
-	args := []any{from, s.text, s.tag, s.fault, searchBytes, cursor, count}
-	for _, l := range todo {
-		args = append(args, l.ID, l.Key)
-	}
+	args := s.args(s.bytes, cursor, count, todo)
 	ran, err := s.jobs.db.Slow.By(ctx, s.until, func() error {
 		reply, err := shard.Run(ctx, s.jobs.db.Scripts.Search, args...)
 		if err == nil {
@@ -135,6 +131,56 @@ func (s seeker) seek(ctx context.Context, shard *queue.Shard, todo []look, curso
 		return r, fmt.Errorf("shard %s: %w", shard, err)
 	}
 	return r, nil
+}
+
+// args are those of lua/search.lua.
+func (s seeker) args(bytes int, cursor string, count int, todo []look) []any {
+	from := "waiting"
+	if s.from == StateMorgue {
+		from = "morgue"
+	}
+	args := []any{from, s.text, s.tag, s.fault, bytes, cursor, count}
+	for _, l := range todo {
+		args = append(args, l.ID, l.Key)
+	}
+	return args
+}
+
+// seekAll looks at ids of several shards in one turn, which together look through no more than one script may, but for the first
+// record of each. So a far Redis is asked once for them, and what it did is rested for once.
+func (s seeker) seekAll(ctx context.Context, todo []look) (r sought, err error) {
+	var shards []*queue.Shard
+	by := map[*queue.Shard][]look{}
+	var rest []look
+	for _, l := range todo {
+		shard := s.jobs.q.Of(string(l.ID))
+		if by[shard] == nil {
+			if len(shards) == searchFan {
+				rest = append(rest, l)
+				continue
+			}
+			shards = append(shards, shard)
+		}
+		by[shard] = append(by[shard], l)
+	}
+	calls := make([]*redisdb.Call, len(shards))
+	for i, shard := range shards {
+		script := s.jobs.db.Scripts.Search
+		calls[i] = &redisdb.Call{Script: script, Keys: shard.Keys().For(script), Args: s.args(s.bytes/len(shards), "", 0, by[shard])}
+	}
+	ran, err := s.jobs.db.Slow.By(ctx, s.until, func() error {
+		s.jobs.db.RunAll(ctx, calls)
+		for i, call := range calls {
+			one, err := decodeSought(call.Reply)
+			if err = cmp.Or(call.Err, err); err != nil {
+				return fmt.Errorf("shard %s: %w", shards[i], err)
+			}
+			r.looked, r.left, r.finds = r.looked+one.looked, append(r.left, one.left...), append(r.finds, one.finds...)
+		}
+		return nil
+	})
+	r.late, r.left = !ran, append(r.left, rest...)
+	return r, err
 }
 
 func decodeSought(reply any) (r sought, err error) {
@@ -198,12 +244,13 @@ func (s *Search) sift(r *sought, found map[string]bool) (ids []string) {
 
 // searchIn looks at candidates one after the other, until so many are found or the time is over, and marks those that do not say what is
 // searched for. It returns how many it looked at; if it stopped within an id, the cursor says where to go on.
-func (j *Jobs) searchIn(ctx context.Context, query Query, all []candidate, cur *cursor, want int, until time.Time) (done int, err error) {
+//
+// The time is until; zero: it begins when something was looked at. To read a list may take Redis so long that the rest for it is longer than
+// a page has: it is waited for, or no page would ever look at anything.
+func (j *Jobs) searchIn(ctx context.Context, query Query, all []candidate, cur *cursor, want int, until *time.Time) (done int, err error) {
 	s, found, few := j.seeker(query), 0, searchLeast
-	s.until = until.Add(searchTime) // who has just searched much rests for a while
 	begin := cur.Part
 	for cur.Part = nil; done < len(all) && found < want; {
-		began := time.Now()
 		some := all[done:min(len(all), done+few)]
 		left := make([]look, len(some))
 		for i, c := range some {
@@ -212,7 +259,7 @@ func (j *Jobs) searchIn(ctx context.Context, query Query, all []candidate, cur *
 		if done == 0 && begin != nil && string(begin.ID) == some[0].id {
 			left[0].Key = begin.Key
 		}
-		n, part, err := s.those(ctx, query, some, left, until)
+		n, part, turns, err := s.those(ctx, query, some, left, until)
 		if err != nil {
 			return 0, err
 		}
@@ -230,50 +277,49 @@ func (j *Jobs) searchIn(ctx context.Context, query Query, all []candidate, cur *
 			cur.Part = part
 			break
 		}
-		if done > 0 && time.Now().After(until) {
+		if done > 0 && time.Now().After(*until) {
 			break
 		}
-		if few = max(1, few/2); time.Since(began) < j.patience/10 {
-			few = min(searchMost, 4*few)
+		if few *= 4; turns > 1 { // what is looked at and not reached is looked at again
+			few /= 8
 		}
+		few = min(max(1, few), searchMost)
 	}
 	return done, nil
 }
 
 // those looks at a few candidates, in their order. When the time is over it returns how many it has looked at wholly, and what is left of
-// the next one.
-func (s seeker) those(ctx context.Context, query Query, some []candidate, todo []look, until time.Time) (done int, part *look, err error) {
+// the next one, and how many turns it took.
+func (s seeker) those(ctx context.Context, query Query, some []candidate, todo []look, until *time.Time) (done int, part *look, turns int, err error) {
 	found := map[string]bool{}
 	for len(todo) > 0 {
-		shard := s.jobs.q.Of(string(todo[0].ID))
-		var here, rest []look
-		for _, l := range todo {
-			if s.jobs.q.Of(string(l.ID)) == shard {
-				here = append(here, l)
-			} else {
-				rest = append(rest, l)
-			}
+		if !until.IsZero() {
+			s.until = until.Add(searchTime) // who has just searched much rests for a while
 		}
-		r, err := s.seek(ctx, shard, here, "", 0)
+		r, err := s.seekAll(ctx, todo)
 		if err != nil {
-			return 0, nil, err
+			return 0, nil, 0, err
 		}
 		if r.late {
 			break
 		}
+		turns++
+		if until.IsZero() {
+			*until = time.Now().Add(s.jobs.patience)
+		}
 		query.sift(&r, found)
-		if todo = append(r.left, rest...); time.Now().After(until) {
+		if todo = r.left; time.Now().After(*until) {
 			break
 		}
 	}
 	for i := range some {
 		k := slices.IndexFunc(todo, func(l look) bool { return string(l.ID) == some[i].id })
 		if k >= 0 {
-			return i, &todo[k], nil
+			return i, &todo[k], turns, nil
 		}
 		some[i].silent = !found[some[i].id]
 	}
-	return len(some), nil, nil
+	return len(some), nil, turns, nil
 }
 
 // scan goes through the records of all shards.

@@ -35,15 +35,7 @@ func TestSearchGoesOnInOrder(t *testing.T) {
 				jobsOf = append(jobsOf, lowkiq.Push{ID: id, Payload: fmt.Appendf(nil, "%d %s", i, large[:300])})
 			}
 		}
-		results, err := jobs.q.Push(t.Context(), jobsOf...)
-		for _, r := range results {
-			if err == nil {
-				err = r.Err
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		pushAll(t, jobs, jobsOf...)
 	}
 	for i := range 16 {
 		id, said := fmt.Sprintf("i%02d", i), "hay"

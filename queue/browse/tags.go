@@ -23,12 +23,17 @@ type TagPage struct {
 	Next     string     // cursor of the next page, "" after the last one
 }
 
-// mostTags is how many tags a page has, about.
-const mostTags = 1000
+// Bounds of a page: mostTags is how many tags it has, about. An id of which a part was counted is counted to its end, but for one that
+// has ten times as many, or takes ten times as long as a search has for a page.
+const (
+	mostTags  = 1000
+	wholeID   = 10
+	tagsBytes = searchBytes / 4 // that one script looks through: of it all may be tags
+)
 
 // Tags counts the tags of a queue's jobs, page by page, as a search goes through them; in StateMorgue those of buried ones.
 // The counts of all pages together are those of the queue, but for what moves meanwhile: a job counts twice where Redis changes
-// the size of its table.
+// the size of its table. One with so many tags or payloads that they are on several pages counts on each of them; its payloads count once.
 func (j *Jobs) Tags(ctx context.Context, in State, at string) (TagPage, error) {
 	if in != "" && in != StateMorgue {
 		return TagPage{}, refuse("tags of state %q: want morgue, or none for all others", in)
@@ -40,13 +45,17 @@ func (j *Jobs) Tags(ctx context.Context, in State, at string) (TagPage, error) {
 	if cur.Walk == nil {
 		cur.Walk = &position{}
 	}
-	s := &scan{seeker: seeker{jobs: j, from: in, tag: `"tag":"`}, at: cur.Walk, count: searchLeast}
+	s := &scan{seeker: seeker{jobs: j, from: in, bytes: tagsBytes, tag: `"tag":"`}, at: cur.Walk, count: searchLeast}
 	c := tagCounter{counts: map[string]*TagCount{}, begun: map[string]map[string]bool{}}
 	var page TagPage
 	began := time.Now()
 	for steps := 0; !s.ended(); steps++ {
-		if s.ends = len(c.counts) >= mostTags || steps > 0 && time.Since(began) >= searchTime; s.ends && !s.halfway() {
-			break // an id is counted on one page
+		took := time.Since(began)
+		if s.ends = len(c.counts) >= mostTags || steps > 0 && took >= searchTime; s.ends && !s.halfway() {
+			break
+		}
+		if len(c.counts) >= wholeID*mostTags || took >= wholeID*searchTime {
+			break
 		}
 		r, err := s.step(ctx)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -213,11 +214,12 @@ func parse(entry any) (line Line, cursor string) {
 // CheckCursor says what is wrong with a cursor that somebody gives.
 func CheckCursor(cursor string) error {
 	ms, n, two := strings.Cut(cursor, "-")
-	_, err := strconv.ParseUint(ms, 10, 64)
+	of, err := strconv.ParseUint(ms, 10, 64)
 	if err == nil && two {
 		_, err = strconv.ParseUint(n, 10, 64)
 	}
-	if err != nil {
+	if err != nil || of == math.MaxUint64 { // nothing comes after that
+
 		return fmt.Errorf("%q is no cursor of a change, want one as 1767225600000-0, or 0", cursor)
 	}
 	return nil

@@ -35,6 +35,14 @@ func (d Debounce) WithDefaults() Debounce {
 	return d
 }
 
+// Assumed are the parts that Shown has and nobody gave: they are those of WithDefaults.
+func (d Debounce) Assumed() []string {
+	if d.Quiet > 0 && d.Most == 0 {
+		return []string{"most"}
+	}
+	return nil
+}
+
 // Check says what is wrong with it.
 func (d Debounce) Check() error {
 	switch {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -184,9 +185,25 @@ func (h *Held) Of(id string) *Hold {
 	if i, ok := h.ids[id]; ok {
 		return &h.all[i]
 	}
+	return h.ofPrefix(id)
+}
+
+// Covering is the hold of all ids that another one names, which need not be there itself; nil if nobody holds them.
+func (h *Held) Covering(ids *Hold) *Hold {
+	switch {
+	case h == nil:
+		return nil
+	case ids.ID != "":
+		return h.Of(ids.ID)
+	}
+	return h.ofPrefix(ids.Prefix)
+}
+
+// ofPrefix is the hold of the longest prefix that a text begins with, or nil.
+func (h *Held) ofPrefix(text string) *Hold {
 	for _, n := range slices.Backward(h.lengths) {
-		if n <= len(id) {
-			if i, ok := h.prefixes[id[:n]]; ok {
+		if n <= len(text) {
+			if i, ok := h.prefixes[text[:n]]; ok {
 				return &h.all[i]
 			}
 		}
@@ -197,12 +214,12 @@ func (h *Held) Of(id string) *Hold {
 // Holds reports whether somebody holds an id.
 func (h *Held) Holds(id string) bool { return h.Of(id) != nil }
 
-// String names the ids of a hold.
+// String names the ids of a hold: an id in quotes, or a prefix, as no id is told from a prefix by how it is spelled.
 func (h *Hold) String() string {
 	if h.ID != "" {
-		return h.ID
+		return strconv.Quote(h.ID)
 	}
-	return h.Prefix + "*"
+	return "prefix " + strconv.Quote(h.Prefix)
 }
 
 // SortHolds orders holds for people: by what they hold.

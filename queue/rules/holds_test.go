@@ -41,11 +41,11 @@ func TestHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := all(); got != "a* b1 a2 " {
+	if got := all(); got != `prefix "a" "b"1 "a"2 ` {
 		t.Errorf("got %q, want a once, and both others", got)
 	}
 	now = now.Add(time.Minute)
-	if got := all(); got != "a* a2 " {
+	if got := all(); got != `prefix "a" "a"2 ` {
 		t.Errorf("a minute later: got %q, want that b is over", got)
 	}
 	if _, _, err := WithoutHold(in, Hold{ID: "b"}, now); !errors.Is(err, ErrSame) {
@@ -58,7 +58,7 @@ func TestHolds(t *testing.T) {
 	}
 	value, was, err := WithoutHold(in, Hold{Prefix: "a"}, now)
 	in["holds"] = Setting{Value: value}
-	if got := all(); err != nil || got != "a2 " || was == nil || was.Prefix != "a" {
+	if got := all(); err != nil || got != `"a"2 ` || was == nil || was.Prefix != "a" {
 		t.Errorf("undone: got %q, %v, want a2", got, err)
 	}
 	if value, _, err := WithoutHold(in, Hold{ID: "a"}, now); value != nil || err != nil {
@@ -90,8 +90,8 @@ func TestHolds(t *testing.T) {
 // TestHeldIDs: an id's own hold comes before those of prefixes, of which the longest counts.
 func TestHeldIDs(t *testing.T) {
 	t.Parallel()
-	h := NewHeld([]Hold{{Prefix: "ac"}, {ID: "acme:1"}, {Prefix: "acme:"}, {Prefix: "x"}})
-	for id, want := range map[string]string{"acme:1": "acme:1", "acme:2": "acme:*", "ac": "ac*", "acm": "ac*", "a": "", "x": "x*", "": "", "bx": ""} {
+	h := NewHeld([]Hold{{Prefix: "ac"}, {ID: "acme:1"}, {Prefix: "acme:"}, {Prefix: "x"}, {ID: "x*"}, {ID: "b"}})
+	for id, want := range map[string]string{"acme:1": `"acme:1"`, "acme:2": `prefix "acme:"`, "ac": `prefix "ac"`, "acm": `prefix "ac"`, "a": "", "x": `prefix "x"`, "x*": `"x*"`, "": "", "bx": ""} {
 		got := ""
 		if of := h.Of(id); of != nil {
 			got = of.String()
@@ -100,8 +100,20 @@ func TestHeldIDs(t *testing.T) {
 			t.Errorf("%q: held by %q, want %q", id, got, want)
 		}
 	}
+	for text, want := range map[string]string{"acme:1": `prefix "acme:"`, "acme:": `prefix "acme:"`, "acme": `prefix "ac"`, "a": "", "b": ""} {
+		got := ""
+		if of := h.Covering(&Hold{Prefix: text}); of != nil {
+			got = of.String()
+		}
+		if got != want {
+			t.Errorf("all ids with the prefix %q: held by %s, want %s", text, got, want)
+		}
+	}
+	if of := h.Covering(&Hold{ID: "acme:1"}); of == nil || of.ID != "acme:1" {
+		t.Errorf("acme:1: held by %v, want its own hold", of)
+	}
 	var none *Held
-	if none.Holds("a") || NewHeld(nil) != nil {
+	if none.Covering(&Hold{ID: "a"}) != nil || none.Holds("a") || NewHeld(nil) != nil {
 		t.Error("without holds an id is held")
 	}
 }

@@ -45,6 +45,14 @@ func (r Rate) String() string {
 	return fmt.Sprintf("%d in %s", r.N, r.Per)
 }
 
+// Assumed are the parts that MarshalJSON shows and nobody gave: they are those of WithDefaults.
+func (l Limit) Assumed() []string {
+	if l.Rate.N > 0 && l.Burst == 0 {
+		return []string{"burst"}
+	}
+	return nil
+}
+
 // WithDefaults has the burst of a rate that names none.
 func (l Limit) WithDefaults() Limit {
 	if l.Rate.N > 0 && l.Burst == 0 {

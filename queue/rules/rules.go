@@ -230,6 +230,8 @@ func (c *Change) Check() error {
 	switch {
 	case c.Edit == nil && len(c.Set)+len(c.Unset) == 0:
 		return fmt.Errorf("%w: nothing is set or unset", ErrValue)
+	case c.For != 0 && c.Edit == nil && len(c.Set) == 0:
+		return fmt.Errorf("%w: for %s is about what is set, and nothing is: what is unset stays so until it is set again", ErrValue, plain(c.For))
 	case c.For < 0 || c.For > longestFor:
 		return fmt.Errorf("%w: for %s: want more than 0, at most %s", ErrValue, c.For, plain(longestFor))
 	case len(c.Why) > maxWhy:
@@ -329,7 +331,8 @@ func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line,
 	return next, line, err
 }
 
-// agree says what of a change contradicts what holds beside it.
+// agree says what of a change contradicts what holds beside it then. What it cannot know, as what a configuration says elsewhere, or what is
+// left when one of two ends before the other, is for the nodes: see [Values.Agreed].
 func (c *Change) agree(next map[string]Setting) error {
 	holds := func(name string) string {
 		if of, there := next[name]; there {
@@ -337,10 +340,27 @@ func (c *Change) agree(next map[string]Setting) error {
 		}
 		return string(c.base(name))
 	}
-	if priority := holds("priority"); holds("scheduler") == `"seq"` && priority != "0" && priority != "null" && (c.Set["priority"] != nil || c.Set["scheduler"] != nil) {
+	touched := func(name string) bool { return c.Set[name] != nil || slices.Contains(c.Unset, name) }
+	if priority := holds("priority"); holds("scheduler") == `"seq"` && priority != "0" && priority != "null" && (touched("priority") || touched("scheduler")) {
 		return fmt.Errorf("%w priority is %s: it needs scheduler lag, by which the oldest job is first; seq goes in turn", ErrValue, priority)
 	}
 	return nil
+}
+
+// Agreed are the values without a priority while the scheduler is seq, and an ErrValue that says so. scheduler and priority are what holds without
+// them. Such values come from where nobody knew what holds beside them, or as one of both has ended.
+func (v Values) Agreed(scheduler string, priority int) (Values, error) {
+	if v.Scheduler != nil {
+		scheduler = *v.Scheduler
+	}
+	if v.Priority != nil {
+		priority = *v.Priority
+	}
+	if scheduler != "seq" || priority == 0 {
+		return v, nil
+	}
+	v.Priority = new(int)
+	return v, fmt.Errorf("%w priority: it is %d and counts as 0, as the scheduler is seq, which goes in turn: set scheduler to lag, or unset one of both", ErrValue, priority)
 }
 
 // base is what holds without a setting, null where that is not known.

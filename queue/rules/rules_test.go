@@ -331,6 +331,7 @@ func TestBadChanges(t *testing.T) {
 		"nothing is set or unset":           {},
 		"set and unset at once":             {Set: values("batch_size", "1"), Unset: []string{"batch_size"}},
 		"want more than 0, at most 8760h":   {Set: values("batch_size", "1"), For: -1},
+		"for 2h is about what is set":       {Unset: []string{"batch_size"}, For: 2 * time.Hour},
 		"why has 1025 bytes":                {Set: values("batch_size", "1"), Why: strings.Repeat("x", 1025)},
 		"shards does not change":            {Unset: []string{"shards"}},
 		`did you mean "prefetch"`:           {Unset: []string{"prefetsh"}},
@@ -402,6 +403,18 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// TestTrackedTwice: of an id that is there twice, as an earlier release took it, none is left once it is tracked no longer.
+func TestTrackedTwice(t *testing.T) {
+	t.Parallel()
+	in := map[string]Setting{"tracked": {Value: json.RawMessage(`["a","b","a"]`)}}
+	if v, err := (Set{Settings: in}).Values(time.Now()); err != nil || fmt.Sprint(v.Tracked) != "[a b]" {
+		t.Errorf("got %q, %v, want each once", v.Tracked, err)
+	}
+	if left, err := Track(in, "a", false); err != nil || fmt.Sprint(left) != "[b]" {
+		t.Errorf("a no longer: got %q, %v, want b alone", left, err)
+	}
+}
+
 // TestWho: names are quoted where they are not plain, and those that nobody has checked are marked.
 func TestWho(t *testing.T) {
 	t.Parallel()
@@ -421,6 +434,27 @@ func TestPriorityNeedsLag(t *testing.T) {
 		lag, seq := map[string]Base{"scheduler": {Value: "lag"}}, map[string]Base{"scheduler": {Value: "seq"}}
 		both := func(scheduler string) map[string]json.RawMessage {
 			return map[string]json.RawMessage{"priority": json.RawMessage("3"), "scheduler": json.RawMessage(scheduler)}
+		}
+		for i, c := range []struct {
+			unset  string // instead of set
+			before map[string]json.RawMessage
+			base   map[string]Base
+			wrong  bool
+		}{
+			{"scheduler", both(`"lag"`), seq, true},
+			{"scheduler", both(`"lag"`), lag, false},
+			{"scheduler", both(`"lag"`), nil, false}, // nobody knows
+			{"priority", both(`"lag"`), seq, false},
+			{"priority", map[string]json.RawMessage{"priority": json.RawMessage("0"), "scheduler": json.RawMessage(`"seq"`)}, map[string]Base{"scheduler": {Value: "lag"}, "priority": {Value: 2}}, true},
+			{"batch_size", both(`"lag"`), seq, false},
+		} {
+			queue := fmt.Sprint("unset", i)
+			if _, err := r.Change(r.t.Context(), queue, Change{Set: c.before, Base: lag, If: -1}); err != nil {
+				r.t.Fatal(err)
+			}
+			if _, err := r.Change(r.t.Context(), queue, Change{Unset: []string{c.unset}, Base: c.base, If: -1}); errors.Is(err, ErrValue) != c.wrong {
+				r.t.Errorf("%s unset beside %s and %v: got %v", c.unset, c.before, c.base, err)
+			}
 		}
 		for i, c := range []struct {
 			before, set map[string]json.RawMessage

@@ -12,17 +12,24 @@ import (
 // Base is what a node's configuration says of a key.
 type Base struct {
 	Value any    `json:"value"` // as JSON has it
-	From  string `json:"from"`  // default, program, or a place in a file
+	From  string `json:"from"`  // default, program, Registry, or a place in a file
+	// Assumed are the parts of the value that nobody gave: they follow from the others.
+	Assumed []string `json:"assumed,omitempty"`
 }
 
-// AtRunTime is where a setting comes from.
-const AtRunTime = "run time"
+// Where a value may come from that the configuration does not name.
+const (
+	AtRunTime = "run time"
+	Registry  = "registry" // the queue's entry in Redis, where another node or program has written it
+)
 
 // Shown is a key of a queue, for people: which value is in force, and why.
 type Shown struct {
 	Key   string `json:"key"`
 	Value any    `json:"value"` // null: unknown here, or not set
-	From  string `json:"from"`  // AtRunTime, default, program, or a place in a file; "" if it is not known here
+	From  string `json:"from"`  // AtRunTime, default, program, Registry, or a place in a file; "" if it is not known here
+	// Assumed are the parts of the value that nobody gave: they follow from the others.
+	Assumed []string `json:"assumed,omitempty"`
 	// Of what was set at run time:
 	By        *changes.Who `json:"by,omitempty"`
 	At        *time.Time   `json:"at,omitempty"`
@@ -40,10 +47,10 @@ func Show(base map[string]Base, set Set, now time.Time) []Shown {
 	in := set.InForce(now)
 	show := func(key, fixed string) {
 		of, known := base[key]
-		shown := Shown{Key: key, Value: of.Value, From: of.From, Fixed: fixed}
+		shown := Shown{Key: key, Value: of.Value, From: of.From, Assumed: of.Assumed, Fixed: fixed}
 		if live, there := in[key]; there {
 			shown.Value, shown.From, shown.Why = json.RawMessage(live.Value), AtRunTime, live.Why
-			shown.By, shown.At = &live.By, &live.At
+			shown.By, shown.At, shown.Assumed = &live.By, &live.At, nil
 			if !live.Until.IsZero() {
 				shown.Until = &live.Until
 			}

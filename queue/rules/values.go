@@ -181,7 +181,26 @@ func Check(name string, value json.RawMessage) (json.RawMessage, error) {
 	if plain.Len() > most {
 		return nil, fmt.Errorf("%w %s: the value has %d bytes, at most %d are allowed", ErrValue, name, plain.Len(), most)
 	}
-	return plain.Bytes(), new(Values).set(name, plain.Bytes())
+	var v Values
+	err := v.set(name, plain.Bytes())
+	if err == nil && name == "tracked" {
+		err = eachOnce(plain.Bytes(), v.Tracked)
+	}
+	return plain.Bytes(), err
+}
+
+// eachOnce refuses tracked ids of which one is there twice: the list would be longer than what is tracked.
+func eachOnce(value json.RawMessage, once []string) error {
+	var ids []string
+	if err := json.Unmarshal(value, &ids); err != nil {
+		return fmt.Errorf("%w tracked: %w", ErrValue, err)
+	}
+	for i, id := range ids {
+		if i >= len(once) || id != once[i] {
+			return fmt.Errorf("%w tracked: id %.60q is there twice, want it once", ErrValue, id)
+		}
+	}
+	return nil
 }
 
 func (v *Values) set(name string, value json.RawMessage) error {
@@ -486,11 +505,16 @@ func setTracked(v *Values, value json.RawMessage) error {
 	if len(ids) > MaxTracked {
 		return fmt.Errorf("%d ids, at most %d of a queue are tracked", len(ids), MaxTracked)
 	}
+	once, given := []string{}, map[string]bool{}
 	for _, id := range ids {
 		if id == "" || len(id) > lowkiq.MaxIDBytes {
 			return fmt.Errorf("id %.60q has %d bytes, want 1 to %d", id, len(id), lowkiq.MaxIDBytes)
 		}
+		if !given[id] { // an earlier release took ids twice
+			once = append(once, id)
+		}
+		given[id] = true
 	}
-	v.Tracked = ids
+	v.Tracked = once
 	return nil
 }

@@ -106,6 +106,8 @@ func TestCheck(t *testing.T) {
 		{"morgue", `{"keep":0}`, "keep: want a whole number, 1 to 1000000000"},
 		{"morgue", `{"runs":"all"}`, "unknown key \"runs\""},
 		{"tracked", `["a","b"]`, ""},
+		{"tracked", `[]`, ""},
+		{"tracked", `["b","a","a"]`, `id "a" is there twice, want it once`},
 		{"tracked", `[""]`, "0 bytes"},
 		{"tracked", string(tooMany), "1001 ids, at most 1000"},
 		{"tracked", `null`, "want a list of ids"},

@@ -107,7 +107,7 @@ func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string,
 		}
 		last = entries[i].Number
 	}
-	rules, err := q.Storing()
+	rules, err := q.Storing(ctx)
 	if err != nil {
 		return nil, err
 	}

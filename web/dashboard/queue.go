@@ -24,7 +24,7 @@ type queueBody struct {
 	Actions []action
 	Now     time.Time
 	Ticker  ticker
-	Days    *daysBody // nil if nothing was counted, or it cannot be read
+	Days    *daysBody // nil if there is nothing to draw, or it cannot be read
 }
 
 // tabs are the pages of a queue; On is the one that is shown.
@@ -60,7 +60,7 @@ func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 	}
 	v, err := d.queueView(s, accessOf(r))
 	if b, is := v.Body.(queueBody); err == nil && is {
-		if of, err := d.daysOf(r.Context(), name, daySpans()[0]); err == nil && len(of.Rows) > 0 {
+		if of, err := d.daysOf(r.Context(), name, daySpans()[0]); err == nil && (of.Top > 0 || of.Some) {
 			b.Days = &of
 		}
 		v.Body = b

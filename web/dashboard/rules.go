@@ -208,7 +208,7 @@ func (d *Dashboard) hold(w http.ResponseWriter, r *http.Request) {
 			return view{}, err
 		}
 		want := web.HoldChange{Prefix: form.Get("prefix"), For: strings.TrimSpace(form.Get("for")), Undo: form.Get("undo") != "", Why: form.Get("why")}
-		if want.Prefix == "" {
+		if want.Prefix == "" || form.Get("key") != "" || form.Get("id") != "" { // both are refused as the API refuses them
 			if want.ID, err = askedID(form); err != nil {
 				return view{}, err
 			}

@@ -109,7 +109,7 @@ func TestHold(t *testing.T) {
 		}
 	}
 	expect(t, w.get(job), 200, "Hold no longer", `<th scope="row">hold</th>`)
-	expect(t, w.get(holds), 200, ">f1<", ">acme:*<", "&lt;b&gt;x&lt;/b&gt;", "Undo the hold of acme:*")
+	expect(t, w.get(holds), 200, `<th scope="row" class="break"><span class="id">f1<`, `<span class="soft">ids that begin with</span> <span class="id">acme:<`, "&lt;b&gt;x&lt;/b&gt;", "Undo the hold of ids that begin with acme:")
 	for _, form := range [][]string{{"key", keyOf("f1"), "undo", "1"}, {"prefix", "acme:", "undo", "1", "back", "rules"}} {
 		if sent := w.post("/queues/orders/hold", form...); sent.Code != 303 {
 			t.Errorf("%q: got %d, want 303", form, sent.Code)
@@ -119,6 +119,9 @@ func TestHold(t *testing.T) {
 	expect(t, w.get("/queues/orders/jobs?state=held"), 200, "No job waits here.")
 	expect(t, w.post("/queues/orders/hold", "prefix", "a", "for", "soon"), 400, "want a duration")
 	expect(t, w.post("/queues/orders/hold", "key", keyOf("\xff")), 400, "not UTF-8")
+	expect(t, w.post("/queues/orders/hold", "key", keyOf("f1"), "prefix", "acme:"), 400, "want an id or a prefix, not both")
+	expect(t, w.post("/queues/orders/hold", "id", "f1", "prefix", "acme:", "undo", "1"), 400, "want an id or a prefix, not both")
+	expect(t, w.get(holds), 200, "Nothing is held.")
 	expect(t, w.post("/queues/nowhere/hold", "prefix", "a"), 404)
 }
 

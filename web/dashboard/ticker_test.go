@@ -92,8 +92,8 @@ func TestGroupsAreShown(t *testing.T) {
 	}
 	_, err := w.client.Leases().Take(t.Context(), "n1/01J.1", []byte("{}"), []byte("{}"), time.Minute)
 	must(t, err)
-	ask := queue.GroupRequest{Instance: "n1/01J.1", Number: 1, Spacing: time.Minute, Limit: rules.Limit{Concurrency: 2}, Groups: []queue.GroupWant{
-		{Group: "acme<b>:", New: 5}, {Group: "held:", New: 1, Stop: time.Hour},
+	ask := queue.GroupRequest{Instance: "n1/01J.1", Number: 1, Limit: rules.Limit{Concurrency: 2}, Groups: []queue.GroupWant{
+		{Group: "acme<b>:", New: 5, Spacing: time.Minute}, {Group: "held:", New: 1, Stop: time.Hour, Spacing: time.Minute},
 	}}
 	_, err = w.client.AskGroups(t.Context(), "orders", &ask)
 	must(t, err)

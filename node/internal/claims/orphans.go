@@ -209,6 +209,8 @@ func (w *orphanScanner[R]) recover(ctx context.Context, s *queue.Shard, owner qu
 	claim, err := w.c.p.Redis.Claim(w.c.p.IO, s, w.c.p.Instance, queue.Cause(cause), owner)
 	if err == nil {
 		err = w.c.p.Redis.Release(w.c.p.IO, claim)
+	}
+	if err == nil {
 		w.c.p.Log.Info("recovered a shard of a queue that no node handles", "shard", s.Shard, "from", owner.Instance, "recovered", claim.Recovered)
 	}
 	switch {

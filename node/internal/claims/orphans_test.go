@@ -1,10 +1,16 @@
 package claims
 
 import (
+	"bytes"
+	"context"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 // How often a queue with a wrong sum is looked at.
@@ -19,6 +25,41 @@ func TestMismatch(t *testing.T) {
 	}
 	if want := []int{1, 3, 7, 15, 31}; !slices.Equal(read, want) {
 		t.Errorf("claims were read at looks %v, want %v", read, want)
+	}
+}
+
+// unreleased is a Redis whose releases fail until they do not.
+type unreleased struct {
+	Redis
+	err error
+}
+
+func (*unreleased) Claim(_ context.Context, s *queue.Shard, instance string, _ queue.Cause, _ queue.Owner) (*queue.Claim, error) {
+	return &queue.Claim{Shard: s, Instance: instance, Recovered: 7}, nil
+}
+
+func (r *unreleased) Release(context.Context, *queue.Claim) error { return r.err }
+
+// A shard that could not be released has not been recovered.
+func TestRecoveredIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	redis := &unreleased{err: errLost}
+	c := New(Process[*worker]{
+		Instance: "me/B.1", Redis: redis, Log: slog.New(slog.NewTextHandler(&text, nil)), Now: clock,
+		Shard: func(lowkiq.Shard) *queue.Shard { return nil }, OpFailed: func(string, any, error) {},
+	}, NewAbsentInstances(clock))
+	w := &orphanScanner[*worker]{c: c, recovering: map[lowkiq.Shard]*queue.Shard{}}
+	s := &queue.Shard{Shard: ghost}
+	try := func() { w.recover(t.Context(), s, queue.Owner{Instance: "me/B.1", Fence: 3}, map[string]holderState{}) }
+	try()
+	if text.Len() > 0 || w.recovering[ghost] == nil {
+		t.Errorf("logged %q, still to be recovered %v; want nothing, and that it is", text.String(), w.recovering)
+	}
+	redis.err = nil
+	try()
+	if got := text.String(); strings.Count(got, "recovered a shard") != 1 || len(w.recovering) > 0 {
+		t.Errorf("logged %q, still to be recovered %v; want one line, and nothing", got, w.recovering)
 	}
 }
 

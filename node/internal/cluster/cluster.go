@@ -38,6 +38,7 @@ type Leases interface {
 	Identities(context.Context) ([]lease.Instance, error)
 	State(context.Context, []lease.Instance) (lease.ClusterState, error)
 	All(context.Context) ([]lease.Instance, error)
+	End(ctx context.Context, instance string) error
 	Record() lease.Record
 	Mark(ttl time.Duration) lease.Mark
 }

@@ -36,6 +36,7 @@ func (c *Cluster) View(ctx context.Context) (rebalance.View, error) {
 		return c.view(live, entries), nil
 	}
 	c.warnOf(live)
+	c.endDead(ctx, instances)
 	was := c.cache.recent.Swap(&recentView{live, c.cfg.Now()})
 	if was == nil || len(was.live) != len(live) {
 		c.cfg.Changed(false) // it may be alone, or not any more
@@ -57,6 +58,20 @@ func (c *Cluster) Look(ctx context.Context) (rebalance.View, error) {
 		return rebalance.View{}, err
 	}
 	return c.view(c.leased(instances), entries), nil
+}
+
+// endDead ends the leases of instances whose processes, with all their children, are proven to exist no more: permits of limits
+// that they held are free at once. Their shards go by the plan, and may be planned for others after the lease would have run out.
+func (c *Cluster) endDead(ctx context.Context, instances []lease.Instance) {
+	for _, other := range instances {
+		id, known := identity.Parse(other.Identity)
+		if other.Lease == nil || !known || !c.cfg.Process.Ended(id) {
+			continue
+		}
+		if err := c.cfg.Leases.End(ctx, other.Name); err != nil {
+			c.cfg.Log.Debug("lease of a dead process not ended; it will expire", "instance", other.Name, "err", err)
+		}
+	}
 }
 
 func (c *Cluster) view(live []identity.Lease, entries map[string]queue.Entry) rebalance.View {

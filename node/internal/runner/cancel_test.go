@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -32,6 +33,7 @@ func TestCancel(t *testing.T) {
 		{queue.ThenBury, func(context.Context) error { return lowkiq.Failed{"b": errBoom} }, ""},
 		{queue.ThenRetry, func(context.Context) error { return lowkiq.Failed{"c": errBoom} }, "c-1"},
 		{queue.ThenRetry, func(context.Context) error { panic("at its end") }, "a-1 b-1 c-1"},
+		{queue.ThenBury, func(context.Context) error { runtime.Goexit(); return nil }, "a-1 c-1"},
 	} {
 		calmly(t, 10, func(t *testing.T, p *process) {
 			began, calls := make(chan struct{}, 10), 0

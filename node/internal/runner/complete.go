@@ -135,8 +135,11 @@ func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
 	t.unpace()
 	r.leaveGroups(t)
 	if r.work.Err() == nil {
-		began := time.Duration(t.began.Load())
-		r.settle(batch, t, &ended{popped: t.popped, began: r.process.RedisTime(began), took: r.process.Now() - began}, errors.New("handler called runtime.Goexit"))
+		began, answer := time.Duration(t.began.Load()), errors.New("handler called runtime.Goexit")
+		if by := t.ends.take(); by != nil {
+			answer = cancelled(batch.Jobs, answer, by, true)
+		}
+		r.settle(batch, t, &ended{popped: t.popped, began: r.process.RedisTime(began), took: r.process.Now() - began}, answer)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -226,7 +229,8 @@ func (r *Runner) settle(batch *lowkiq.Batch, t *turn, end *ended, answer error) 
 	r.mu.Unlock()
 	r.queue.Metrics.Failed.Add(float64(len(all.retries()) + len(all.Exhausted)))
 	r.queue.Metrics.Retried.Add(float64(len(all.retries())))
-	r.queue.Metrics.Buried.Add(float64(all.buried()))
+	buried, _ := all.failedForGood()
+	r.queue.Metrics.Buried.Add(float64(len(buried)))
 	r.queue.Metrics.Expired.Add(float64(all.expired()))
 	r.tellNotDone(nacks, burials)
 	r.callHooks(t, all)
@@ -256,6 +260,7 @@ func (q *Queue) verdicts(batch *lowkiq.Batch, answer error) (all Outcome) {
 const (
 	batchFailed   = "batch failed"
 	jobsBuried    = "jobs buried"
+	jobsBlocked   = "jobs blocked"
 	handlerPanics = "handler panicked"
 )
 
@@ -271,9 +276,12 @@ func (p *Process) logFailure(batch *lowkiq.Batch, answer error, all Outcome) {
 	if failed := all.retries(); len(failed) > 0 {
 		p.warnFailure(batchFailed, batch, len(failed), failed[0].ID, failed[0].Error)
 	}
-	if n := all.buried(); n > 0 {
-		first := slices.IndexFunc(all.Burials, func(b queue.Burial) bool { return b.Policy != queue.Drop })
-		p.warnFailure(jobsBuried, batch, n, all.Burials[first].ID, all.Burials[first].Error)
+	buried, blocked := all.failedForGood()
+	if len(buried) > 0 {
+		p.warnFailure(jobsBuried, batch, len(buried), buried[0].ID, buried[0].Error)
+	}
+	if len(blocked) > 0 {
+		p.warnFailure(jobsBlocked, batch, len(blocked), blocked[0].ID, blocked[0].Error)
 	}
 }
 
@@ -282,4 +290,31 @@ func (p *Process) warnFailure(kind string, batch *lowkiq.Batch, jobs int, id, te
 		p.Log.Warn(kind, "shard", batch.Shard, "flight", batch.Flight, "jobs", jobs, "of", len(batch.Jobs),
 			"id", id, "err", queue.Summary(text), "left_out", left)
 	}
+}
+
+// without settles some jobs of a batch. It reports whether others are left: these did not come one after the other, and the lane may hold
+// nothing any more that their call needs.
+func (r *Runner) without(gone lowkiq.Failed, batch *lowkiq.Batch, t *turn) bool {
+	if len(gone) == 0 {
+		return true
+	}
+	part := *batch
+	part.Jobs = nil
+	left := make([]lowkiq.Job, 0, len(batch.Jobs))
+	for _, job := range batch.Jobs {
+		if gone[job.ID] != nil {
+			part.Jobs = append(part.Jobs, job)
+		} else {
+			left = append(left, job)
+		}
+	}
+	r.settle(&part, t, &ended{popped: t.popped}, gone)
+	batch.Jobs, t.place = left, noPlace
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t.ids = slices.Grow(t.ids[:0], len(left))
+	for i := range left {
+		t.ids = append(t.ids, left[i].ID)
+	}
+	return len(left) > 0
 }

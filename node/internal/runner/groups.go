@@ -1,12 +1,8 @@
 package runner
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,16 +23,24 @@ type AskGroups func(*queue.GroupRequest) ([]queue.GroupGrant, error)
 
 // groups are what a node knows of a queue's groups.
 type groups struct {
-	mu     sync.Mutex
-	asks   []*groupAsk              // of lanes that wait; guarded by mu
-	busy   map[string]int           // ids that were granted and whose calls have not ended, by group; guarded by mu
-	untold map[string]time.Duration // groups whose busy Redis is to be told, or for how long to let none begin; guarded by mu
-	back   map[string]bool          // ids that were told to ask again; guarded by mu
-	full   map[string]time.Time     // groups that let an id not begin, and until when those behind it are not to try; guarded by mu
-	took   time.Duration            // by a call, the mean of late; guarded by mu
-	asking bool                     // a request is on its way; guarded by mu
-	number int64                    // of the last request; guarded by mu
-	told   time.Time                // when that was; guarded by mu
+	mu        sync.Mutex
+	asks      []*groupAsk               // of lanes that wait; guarded by mu
+	busy      map[string]int            // ids that were granted and whose calls have not ended, by group; guarded by mu
+	untold    map[string]time.Duration  // groups whose busy Redis is to be told, or for how long to let none begin; guarded by mu
+	back      map[string]bool           // ids that were told to ask again; guarded by mu
+	full      map[string]fullGroup      // groups that let an id not begin; guarded by mu
+	took      time.Duration             // by a call, the mean of late; guarded by mu
+	waiters   map[string][]*groupWaiter // lanes that wait for permits of groups, in the order in which they came; guarded by mu
+	handOvers map[string]int            // how often permits of a group may be handed over, of those that were granted; guarded by mu
+	asking    bool                      // a request is on its way; guarded by mu
+	number    int64                     // of the last request; guarded by mu
+	told      time.Time                 // when that was; guarded by mu
+}
+
+// fullGroup is what is known of a group that let an id not begin.
+type fullGroup struct {
+	until time.Time // then those behind it may try again
+	since time.Time // when the first one was refused after the last one that was let go; zero: none was
 }
 
 // groupAsk is what a lane asks for.
@@ -54,6 +58,9 @@ const mostBack = 100_000
 
 // fullFor is for how long after a group has let an id not begin what waits behind it goes back with it.
 const fullFor = time.Second
+
+// keepFull is for how long it is remembered then since when none of the group was let go: longer than an id waits to ask again.
+const keepFull = time.Minute
 
 // backlogFrom is how many ids a shard's lanes are refused, one after the other, before all that waits of such groups goes back together.
 const backlogFrom = 8
@@ -93,20 +100,26 @@ func (g *groups) end(of []string, took time.Duration, limit rules.Limit) (send b
 		g.took += (took - g.took) / 8
 	}
 	for _, group := range of {
+		if g.handOver(group) {
+			continue
+		}
+		send = true
 		if g.busy[group]--; g.busy[group] <= 0 {
 			delete(g.busy, group)
+			g.dismiss(group)
 		}
 		if limit.Concurrency > 0 {
 			g.tell(group, 0)
 		}
 	}
-	return limit.Concurrency > 0 && g.begin()
+	return send && limit.Concurrency > 0 && g.begin()
 }
 
 // stop has none of a group begin for some time, from now on.
 func (g *groups) stop(group string, d time.Duration) (send bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.dismiss(group)
 	g.tell(group, d)
 	return g.begin()
 }
@@ -129,6 +142,16 @@ func (g *groups) tend() (send bool) {
 	return len(g.untold) > 0 && g.begin()
 }
 
+// changed has requests say what there is of all groups, as their limit is another one: none is handed over that this may not let begin.
+func (g *groups) changed() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for group := range g.busy {
+		g.dismiss(group)
+	}
+	g.restate()
+}
+
 // restate has requests say what there is of all groups. mu is held.
 func (g *groups) restate() {
 	for group := range g.busy {
@@ -145,7 +168,7 @@ func (g *groups) request(limit rules.Limit) (r *queue.GroupRequest, asks []*grou
 		if !there {
 			i = len(r.Groups)
 			at[group] = i
-			r.Groups = append(r.Groups, queue.GroupWant{Group: group, Busy: g.busy[group], Stop: g.untold[group]})
+			r.Groups = append(r.Groups, queue.GroupWant{Group: group, Busy: g.busy[group], Stop: g.untold[group], Spacing: g.spacing(group, limit)})
 			delete(g.untold, group)
 		}
 		return &r.Groups[i]
@@ -171,9 +194,6 @@ func (g *groups) request(limit rules.Limit) (r *queue.GroupRequest, asks []*grou
 		g.asking = false
 		return nil, nil
 	}
-	if limit.Concurrency > 0 {
-		r.Spacing = g.spacing(limit.Concurrency)
-	}
 	g.number++
 	r.Number, g.told = g.number, time.Now()
 	return r, asks
@@ -181,18 +201,33 @@ func (g *groups) request(limit rules.Limit) (r *queue.GroupRequest, asks []*grou
 
 // spacing is what is to lie between two ids of a group that ask again. They come a bit more often than its calls end. When a call has
 // ended, nothing of the group runs until the next one comes, half of the spacing later: so it is a tenth of what a call takes, as
-// long as that means no more than about 500 requests a second for all groups of the node. mu is held.
-func (g *groups) spacing(limit int) time.Duration {
-	return min(g.took*6/10/time.Duration(limit), max(g.took/10, 2*time.Millisecond*time.Duration(len(g.busy))), 10*time.Second)
+// long as that means no more than about 500 requests a second for all groups of the node. Where none was let go for a second, and four
+// calls, those of the group are taken to last as long as that is ago: they hang, or run on another node and none has ended here yet. No
+// sooner: whose turn it is asks after one spacing, and others leave it a permit meanwhile. mu is held.
+func (g *groups) spacing(group string, limit rules.Limit) time.Duration {
+	if limit.Concurrency == 0 {
+		return 0
+	}
+	took := g.took
+	if since := g.full[group].since; !since.IsZero() {
+		if ago := time.Since(since); ago > max(4*took, time.Second) {
+			took = ago
+		} else if took == 0 {
+			took = min(ago, 50*time.Millisecond)
+		}
+	}
+	return min(took*6/10/time.Duration(limit.Concurrency), max(took/10, 2*time.Millisecond*time.Duration(len(g.busy))), 10*time.Second)
 }
 
-// take hands an answer to the lanes that have asked. mu is held.
-func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.GroupGrant, err error) {
+// take hands an answer to the lanes that have asked. By another limit than the one in force nothing is handed over. mu is held.
+func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.GroupGrant, err error, inForce rules.Limit) {
 	at := map[string]int{}
 	for i := range r.Groups {
 		at[r.Groups[i].Group] = i
 		if err != nil {
 			g.tell(r.Groups[i].Group, r.Groups[i].Stop)
+		} else if grants[i].Stopped {
+			g.dismiss(r.Groups[i].Group)
 		}
 	}
 	if err != nil { // lanes that asked meanwhile ask again, too, if they still may: whoever tends may have ended
@@ -217,15 +252,16 @@ func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.Gr
 			}
 			if *left > 0 {
 				*left--
-				if !a.back[i] {
-					delete(g.full, a.groups[i])
-				}
+				g.let(a.groups[i], !a.back[i])
 				g.busy[a.groups[i]]++
+				if g.untold[a.groups[i]] == 0 && r.Limit == inForce { // else this was granted before a handler stopped it, or by another limit
+					g.granted(a.groups[i])
+				}
 				delete(g.back, id)
 				continue
 			}
 			a.waits[i] = max(*in, time.Millisecond)
-			*in += r.Gap()
+			*in += r.Groups[at[a.groups[i]]].Gap(r.Limit)
 			g.back[id] = true
 			g.fill(a.groups[i])
 		}
@@ -238,11 +274,28 @@ func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.Gr
 func (g *groups) fill(group string) {
 	now := time.Now()
 	if g.full == nil {
-		g.full = map[string]time.Time{}
-	} else if _, known := g.full[group]; !known && len(g.full)%1000 == 0 {
-		maps.DeleteFunc(g.full, func(_ string, until time.Time) bool { return now.After(until) })
+		g.full = map[string]fullGroup{}
 	}
-	g.full[group] = now.Add(fullFor)
+	was, known := g.full[group]
+	if !known && len(g.full)%1000 == 999 {
+		maps.DeleteFunc(g.full, func(_ string, f fullGroup) bool { return now.Sub(f.until) > keepFull })
+	}
+	if was.since.IsZero() {
+		was.since = now
+	}
+	g.full[group] = fullGroup{now.Add(fullFor), was.since}
+}
+
+// let notes that a group has let an id begin; others: also those may try that were not told before to ask again. mu is held.
+func (g *groups) let(group string, others bool) {
+	was, known := g.full[group]
+	switch {
+	case !known:
+	case others:
+		delete(g.full, group)
+	default:
+		g.full[group] = fullGroup{until: was.until}
+	}
 }
 
 // notFull has lanes ask for ids of groups again.
@@ -258,7 +311,7 @@ func (g *groups) notFull(of ...string) {
 func (g *groups) refuses(id, group string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !g.back[id] && time.Now().Before(g.full[group])
+	return !g.back[id] && time.Now().Before(g.full[group].until)
 }
 
 // sendGroups sends requests until there is nothing left to ask or to tell.
@@ -274,7 +327,7 @@ func (q *Queue) sendGroups() {
 		g.mu.Unlock()
 		grants, err := q.AskGroups(r)
 		g.mu.Lock()
-		g.take(r, asks, grants, err)
+		g.take(r, asks, grants, err, q.rules().Groups.Limit)
 		if q.rules().Groups.Limit != r.Limit { // it was changed meanwhile: by another one Redis may keep nothing of these groups
 			for i := range r.Groups {
 				g.tell(r.Groups[i].Group, 0)
@@ -310,6 +363,7 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 	}
 	t.admitted = r.process.Now()
 	refused, news, let := lowkiq.Failed{}, 0, false // news: ids that were not told before when to ask; let: one of those may begin
+	var first, group string                         // the first id that was told before, and may not begin; "": none was
 	var failed error
 	for _, a := range asks {
 		if <-a.done; a.err != nil {
@@ -323,6 +377,8 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 				t.groups = append(t.groups, a.groups[i])
 			}
 			switch {
+			case a.back[i] && wait > 0 && first == "":
+				first, group = a.ids[i], a.groups[i]
 			case a.back[i]: // it was told when to ask
 			case wait > 0:
 				news++
@@ -339,11 +395,26 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 		return false, true
 	}
 	r.process.OpDone("ask for groups", r.Shard)
-	r.queue.Metrics.Limited.Add(float64(len(refused)))
 	r.mu.Lock()
 	r.state.refuse(news, let)
 	r.mu.Unlock()
-	return r.without(refused, batch, t), true
+	if first == "" || len(refused) < len(batch.Jobs) || !r.mayLinger(t) {
+		return r.putOff(refused, batch, t), true
+	}
+	wait := refused[first].(*limited).wait
+	delete(refused, first)
+	r.putOff(refused, batch, t)
+	if w := r.linger(t, first, group, by); w != nil && r.awaitPermit(t, w) {
+		return true, true
+	}
+	refused = lowkiq.Failed{first: &limited{max(wait-(r.process.Now()-t.admitted), time.Millisecond)}}
+	return r.putOff(refused, batch, t), true
+}
+
+// putOff puts those back that their groups do not let begin. It reports whether others are left.
+func (r *Runner) putOff(refused lowkiq.Failed, batch *lowkiq.Batch, t *turn) (left bool) {
+	r.queue.Metrics.Limited.Add(float64(len(refused)))
+	return r.without(refused, batch, t)
 }
 
 // backlogBack puts what a pop has brought of groups that are full back together: else a backlog of such a group would go through the
@@ -467,90 +538,4 @@ func (l *limited) Error() string { return "limited: its group is at its limit" }
 func (l *limited) verdict(flight int64, job *lowkiq.Job) verdict {
 	return verdict{err: l, nack: queue.Nack{
 		Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: l.wait, Limited: true}}
-}
-
-// stopGroups has groups wait that handlers say are limited by whoever they call. It returns the answer with what becomes of the
-// jobs.
-func (r *Runner) stopGroups(batch *lowkiq.Batch, answer error) error {
-	stops, answer := r.queue.rules().StopGroups(batch.Jobs, answer)
-	for group, d := range stops {
-		if r.queue.live.groups.stop(group, d) {
-			r.process.Lanes.Go(r.queue.sendGroups)
-		}
-	}
-	return answer
-}
-
-// StopGroups says for how long groups wait by an answer, and which answer that is about the jobs: those of such a group are
-// postponed, and others of the batch that have no answer of their own are due again at once. If the batch has none of the group,
-// all are postponed: at once they would be refused again, without end.
-func (r *Rules) StopGroups(jobs []lowkiq.Job, answer error) (stops map[string]time.Duration, about error) {
-	if !errors.As(answer, new(lowkiq.Limit)) {
-		return nil, answer
-	}
-	by, all, limited := r.Groups, lowkiq.Failed{}, map[string]bool{}
-	stops = map[string]time.Duration{}
-	errs := perJob(jobs, answer)
-	for i, err := range errs {
-		if errors.As(err, new(lowkiq.Limit)) {
-			limited[by.Of(jobs[i].ID)] = true
-		}
-	}
-	for i, err := range errs {
-		id := jobs[i].ID
-		var l lowkiq.Limit
-		if !errors.As(err, &l) {
-			if err != nil {
-				all[id] = err
-			}
-			continue
-		}
-		switch group := cmp.Or(l.Prefix, by.Of(id)); {
-		case group == "" || by.Of(group) != group:
-			all[id] = lowkiq.Postpone{After: l.For, Reason: noGroup(by, l)}
-		case group != by.Of(id) && limited[group]:
-			all[id] = lowkiq.Postpone{Reason: fmt.Sprintf("another group of its batch, %s, is limited", group)}
-		default:
-			all[id] = lowkiq.Postpone{After: l.For, Reason: l.Error()}
-			if l.For > 0 {
-				stops[group] = min(max(stops[group], l.For), longestStop)
-			}
-		}
-	}
-	return stops, all
-}
-
-// noGroup is why an answer holds no group back.
-func noGroup(by rules.Groups, l lowkiq.Limit) string {
-	if by.By == "" {
-		return l.Error() + "; the queue has no groups"
-	}
-	return fmt.Sprintf("%s; that is no group: groups of the queue end with their first %q", l.Error(), by.By)
-}
-
-// without settles some jobs of a batch. It reports whether others are left: these did not come one after the other, and the lane may hold
-// nothing any more that their call needs.
-func (r *Runner) without(gone lowkiq.Failed, batch *lowkiq.Batch, t *turn) bool {
-	if len(gone) == 0 {
-		return true
-	}
-	part := *batch
-	part.Jobs = nil
-	left := make([]lowkiq.Job, 0, len(batch.Jobs))
-	for _, job := range batch.Jobs {
-		if gone[job.ID] != nil {
-			part.Jobs = append(part.Jobs, job)
-		} else {
-			left = append(left, job)
-		}
-	}
-	r.settle(&part, t, &ended{popped: t.popped}, gone)
-	batch.Jobs, t.place = left, noPlace
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	t.ids = slices.Grow(t.ids[:0], len(left))
-	for i := range left {
-		t.ids = append(t.ids, left[i].ID)
-	}
-	return len(left) > 0
 }

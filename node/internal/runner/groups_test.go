@@ -27,10 +27,11 @@ type groupsOfOne struct {
 	held   map[string]int // by group: ids that Redis takes to be in calls
 	stops  map[string]time.Time
 	off    map[string]time.Time // when all that the group's rate has let go is worked off
+	lines  map[string]time.Time // when the last of those that were told to ask again is to; beside them, that of others
 }
 
 func newGroupsOfOne(t *testing.T, lose func() bool) *groupsOfOne {
-	return &groupsOfOne{t: t, lose: lose, held: map[string]int{}, stops: map[string]time.Time{}, off: map[string]time.Time{}}
+	return &groupsOfOne{t: t, lose: lose, held: map[string]int{}, stops: map[string]time.Time{}, off: map[string]time.Time{}, lines: map[string]time.Time{}}
 }
 
 func (g *groupsOfOne) ask(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
@@ -83,7 +84,15 @@ func (g *groupsOfOne) answer(r *queue.GroupRequest, others int) ([]queue.GroupGr
 			g.off[w.Group] = g.off[w.Group].Add(time.Duration(back+in) * step)
 			wait = max(wait, g.off[w.Group].Add(step-rest).Sub(now))
 		}
-		grants[i] = queue.GroupGrant{Back: back, New: in, BackIn: max(wait, 2*time.Millisecond), NewIn: max(wait, 3*time.Millisecond)}
+		again := func(line string, n int) time.Duration {
+			if n == 0 {
+				return 0
+			}
+			first := now.Add(max(g.lines[line].Sub(now), 0, wait) + w.Gap(r.Limit))
+			g.lines[line] = first.Add(time.Duration(n-1) * w.Gap(r.Limit))
+			return first.Sub(now)
+		}
+		grants[i] = queue.GroupGrant{Back: back, New: in, BackIn: again("back "+w.Group, w.Back-back), NewIn: again("new "+w.Group, w.New-in), Stopped: g.stops[w.Group].After(now)}
 		if g.held[w.Group] = w.Busy + back + in; g.held[w.Group] == 0 || r.Limit.Concurrency == 0 {
 			delete(g.held, w.Group)
 		}
@@ -224,6 +233,85 @@ func TestGroupsOfAHandler(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGroupsOfLongCalls: a node whose calls have never ended asks the more seldom the longer others use all of a group, and still lets
+// one begin soon after there is room.
+func TestGroupsOfLongCalls(t *testing.T) {
+	t.Parallel()
+	calmly(t, 4, func(t *testing.T, p *process) {
+		g := newGroupsOfOne(t, func() bool { return false })
+		var others, asked, ran atomic.Int64
+		others.Store(2)
+		ask := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+			asked.Add(1)
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.answer(r, int(others.Load()))
+		}
+		of := Rules{ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}
+		s := p.add(Queue{Rules: of, AskGroups: ask}, func(context.Context, *lowkiq.Batch) error { ran.Store(time.Now().UnixNano()); return nil })
+		p.give(s, "a:1", "a:2", "a:3")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := asked.Load(); n > 300 {
+			t.Errorf("asked %d times in the first second in which others have all", n)
+		}
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := asked.Load(); n > 600 {
+			t.Errorf("asked %d times in ten minutes in which others have all", n)
+		}
+		others.Store(1)
+		free := time.Now()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if d := time.Unix(0, ran.Load()).Sub(free); ran.Load() == 0 || d > 40*time.Second {
+			t.Errorf("began %s after there was room, want within 40s", d)
+		}
+		s.has(t, 0, "a minute after there was room")
+	})
+}
+
+// TestGroupsOfCallsThatHang: calls were short, and now none ends: those that wait do not ask at the old pace until one does.
+func TestGroupsOfCallsThatHang(t *testing.T) {
+	t.Parallel()
+	calmly(t, 4, func(t *testing.T, p *process) {
+		g := newGroupsOfOne(t, func() bool { return false })
+		var asked atomic.Int64
+		ask := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+			asked.Add(1)
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.answer(r, 1)
+		}
+		of := Rules{ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}
+		hang, over := "", make(chan struct{})
+		s := p.add(Queue{Rules: of, AskGroups: ask}, func(_ context.Context, batch *lowkiq.Batch) error {
+			if time.Sleep(5 * time.Millisecond); batch.Jobs[0].ID == hang {
+				<-over
+			}
+			return nil
+		})
+		p.give(s, "a:1", "a:2", "a:3", "a:4", "a:5")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		s.has(t, 0, "a second after five short calls")
+		hang = "a:6"
+		p.give(s, hang)
+		synctest.Wait()
+		p.give(s, "a:7", "a:8")
+		before := asked.Load()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := asked.Load() - before; n > 1000 {
+			t.Errorf("asked %d times in ten minutes in which a call hangs", n)
+		}
+		close(over)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		s.has(t, 0, "20 s after the call has ended")
+	})
 }
 
 // TestGroupsUntold: what Redis may have granted, and nobody has heard of, is told it also if no lane asks again.

@@ -27,6 +27,7 @@ type gates struct {
 	letGo    int            // ids that an answer about the rate has let go; guarded by mu
 	letGoAt  time.Time      // at this instant, and no later; guarded by mu
 	granted  map[string]int // ids of groups that answers have let go and that have not begun; guarded by mu
+	most     map[string]int // ids of a group that may be in calls by the last answer: one that ends gives its place to another; guarded by mu
 	calls    int            // that run with a permit; guarded by mu
 	busy     map[string]int // ids in calls that were granted, by group; guarded by mu
 	requests int            // in all; guarded by mu
@@ -36,7 +37,7 @@ type gates struct {
 type limitsSince struct{ permits, rate, groups time.Time }
 
 func newGates(p *process) *gates {
-	return &gates{p: p, groups: newGroupsOfOne(nil, nil), granted: map[string]int{}, busy: map[string]int{}, asks: map[string]int{}}
+	return &gates{p: p, groups: newGroupsOfOne(nil, nil), granted: map[string]int{}, most: map[string]int{}, busy: map[string]int{}, asks: map[string]int{}}
 }
 
 // change puts other rules in force.
@@ -51,7 +52,7 @@ func (g *gates) change(to Rules, concurrency int) {
 	if was.Limit.Rate.N == 0 {
 		g.since.rate = now
 	}
-	if was.Groups.By != to.Groups.By || was.Groups.Concurrency == 0 {
+	if was.Groups.By != to.Groups.By || was.Groups.Concurrency == 0 || was.Groups.Rate != to.Groups.Rate {
 		g.since.groups = now
 	}
 	g.p.queue.Change(to, concurrency)
@@ -173,6 +174,7 @@ func (p *process) askGroups(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
 	defer g.mu.Unlock()
 	for i, grant := range grants {
 		g.granted[r.Groups[i].Group] += grant.Back + grant.New
+		g.most[r.Groups[i].Group] = r.Groups[i].Busy + grant.Back + grant.New
 	}
 	return grants, nil
 }
@@ -240,8 +242,14 @@ func (g *gates) group(by rules.Groups, b *lowkiq.Batch) (groups []string) {
 		if by.Concurrency > 0 && g.busy[group] > g.groups.held[group] {
 			g.p.h.Fault("%s: %d ids of group %q in calls, and redis knows of %d", b.Shard, g.busy[group], group, g.groups.held[group])
 		}
-		if g.granted[group]--; g.granted[group] < 0 {
+		switch {
+		case g.granted[group] > 0:
+			g.granted[group]--
+		case by.Concurrency == 0 || by.Rate.N > 0:
 			g.p.h.Fault("%s begins, and its group has not let it go", b.Jobs[i].ID)
+		}
+		if by.Concurrency > 0 && g.busy[group] > g.most[group] {
+			g.p.h.Fault("%s begins with %d ids of its group in calls, of %d that may be", b.Jobs[i].ID, g.busy[group], g.most[group])
 		}
 	}
 	return groups

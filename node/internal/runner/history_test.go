@@ -84,7 +84,7 @@ func TestMutations(t *testing.T) {
 		{"other payloads of the job expire, too", "expire.go", "		b.Places = e.places\n", ""},
 		{"what has expired is buried, not dropped", "expire.go", "		b.Policy = queue.Drop\n", ""},
 		{"to expire costs a retry", "expire.go", "RetryCount: job.RetryCount, Expired", "RetryCount: job.RetryCount + 1, Expired"},
-		{"what is left beside what has expired is taken for a row", "groups.go", "batch.Jobs, t.place = left, noPlace", "batch.Jobs = left"},
+		{"what is left beside what has expired is taken for a row", "complete.go", "batch.Jobs, t.place = left, noPlace", "batch.Jobs = left"},
 		{"what a group refuses costs a retry", "groups.go", "Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: l.wait", "Kind: queue.Retry, RetryCount: job.RetryCount + 1, Delay: l.wait"},
 		{"what a group refuses runs", "groups.go", "		if wait > 0 {\n", "		if wait > 5*time.Millisecond {\n"},
 		{"what a group was not asked for runs", "groups.go", "			failed = a.err\n			continue\n", "			failed = nil\n"},
@@ -92,18 +92,21 @@ func TestMutations(t *testing.T) {
 		{"lanes that asked while a request failed wait for ever", "groups.go", "		asks, g.asks = append(asks, g.asks...), nil\n", ""},
 		{"ids of groups never leave them", "runner.go", "		r.attend(batch, t)\n		t.unpace()\n		r.leaveGroups(t)\n", "		r.attend(batch, t)\n		t.unpace()\n		t.groups = nil\n"},
 		{"an id leaves its group before its call has ended", "runner.go", "		r.attend(batch, t)\n", "		if r.attend(batch, t); t.groups != nil && len(t.groups) > 1 {\n			r.queue.live.groups.end(t.groups[:1], 0, r.queue.rules().Groups.Limit)\n		}\n"},
-		{"what a handler says of a group is not told", "groups.go", "		if r.queue.live.groups.stop(group, d) {\n", "		if d < 0 && r.queue.live.groups.stop(group, d) {\n"},
+		{"what a handler says of a group is not told", "stopgroups.go", "		if r.queue.live.groups.stop(group, d) {\n", "		if d < 0 && r.queue.live.groups.stop(group, d) {\n"},
 		{"what may begin of a backlog is forgotten", "groups.go", "append(free, a.groups[i]), append(left, part)\n", "append(free, a.groups[i]), left\n"},
 		{"what may begin of a backlog keeps its permit", "groups.go", "		if g.end(free, 0, by.Limit) {\n", "		if g.end(nil, 0, by.Limit) {\n"},
 		{"a backlog that could not be asked for is forgotten", "groups.go", "		return nil, parts\n", "		return nil, nil\n"},
 		{"what goes back of a backlog stays open", "groups.go", "			s.close(nacks[i].Flight, 1)\n", "			_ = i\n"},
+		{"a permit that is handed over is free, too", "groups.go", "		if g.handOver(group) {\n			continue\n		}\n", "		g.handOver(group)\n"},
+		{"who waits for a permit in vain has it", "handover.go", "	if !g.leave(w) {\n		return false\n	}\n", "	g.leave(w)\n"},
+		{"who has a permit and no slot keeps it", "handover.go", "		r.leaveGroups(t)\n		return false\n", "		t.groups = nil\n		return false\n"},
 		{"two requests about groups are on their way", "groups.go", "	g.asking = true\n	return first\n", "	g.asking = true\n	return first || len(g.asks) > 0\n"},
 		{"what the rate does not let go runs", "limit.go", "a.may, a.wait = i < grant.Batches,", "a.may, a.wait = err == nil && i <= grant.Batches,"},
 		{"what the rate was not asked for runs", "limit.go", "a.may, a.wait = i < grant.Batches,", "a.may, a.wait = err != nil || i < grant.Batches,"},
 		{"who gets ready by the rate keeps others from it", "limit.go", "		t.paced = false\n		t.queue.live.pacer.end()\n", "		t.paced = false\n"},
 		{"the first who waits for the rate is forgotten", "limit.go", "	if wait <= 0 || len(p.lanes) == 0 {\n", "	if true {\n"},
 		{"a node says that it has fewer permits than it keeps to", "limit.go", "p.Has = max(q.live.permits, p.Busy)", "p.Has = p.Busy"},
-		{"calls follow those that began without the limit", "runner.go", "q.live.permits = 0 //", "q.live.permits = 9 //"},
+		{"calls follow those that began without the limit", "queue.go", "q.live.permits = 0 //", "q.live.permits = 9 //"},
 		{"a permit is kept", "lane.go", "		t.call.give(&t.queue.all)\n", ""},
 		{"ids beside one that is cancelled have failed", "cancel.go", "all[id] = lowkiq.Postpone{Reason: \"another id of its batch was cancelled\"}", "all[id] = err"},
 		{"all of a batch is cancelled", "cancel.go", "case named:", "case named || len(by) > 0:"},
@@ -145,6 +148,7 @@ type history struct {
 // features are which rules a history has, and how: most have few.
 type features struct {
 	limited, grouped bool
+	crowded          bool // many ids of one group come at once, and few of them may be in calls
 	stuck            bool
 	expire           bool
 	after            time.Duration // of the rule that has payloads expire, where there is one
@@ -168,6 +172,9 @@ func (h *history) draw(to *Rules) {
 	}
 	if h.grouped && h.IntN(4) > 0 {
 		to.Groups = rules.Groups{By: []string{"d", "d", "0", "t"}[h.IntN(4)], Limit: h.drawLimit()}
+	}
+	if h.crowded {
+		to.Groups = rules.Groups{By: "d", Limit: rules.Limit{Concurrency: 1 + h.IntN(3)}}
 	}
 	if h.expire && h.IntN(2) == 0 {
 		to.Expire.After = h.after
@@ -216,7 +223,8 @@ func newHistory(run *historytest.History) *history {
 	if h.IntN(4) == 0 {
 		h.rules.HandlerTimeout = 30 * time.Millisecond
 	}
-	h.features = features{limited: h.IntN(3) == 0, grouped: h.IntN(3) == 0, stuck: h.IntN(4) == 0, expire: h.IntN(3) == 0, after: time.Millisecond + h.Below(time.Second)}
+	h.features = features{limited: h.IntN(3) == 0, grouped: h.IntN(3) == 0, crowded: h.IntN(12) == 0, stuck: h.IntN(4) == 0, expire: h.IntN(3) == 0, after: time.Millisecond + h.Below(time.Second)}
+	h.slow = h.slow || h.crowded && h.IntN(2) == 0
 	h.rules.Expire.To = []rules.ExpireTo{"", rules.ExpireDrop}[h.IntN(2)]
 	return h
 }
@@ -304,6 +312,13 @@ func (h *history) run() {
 		}
 	}
 	p.gates.told()
+	for _, r := range p.all() {
+		r.mu.Lock()
+		if open := r.state.flights.open; len(open) > 0 {
+			h.Fault("%s has flights of which jobs are open, when all are done: %v", r.Shard, open)
+		}
+		r.mu.Unlock()
+	}
 	p.stop()
 	h.group.Wait()
 	for _, s := range h.shards {
@@ -334,8 +349,11 @@ func (h *history) work() (n int) {
 
 // produce pushes, and sends wake-ups of which some are lost.
 func (h *history) produce(during time.Duration) {
-	ids := 1 + h.IntN(6)
-	for range 1 + h.IntN(25) {
+	ids, pushes, burst := 1+h.IntN(6), 1+h.IntN(25), 1
+	if h.crowded {
+		ids, pushes, burst = 60, 40+h.IntN(60), 30
+	}
+	for range pushes {
 		id := fmt.Sprint("id", h.IntN(ids))
 		s := h.shards[int(id[2]-'0')%len(h.shards)]
 		h.mu.Lock()
@@ -355,7 +373,9 @@ func (h *history) produce(during time.Duration) {
 		if p := h.judge.process.Load(); p != nil && (h.calm.Load() || h.IntN(10) > 0) {
 			p.hear(s, published)
 		}
-		time.Sleep(min(h.Below(200*time.Millisecond), during/10))
+		if h.IntN(burst) == 0 {
+			time.Sleep(min(h.Below(200*time.Millisecond), during/10))
+		}
 	}
 }
 

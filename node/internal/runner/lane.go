@@ -26,11 +26,12 @@ type turn struct {
 	called bool   // the lane has called a handler: it was not woken for what it pops next
 	waits  bool   // the lane waits for what it lacks; guarded by the runner's mu
 
-	popped time.Time // when the flight of the batch at hand was, by Redis's clock
-	place  int       // of the batch's first job among those of the flight
-	clock  stamps    // of the lane's calls
-	notes  notes     // of the call
-	groups []string  // of the ids of the batch at hand that were granted: leaveGroups
+	popped time.Time    // when the flight of the batch at hand was, by Redis's clock
+	place  int          // of the batch's first job among those of the flight
+	clock  stamps       // of the lane's calls
+	notes  notes        // of the call
+	groups []string     // of the ids of the batch at hand that were granted: leaveGroups
+	waiter *groupWaiter // the lane waits for a permit of a group; guarded by the runner's mu
 	// admitted is when that was asked, Now().
 	admitted time.Duration
 	paced    bool // it is to ask for the queue's rate: unpace
@@ -48,6 +49,7 @@ var (
 	stageBehind, stageCall       = queue.Behind, queue.ForCall
 	stageProcess, stageForSlot   = queue.ForProcess, queue.ForSlot
 	stageForPermit, stageForRate = queue.ForPermit, queue.ForRate
+	stageForGroup                = queue.ForGroup
 )
 
 // ready reports whether the turn holds all that a call needs.
@@ -60,6 +62,7 @@ func (t *turn) takePaced(ctx context.Context, due time.Time) (ok bool, err error
 	t.stage.Store(&stageForRate)
 	refused := t.refused
 	t.refused = false
+	t.give() // of the call before: whoever's turn it is may need it
 	if t.queue.live.pacer.begin(ctx, refused) != nil {
 		return false, nil
 	}

@@ -284,6 +284,51 @@ func TestPaced(t *testing.T) {
 	})
 }
 
+// TestWaitsForTheRateWithNothing: lanes that wait for the rate have neither a call of the queue nor a slot of the node, also if they had
+// one for the call before, and their next batch was there already: popped before there was a rate.
+func TestWaitsForTheRateWithNothing(t *testing.T) {
+	t.Parallel()
+	calmly(t, 8, func(t *testing.T, p *process) {
+		begun := time.Now()
+		rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+			if wait := time.Minute - time.Since(begun); wait > 0 {
+				return queue.RateGrant{Wait: wait}, nil
+			}
+			return queue.RateGrant{Batches: len(batches), Left: queue.RatesAtOnce}, nil
+		}
+		of := Rules{ShardConcurrency: 8}
+		s := p.add(Queue{Rules: of, Concurrency: 8, Rate: rate}, func(_ context.Context, b *lowkiq.Batch) error {
+			if time.Sleep(time.Microsecond); b.Jobs[0].ID != "quick" {
+				time.Sleep(20 * time.Millisecond)
+			}
+			return nil
+		})
+		p.give(s, "quick") // so more is popped than there are lanes
+		soon()
+		q := p.runners[s.Shard].queue
+		var ids []string
+		for i := range 30 {
+			ids = append(ids, fmt.Sprint("job", i))
+		}
+		p.give(s, ids...)
+		time.Sleep(10 * time.Millisecond)
+		limited := *q.rules()
+		limited.Limit = rules.Limit{Rate: rules.Rate{N: 8, Per: time.Minute}, Burst: 8}
+		q.Change(limited, 8)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		s.has(t, 30-8, "while the rate lets none begin")
+		if use := p.Slots.Use(); use.Busy != 0 {
+			t.Errorf("lanes that wait for the rate have %d slots of the node", use.Busy)
+		}
+		if busy, _ := q.live.bound.taken(); busy != 0 {
+			t.Errorf("lanes that wait for the rate have %d calls of the queue", busy)
+		}
+		time.Sleep(time.Minute)
+		s.has(t, 0, "when it lets all begin")
+	})
+}
+
 // TestPacedTogether: where the rate has room, lanes that are ready ask together.
 func TestPacedTogether(t *testing.T) {
 	t.Parallel()

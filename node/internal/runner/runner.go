@@ -26,6 +26,7 @@
 //
 //	part                 does                                                      in file
 //	Runner               goroutines and requests: lanes, pops, settling, release   runner, fetch, complete
+//	Queue                what runners of a queue share, and what changes of it     queue
 //	state                what it has, where it stands, what it may do; no I/O      state
 //	flights              popped jobs, neither done nor back in Redis               flights
 //	acks                 what is done and Redis may not know yet                   acks
@@ -33,11 +34,15 @@
 //	alarm, polls, pace   when the next job is due, when to poll, how much to pop   timers
 //	patience             when to look whether jobs wait behind slow calls          timers
 //	company              lanes that pop together after slow calls                  company
-//	caller               handler calls: panics, timeouts, calls that run on        watchdog
+//	caller               handler calls: panics, timeouts, calls that run on        watchdog, cancel
 //	turn, Slots          what a lane needs for a call, and who is next for it      lane, slots
+//	Permits, pacer       what the cluster's limits of the queue leave this node    limit
+//	groups               which ids their groups let begin; permits handed over     groups, handover, stopgroups
+//	awaited, late        what people hold; what has expired                        held, expire
 //	verdict              what a handler's answer means for each job                verdict
 //	Spoken               what it says beside that: results, states                 answer
 //	notes                what it says while it works                               notes
+//	Event                what hooks and listeners are told                         tell
 //
 // # Why no id runs twice at once (I1)
 //
@@ -87,16 +92,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // Claim is the right to work on a shard, and all that a runner asks of Redis. A *queue.Claim is
@@ -143,144 +145,6 @@ type Process struct {
 	// MayLog says whether a line of this kind may be logged now, and how many were left out since
 	// the last one.
 	MayLog func(queueName, kind string) (leftOut int, ok bool)
-}
-
-// Rules are those of a queue's jobs.
-type Rules struct {
-	BatchSize        int           // ids per handler call
-	ShardConcurrency int           // batches of different ids of a shard at once
-	Prefetch         int           // most ids popped at once
-	HandlerTimeout   time.Duration // 0 or less: none
-	MaxRetryCount    int           // 0 or less: none
-	MaxCrashes       int           // 0 or less: a job is never buried for its crashes
-	Exhausted        queue.Policy
-	States           bool          // handlers may keep a state per id
-	StateFor         time.Duration // after its last write; 0: for ever
-	Limit            rules.Limit   // of the whole cluster
-	Groups           rules.Groups  // the same by group
-	Expire           rules.Expire  // payloads that no handler has in time; its zero value: none do
-	StuckAfter       time.Duration // after its last note a call is ended; 0: never
-	Journal          journal.Rule  // of which runs lines are kept
-	// Encode gives results and states the form in which they are stored; nil: as they are.
-	Encode      func([]byte) ([]byte, error)
-	RetryIn     func(count int) time.Duration
-	HeadStart   time.Duration // so much earlier its jobs count as due, among those of other queues that wait for a slot
-	InTurn      bool          // of shards that wait for a slot, the longest waiting is next, not the one with the oldest job
-	Held        *rules.Held   // ids that people hold: no handler gets them
-	OnExhausted lowkiq.Hook   // these three may be nil
-	OnBuried    lowkiq.Hook
-	OnRecovered lowkiq.Hook
-	FormatError func(error) string
-}
-
-// Queue is what the runners of a queue share.
-type Queue struct {
-	Rules       Rules // at first, see Change
-	Handler     lowkiq.Handler
-	Reserve     Reserve // nil: a call needs nothing that is short
-	Concurrency int     // calls of the queue at once on this node; 0: only the node's slots bound them
-	Paused      *atomic.Bool
-	Metrics     *metrics.Queue
-	ProcessWait *metrics.Histogram // how long batches wait for Reserve; nil without it
-
-	Rate      Rate      // of the cluster, if the rules have one
-	AskGroups AskGroups // the same of groups
-
-	live  *live // what changes; nil in tests of parts: nothing does
-	share share // of the node's slots
-	all   share // of calls
-}
-
-// live is what changes of a queue while its runners work.
-type live struct {
-	rules atomic.Pointer[Rules]
-	calls atomic.Pointer[Slots] // as many as there may be at once; nil: unbounded
-
-	mu          sync.Mutex // guards what follows
-	bound       *Slots     // the same, or those of the last bound
-	concurrency int        // of the rules; 0: unbounded
-	permits     int        // of those of the cluster; see Permits
-
-	pacer  pacer // of the queue's rate
-	groups groups
-}
-
-// NewQueue completes what the runners of a queue share.
-func NewQueue(q Queue) *Queue {
-	q.live = &live{bound: NewSlots(0)}
-	q.live.bound.wanting, q.live.bound.ended = make(chan struct{}, 1), make(chan struct{}, 1)
-	q.Change(q.Rules, q.Concurrency)
-	return &q
-}
-
-// Change puts other rules in force, and another bound of calls at once, 0 for none. Each step that a lane takes goes by
-// the rules of its beginning; calls that run are not ended, nor are those counted that began without a bound. Whoever
-// calls it tells the runners then (Runner.Changed).
-func (q *Queue) Change(rules Rules, concurrency int) {
-	q.live.mu.Lock()
-	defer q.live.mu.Unlock()
-	was := q.live.rules.Swap(&rules)
-	q.live.concurrency = concurrency
-	if was != nil && was.Limit.Concurrency != rules.Limit.Concurrency {
-		q.live.permits = 0 // by the new limit none is granted yet
-		q.live.bound.want()
-	}
-	q.live.apply()
-	if was != nil && was.Limit != rules.Limit {
-		q.live.pacer.restart()
-	}
-	if was != nil && was.Groups != rules.Groups {
-		q.live.groups.mu.Lock()
-		q.live.groups.restate()
-		q.live.groups.mu.Unlock()
-	}
-}
-
-// apply has as many calls at once as there may be now. mu is held.
-func (l *live) apply() {
-	bound, limited := math.MaxInt32, l.rules.Load().Limit.Concurrency > 0
-	if l.concurrency > 0 {
-		bound = l.concurrency
-	}
-	if limited {
-		bound = min(bound, l.permits)
-	}
-	l.bound.resize(bound) // if nothing bounds them, whoever waits goes on
-	if limited || l.concurrency > 0 {
-		l.calls.Store(l.bound)
-	} else {
-		l.calls.Store(nil)
-	}
-}
-
-// rules are those in force now.
-func (q *Queue) rules() *Rules {
-	if q.live == nil {
-		return &q.Rules
-	}
-	return q.live.rules.Load()
-}
-
-// calls bound those of the queue at once; nil: nothing does.
-func (q *Queue) calls() *Slots {
-	if q.live == nil {
-		return nil
-	}
-	return q.live.calls.Load()
-}
-
-// urgency is when the oldest job of a batch was due, zero if its queue is served in turn.
-func (q *Queue) urgency(batch *lowkiq.Batch) time.Time {
-	if q.rules().InTurn {
-		return time.Time{}
-	}
-	oldest := batch.Jobs[0].PerformAt
-	for _, job := range batch.Jobs[1:] {
-		if job.PerformAt.Before(oldest) {
-			oldest = job.PerformAt
-		}
-	}
-	return oldest.Add(-q.rules().HeadStart)
 }
 
 // Runner works on one claimed shard; see the package.
@@ -363,8 +227,13 @@ func (r *Runner) ring() {
 func (r *Runner) look(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state.change(e) && r.state.spare() {
+	if !r.state.change(e) {
+		return
+	}
+	if r.state.spare() {
 		r.start(r.lane)
+	} else {
+		r.state.endLinger(1)
 	}
 }
 
@@ -425,6 +294,7 @@ func (r *Runner) begin(batch *lowkiq.Batch, t *turn) (done bool) {
 			return false
 		case asked:
 		case !t.paced:
+			r.leaveToOthers(t)
 			r.handle(batch, t)
 			t.pass()
 			return true
@@ -445,6 +315,7 @@ func (r *Runner) beginPaced(batch *lowkiq.Batch, t *turn) (done bool) {
 		t.give()
 		return false
 	}
+	r.leaveToOthers(t)
 	r.handle(batch, t)
 	t.pass()
 	return true
@@ -458,6 +329,7 @@ func (r *Runner) prepare(t *turn, batch *lowkiq.Batch) (ok bool, answer error) {
 	r.mu.Lock()
 	ctx, ok := r.state.waiting(r.work)
 	t.waits = ok
+	r.state.leaveToOthers(t)
 	r.mu.Unlock()
 	if !ok {
 		return false, nil
@@ -508,7 +380,8 @@ func (r *Runner) next(t *turn) *lowkiq.Batch {
 		for range more {
 			r.start(r.lane)
 		}
-		if s.flights.batches(r.queue.rules().BatchSize) > 1+more {
+		if batches := s.flights.batches(r.queue.rules().BatchSize); batches > 1+more {
+			s.endLinger(batches - 1 - more)
 			s.patience.start(longWait)
 		}
 	}
@@ -543,6 +416,8 @@ func (r *Runner) returner() {
 		r.state.endLane(t)
 		if r.state.spare() { // a lane became free meanwhile, or the queue was resumed
 			r.start(r.lane)
+		} else {
+			r.state.endLinger(1)
 		}
 	})
 }

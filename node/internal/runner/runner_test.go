@@ -62,6 +62,21 @@ func watched(t *testing.T, took time.Duration) (reports int64, cause error) {
 	return log.n.Load(), cause
 }
 
+// TestOverdueAfterAChange: the report of a call says which timeout it had, whatever those before it had.
+func TestOverdueAfterAChange(t *testing.T) {
+	t.Parallel()
+	c := &caller{}
+	c.watch(time.Hour, func(error) {}).stop()
+	w := c.watch(2*time.Hour, func(error) {})
+	w.mu.Lock()
+	got := w.timeout
+	w.mu.Unlock()
+	w.stop()
+	if got != 2*time.Hour {
+		t.Errorf("its timeout is %s, want 2h", got)
+	}
+}
+
 // TestOverdueHook: a hook that ignores its time is reported once, while it still runs; one that ends within 30 s of it never.
 func TestOverdueHook(t *testing.T) {
 	t.Parallel()

@@ -383,7 +383,7 @@ func (s *shard) peek() (ready bool, next time.Time) {
 }
 
 // mostCalls is more than any sound history needs.
-const mostCalls = 5000
+const mostCalls = 50_000
 
 var errLost = fmt.Errorf("read tcp: %w", io.EOF)
 

@@ -47,13 +47,28 @@ type waiter struct {
 
 func NewSlots(n int) *Slots { return &Slots{total: n, free: n} }
 
+// takeFree takes a slot for a queue's share, if one is free.
+func (s *Slots) takeFree(of *share) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.grab(of)
+}
+
+// grab takes one if it is free. mu is held.
+func (s *Slots) grab(of *share) bool {
+	if s.free <= 0 {
+		return false
+	}
+	s.free--
+	s.change(of, 1, 0)
+	return true
+}
+
 // take waits for a slot for a queue's share. due is when the oldest job to be handled was due;
 // zero means to wait in turn.
 func (s *Slots) take(ctx context.Context, of *share, due time.Time) error {
 	s.mu.Lock()
-	if s.free > 0 {
-		s.free--
-		s.change(of, 1, 0)
+	if s.grab(of) {
 		s.mu.Unlock()
 		return nil
 	}

@@ -184,6 +184,7 @@ func (s *state) waiting(work context.Context) (ctx context.Context, ok bool) {
 
 // interrupt ends the waiting for turns.
 func (s *state) interrupt() {
+	s.endLinger(len(s.turns))
 	if s.wait != nil {
 		s.endWait()
 		s.wait, s.endWait = nil, nil
@@ -255,6 +256,7 @@ func (s *state) quarantines(p queue.Popped, acks *acks) (again bool) {
 		s.quarantine.flight = p.Flight
 		return s.change(quarantineBegins)
 	case p.Quarantine == queue.QuarantineWait:
+		s.endLinger(len(s.turns)) // it waits for their flights, too
 		return s.change(toldToWait) || acks.any()
 	}
 	again = s.change(popEnds)

@@ -171,14 +171,19 @@ func (o *Outcome) retries() (failed []queue.Nack) {
 	return failed
 }
 
-// buried is how many of the burials go to the morgue.
-func (o *Outcome) buried() (n int) {
+// failedForGood are the burials of jobs that failed for the last time: those that go to the morgue, and those that wait for a
+// person. What people bury and what has expired did not fail.
+func (o *Outcome) failedForGood() (buried, blocked []queue.Burial) {
 	for i := range o.Burials {
-		if o.Burials[i].Policy != queue.Drop {
-			n++
+		switch b := o.Burials[i]; {
+		case b.Policy == queue.Drop || b.Cancelled || b.Expired > 0:
+		case b.Policy == queue.Block:
+			blocked = append(blocked, b)
+		default:
+			buried = append(buried, b)
 		}
 	}
-	return n
+	return buried, blocked
 }
 
 // Decide is what a handler's answer means for each job of its batch.

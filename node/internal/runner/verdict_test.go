@@ -1,17 +1,21 @@
 package runner
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 func TestDecideJob(t *testing.T) {
@@ -114,6 +118,55 @@ func TestDecideBatch(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestFailedForGood: what people bury or delete, what has expired, and what waits for a person did not go to the morgue by a
+// failure.
+func TestFailedForGood(t *testing.T) {
+	t.Parallel()
+	batch := &lowkiq.Batch{Flight: 3}
+	failed := lowkiq.Failed{}
+	add := func(id string, err error) {
+		batch.Jobs = append(batch.Jobs, lowkiq.Job{ID: id, RetryCount: -1, Payloads: []lowkiq.Payload{{}, {}}})
+		failed[id] = err
+	}
+	add("person buries", &cancelledRun{queue.Cancellation{Then: queue.ThenBury}})
+	add("person deletes", &cancelledRun{queue.Cancellation{Then: queue.ThenDelete}})
+	add("expired", &expired{places: []int{0}})
+	add("dropped", &expired{to: rules.ExpireDrop, places: []int{0}})
+	add("out of retries", errBoom)
+	add("handler buries", lowkiq.Bury{Reason: "no"})
+	for policy, want := range map[queue.Policy]string{
+		queue.Skip: "out of retries, handler buries; ", queue.Bury: "out of retries, handler buries; ", queue.Block: "handler buries; out of retries",
+	} {
+		all := Decide(&Rules{Exhausted: policy, FormatError: error.Error}, batch, failed)
+		names := func(list []queue.Burial) string {
+			var ids []string
+			for _, b := range list {
+				ids = append(ids, b.ID)
+			}
+			return strings.Join(ids, ", ")
+		}
+		buried, blocked := all.failedForGood()
+		if got := names(buried) + "; " + names(blocked); got != want {
+			t.Errorf("%s: got %q, want %q", policy, got, want)
+		}
+	}
+}
+
+// TestBurialsThatAreLogged: the lines name the first of those that they count.
+func TestBurialsThatAreLogged(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	p := &Process{Log: slog.New(slog.NewTextHandler(&text, nil)), MayLog: func(string, string) (int, bool) { return 0, true }}
+	p.logFailure(&lowkiq.Batch{}, nil, Outcome{Burials: []queue.Burial{
+		{ID: "late", Policy: queue.Bury, Expired: 1}, {ID: "person", Policy: queue.Bury, Cancelled: true}, {ID: "waits", Policy: queue.Block}, {ID: "dead", Policy: queue.Skip},
+	}})
+	got := text.String()
+	if strings.Count(got, "\n") != 2 || !strings.Contains(got, `msg="jobs buried" shard=/0 flight=0 jobs=1 of=0 id=dead`) ||
+		!strings.Contains(got, `msg="jobs blocked" shard=/0 flight=0 jobs=1 of=0 id=waits`) {
+		t.Errorf("got %s, want that dead is buried and waits is blocked", got)
 	}
 }
 

@@ -94,24 +94,24 @@ const overdueAfter = 30 * time.Second
 
 // callWatch cancels a call at its timeout and reports one that ignores it.
 type callWatch struct {
-	c       *caller
-	timeout time.Duration
-	cancel  context.CancelCauseFunc
+	c *caller
 
 	mu        sync.Mutex
-	timer     *time.Timer // guarded by mu
-	cancelled bool        // guarded by mu
-	over      bool        // the call has returned; guarded by mu
+	timeout   time.Duration           // of this call, as the rules can change; guarded by mu
+	cancel    context.CancelCauseFunc // guarded by mu
+	timer     *time.Timer             // guarded by mu
+	cancelled bool                    // guarded by mu
+	over      bool                    // the call has returned; guarded by mu
 }
 
 func (c *caller) watch(timeout time.Duration, cancel context.CancelCauseFunc) *callWatch {
 	w, used := c.watches.Get().(*callWatch)
 	if !used {
-		w = &callWatch{c: c, timeout: timeout}
+		w = &callWatch{c: c}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.cancel, w.over = cancel, false
+	w.timeout, w.cancel, w.over = timeout, cancel, false
 	if used {
 		w.timer.Reset(timeout)
 	} else {

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq/web"
+)
+
+// TestCancelOfAnyID: each id is asked for as it is, in its queue or in all; what is no id is refused before anything is asked, and the
+// refusals of all queues are one answer, which keeps what is known of those in which it may run.
+func TestCancelOfAnyID(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			fmt.Fprint(w, `{"queues":[{"name":"mails"},{"name":"orders"},{"name":"visits"}]}`)
+			return
+		}
+		asked = append(asked, r.URL.EscapedPath())
+		detail := `"x": not running`
+		switch {
+		case strings.Contains(r.URL.Path, "/orders/jobs/hangs/"):
+			detail = `"hangs", which n1/1.1 has: no answer`
+		case strings.Contains(r.URL.Path, "/jobs/hangs/"):
+			detail = `"hangs": not running`
+		case strings.Contains(r.URL.Path, "/jobs/x/"):
+		default:
+			fmt.Fprint(w, `{}`)
+			return
+		}
+		w.WriteHeader(http.StatusConflict)
+		json.NewEncoder(w).Encode(web.Problem{Title: "Conflict", Status: http.StatusConflict, Detail: detail}) //nolint:errcheck // a test
+	}))
+	t.Cleanup(server.Close)
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+		path string // of the last request; "": none was sent
+	}{
+		{[]string{"..", "--queue", "orders"}, exitOK, `orders: the handler of ".." is told to stop; then it is due again`, "/api/v1/queues/orders/jobs/%2E%2E/cancel"},
+		{[]string{".", "--queue", "orders"}, exitOK, `"."`, "/api/v1/queues/orders/jobs/%2E/cancel"},
+		{[]string{"a/b", "--queue", "orders"}, exitOK, `"a/b"`, "/api/v1/queues/orders/jobs/a%2Fb/cancel"},
+		{[]string{"", "--queue", "orders"}, exitUsage, `key "" has 0 bytes, want an id of 1 to 512`, ""},
+		{[]string{strings.Repeat("x", 1<<20), "--queue", "orders"}, exitUsage, `has 1048576 bytes, want an id of 1 to 512`, ""},
+		{[]string{"x", "--queue", "orders"}, exitFailed, `orders: "x": not running`, "/api/v1/queues/orders/jobs/x/cancel"},
+		{[]string{"x"}, exitFailed, `lowkiq-node: "x": not running in any queue (mails, orders, visits)`, "/api/v1/queues/visits/jobs/x/cancel"},
+		{[]string{"hangs"}, exitFailed, `lowkiq-node: orders: "hangs", which n1/1.1 has: no answer` + "\n", "/api/v1/queues/visits/jobs/hangs/cancel"},
+	} {
+		out, err := os.CreateTemp(t.TempDir(), "out")
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked = nil
+		code := execute(append([]string{"cancel", "--node", server.URL}, c.args...), &streams{in: os.Stdin, out: out, err: out})
+		text, err := os.ReadFile(out.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := ""
+		if len(asked) > 0 {
+			last = asked[len(asked)-1]
+		}
+		if code != c.code || !strings.Contains(string(text), c.says) || last != c.path {
+			t.Errorf("cancel %.40q: got exit code %d, %.200q and a request of %q, want %d, %q and %q", c.args, code, text, last, c.code, c.says, c.path)
+		}
+		out.Close()
+	}
+}

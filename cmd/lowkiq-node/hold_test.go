@@ -1,0 +1,99 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+)
+
+// holdsOf runs a command against a node that knows two queues and answers what is posted as post does.
+func holdsOf(t *testing.T, post func(w http.ResponseWriter, queue string), args ...string) (code int, text string, posted int) {
+	t.Helper()
+	code, out, errs := runAgainst(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			fmt.Fprint(w, `{"queues":[{"name":"mails"},{"name":"orders"}]}`)
+			return
+		}
+		posted++
+		post(w, strings.Split(r.URL.Path, "/")[4])
+	}, args...)
+	return code, out + errs, posted
+}
+
+// runAgainst runs a command against a node that answers so. It returns its exit code and what it printed, but for what goes to out, unless that is nil.
+func runAgainst(t *testing.T, out *os.File, node http.HandlerFunc, args ...string) (code int, printed, errs string) {
+	t.Helper()
+	server := httptest.NewServer(node)
+	defer server.Close()
+	file := func(name string) *os.File {
+		f, err := os.CreateTemp(t.TempDir(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	read := func(f *os.File) string {
+		f.Close()
+		text, err := os.ReadFile(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	ours, err := file("out"), file("err")
+	code = execute(append(args, "--node", server.URL), &streams{in: os.Stdin, out: cmp.Or(out, ours), err: err})
+	return code, read(ours), read(err)
+}
+
+// TestHoldOfNothing: an empty id or prefix, as of a variable that is not set, is refused before a node is asked, and shows no list.
+func TestHoldOfNothing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"hold", ""}, `key "" has 0 bytes, want an id of 1 to 512`},
+		{[]string{"hold", "", "--undo"}, `key "" has 0 bytes`},
+		{[]string{"hold", "--prefix", ""}, `--prefix "": want what ids begin with, as in --prefix acme:`},
+		{[]string{"hold", "--prefix", "", "--queue", "orders", "--for", "1h"}, `--prefix ""`},
+		{[]string{"hold", "", "--prefix", ""}, "not both"},
+		{[]string{"hold", "--undo"}, "say an id, or --prefix PREFIX"},
+	} {
+		code, text, posted := holdsOf(t, func(http.ResponseWriter, string) {}, c.args...)
+		if code != exitUsage || !strings.Contains(text, c.says) || posted != 0 {
+			t.Errorf("%q: got exit code %d, %q and %d requests, want %d, %q and none", c.args, code, text, posted, exitUsage, c.says)
+		}
+	}
+}
+
+// TestUndoOfHolds: what is still held is not said to run, and to undo what is not held fails, in one queue or all.
+func TestUndoOfHolds(t *testing.T) {
+	t.Parallel()
+	const undone, still, not = `{"undone":true,"held":false}`, `{"undone":true,"held":true,"held_by_prefix":"acme:"}`, `{"undone":false,"held":false}`
+	const beside = `{"undone":false,"held":true,"held_by_prefix":"acme:"}`
+	for _, c := range []struct {
+		mails, orders string
+		args          []string
+		code          int
+		says          string
+	}{
+		{not, undone, []string{"acme:7"}, exitOK, "orders: \"acme:7\" is held no longer: what waits of it runs\n"},
+		{not, still, []string{"acme:7"}, exitOK, "orders: the hold of \"acme:7\" is undone; it is still held, by the prefix \"acme:\"\n"},
+		{not, beside, []string{"acme:7"}, exitFailed, "lowkiq-node: orders: \"acme:7\" was not held by itself; it is still held, by the prefix \"acme:\"\n"},
+		{not, not, []string{"--prefix", "acme"}, exitFailed, "lowkiq-node: prefix \"acme\" was not held in any queue (mails, orders)\n"},
+		{not, not, []string{"--prefix", "acme", "--queue", "orders"}, exitFailed, "lowkiq-node: orders: prefix \"acme\" was not held\n"},
+		{undone, undone, []string{"--prefix", "acme:"}, exitOK, "mails: prefix \"acme:\" is held no longer: what waits of it runs\norders: prefix \"acme:\" is held no longer: what waits of it runs\n"},
+		{not, undone, []string{"acme:7", "-o", "json"}, exitOK, not + "\n" + undone + "\n"},
+	} {
+		code, text, _ := holdsOf(t, func(w http.ResponseWriter, queue string) {
+			fmt.Fprintln(w, map[string]string{"mails": c.mails, "orders": c.orders}[queue])
+		}, append([]string{"hold", "--undo"}, c.args...)...)
+		if code != c.code || text != c.says {
+			t.Errorf("%q: got exit code %d and %q, want %d and %q", c.args, code, text, c.code, c.says)
+		}
+	}
+}
