@@ -29,7 +29,7 @@ func TestCodecHoldsForWhoeverPushes(t *testing.T) {
 	b := &backend{url: redistest.Start(t).URL()}
 	first := b.open(t)
 	client := func(codec Codec) *Client {
-		c := Rename(first, first.Cluster())
+		c := Rename(t, first, first.Cluster())
 		if err := c.SetRules("q", PushRules{Codec: codec}); err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestRulesArePublished(t *testing.T) {
 	b := &backend{url: redistest.Start(t).URL()}
 	r := rigOn(t, b.open(t))
 	r.push(job("a", "plain"))
-	node := Rename(r.c, r.c.Cluster())
+	node := Rename(t, r.c, r.c.Cluster())
 	r.no(node.SetRules("q", PushRules{Codec: upper("upper"), PayloadBytes: 4, Payloads: 2}))
 	_, err := node.Push(r.ctx, "q", job("b", "ab"))
 	if !errors.Is(err, ErrCodec) || !strings.Contains(err.Error(), "Registry.Publish") {
@@ -113,7 +113,7 @@ func TestRulesArePublished(t *testing.T) {
 	}
 	// Limits: the registry's for everybody, a client's own where they are stricter.
 	push := func(rules PushRules, jobs ...lowkiq.Push) error {
-		c := Rename(r.c, r.c.Cluster())
+		c := Rename(t, r.c, r.c.Cluster())
 		rules.Codec = upper("upper")
 		r.no(c.SetRules("q", rules))
 		_, err := c.Push(r.ctx, "q", jobs...)
@@ -157,7 +157,7 @@ func TestAgreedBesideDamagedRules(t *testing.T) {
 			r.push(job("a", "plain"))
 			_, err := r.c.DB().Do(r.ctx, "spoil", append([]any{spoil[0], r.c.DB().Keys.Rules()}, spoil[1:]...)...)
 			r.no(err)
-			node := Rename(r.c, r.c.Cluster())
+			node := Rename(t, r.c, r.c.Cluster())
 			r.no(node.SetRules("q", PushRules{PayloadBytes: 4}))
 			r.no(node.Registry().Publish(r.ctx, "q"))
 			r.q.LookSoon()
@@ -188,7 +188,7 @@ func TestRulesBeforeTheFirstPush(t *testing.T) {
 		"Queue":    func(c *Client) (*Queue, error) { return c.Queue(r.ctx, "q") },
 		"Register": func(c *Client) (*Queue, error) { return c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1}) },
 	} {
-		q, err := open(Rename(r.c, r.c.Cluster()))
+		q, err := open(Rename(t, r.c, r.c.Cluster()))
 		r.no(err)
 		if _, err := q.Push(r.ctx, job("large", strings.Repeat("x", 1025))); !errors.Is(err, ErrPayloadSize) {
 			t.Errorf("opened by %s: got %v, want %v by the limit set at run time", door, err, ErrPayloadSize)

@@ -20,11 +20,26 @@ const (
 )
 
 // Rename returns a client of another cluster, or another one of the same, over the same
-// connections.
-func Rename(c *Client, cluster string) *Client {
+// connections. What it pushed is not written into the figures of the day, and nothing of it is under way after the test: the
+// connections may be closed then.
+func Rename(t interface{ Cleanup(func()) }, c *Client, cluster string) *Client {
 	cfg := c.cfg
 	cfg.Cluster = cluster
-	return newClient(cfg, c.db.With(cluster))
+	other := newClient(cfg, c.db.With(cluster))
+	t.Cleanup(other.registry.pushes.drop)
+	return other
+}
+
+func (p *pushes) drop() {
+	p.mu.Lock()
+	p.closed = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.mu.Unlock()
+	p.stop()
+	p.step.Lock() // what is under way ends
+	p.step.Unlock()
 }
 
 // ClientOf is a client as that which opened the queue.

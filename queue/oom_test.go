@@ -201,7 +201,7 @@ func oomStart(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
 	defer r.fill()()
-	c := Rename(r.c, r.c.Cluster())
+	c := Rename(t, r.c, r.c.Cluster())
 	q, err := c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
 	r.no(err)
 	eq(t, "shards", q.Shards, 1)

@@ -40,7 +40,7 @@ func testModel(t *testing.T, b *backend) {
 		if rapid.Bool().Draw(rt, "every script comes twice") {
 			ctx = repeated(ctx)
 		}
-		c := Rename(client, b.name())
+		c := Rename(rt, client, b.name())
 		if rapid.Bool().Draw(rt, "pops share a script") {
 			c.ShareAlways()
 		}

@@ -246,7 +246,7 @@ func testRemoveForce(t *testing.T, b *backend) {
 // What was known of the queue before is of no use after, whatever way the push goes.
 func testRemoveOldProducers(t *testing.T, b *backend) {
 	c, old := removeRig(t, b, 16)
-	other := Rename(c, c.Cluster()) // another process
+	other := Rename(t, c, c.Cluster()) // another process
 	theirs, err := other.Queue(t.Context(), "q")
 	if err != nil {
 		t.Fatal(err)
@@ -327,7 +327,7 @@ func testRemoveGoesOn(t *testing.T, b *backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Rename(c, c.Cluster()).Register(t.Context(), q.Queue); err == nil || !strings.Contains(err.Error(), "queues delete q") {
+	if _, err := Rename(t, c, c.Cluster()).Register(t.Context(), q.Queue); err == nil || !strings.Contains(err.Error(), "queues delete q") {
 		t.Errorf("got %v, want an error that says to repeat the deletion", err)
 	}
 	audit, err := audit.Run(t.Context(), c, audit.Config{})
@@ -340,7 +340,7 @@ func testRemoveGoesOn(t *testing.T, b *backend) {
 	if _, err := q.Push(t.Context(), job("b", "1")); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("got %v, want ErrUnknownQueue", err)
 	}
-	got, err := Rename(c, c.Cluster()).Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	got, err := Rename(t, c, c.Cluster()).Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
 	if err != nil || got.Jobs != 1 {
 		t.Fatalf("got %+v, %v; want one job", got, err)
 	}
@@ -428,7 +428,7 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 
 func testRemoveClaims(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 1)
-	theirs, err := Rename(c, c.Cluster()).Queue(t.Context(), "q")
+	theirs, err := Rename(t, c, c.Cluster()).Queue(t.Context(), "q")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -533,7 +533,7 @@ func TestRemoveAmongPushes(t *testing.T) {
 	answers := make(chan []acked, producers)
 	for p := range producers {
 		go func() {
-			mine := Rename(c, c.Cluster())
+			mine := Rename(t, c, c.Cluster())
 			var list []acked
 			for i := 0; ctx.Err() == nil; i++ {
 				q, err := mine.Queue(t.Context(), "q")
@@ -550,7 +550,7 @@ func TestRemoveAmongPushes(t *testing.T) {
 			answers <- list
 		}()
 	}
-	deleter := Rename(c, c.Cluster())
+	deleter := Rename(t, c, c.Cluster())
 	const rounds = 20
 	for range rounds {
 		if _, err := deleter.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {

@@ -265,7 +265,7 @@ func repairAnything(t *testing.T, b *backend) {
 		if b.mini && rapid.Uint64().Draw(rt, "embedded")%8 != 0 {
 			return // as in testModel
 		}
-		m := newMachine(rt, t.Context(), Rename(client, b.name()))
+		m := newMachine(rt, t.Context(), Rename(rt, client, b.name()))
 		steps := map[string]func(*rapid.T){
 			"push": m.push, "pop": m.popNext, "ack": m.ack, "nack": m.nack, "note": m.note, "bury": m.bury, "admin": m.admin, "recover": m.recover,
 		}
