@@ -130,7 +130,10 @@ for p = 4, #ARGV, 6 do
     count = count + 1
     local policy, places = ARGV[p + 2], ''
     local expired, cancelled = string.find(policy, ' expired', 1, true), policy == 'bury cancelled'
-    if expired then policy, places = string.sub(policy, 1, expired - 1), string.sub(policy, expired + 8) end
+    if expired then
+      places = string.sub(policy, expired + 8)
+      policy = string.sub(policy, 1, expired - 1)
+    end
     if cancelled then policy = 'bury' end
     if policy ~= 'drop' and not expired and not cancelled then failed = failed + 1 end
     if ARGV[p + 5] ~= '' then journal((noted and journal_log(ids[1], popped) or '') .. ARGV[p + 5], 1) end

@@ -261,7 +261,10 @@ local function wait(part, job)
   local entombed = record == 'x'
   if entombed then record = false end
   local busy, flew = record and flying(id), nil
-  if busy then record, flew = redis.call('HGET', KEY.parked, id), record end
+  if busy then
+    flew = record
+    record = redis.call('HGET', KEY.parked, id)
+  end
   if not record and not busy and part.total == 1 and job.retry < 0 and job.err == '' and job.bytes <= 16384 then
     local code = beyond(part, job)
     if code then return code end

@@ -97,6 +97,84 @@ func TestPortable(t *testing.T) {
 	}
 }
 
+// The Lua of the embedded Redis assigns the first value of several before it reads the second one.
+func TestAssignmentsAreApart(t *testing.T) {
+	t.Parallel()
+	all, _ := scripts(t)
+	seen := 0
+	for _, name := range all {
+		found, objections := assignments(expand(name))
+		seen += found
+		for _, o := range objections {
+			t.Errorf("%s: %s", name, o)
+		}
+	}
+	if seen < 20 {
+		t.Errorf("got %d assignments of several values in all scripts, want many", seen)
+	}
+	for _, script := range []string{`a, b = f(a, 1), a`, `if x then a, b = 1, {n = a} end`, `a, job.n, c = 1, 2, g(x, a)`, `  else a, b = b, a end`} {
+		if _, objections := assignments(script); len(objections) != 1 {
+			t.Errorf("%q: got %q, want one objection", script, objections)
+		}
+	}
+	for _, script := range []string{`local a, b = b, a`, `a, b = a + 1, b + 1`, `a, b = f(a, 1), x.a`, `a, b = tonumber(a), 'a' -- a`, `a, p = s, stop end`} {
+		if _, objections := assignments(script); objections != nil {
+			t.Errorf("%q: got %q, want no objection", script, objections)
+		}
+	}
+}
+
+var (
+	several = regexp.MustCompile(`(?m)^(.*?)\b(\w[\w.\[\]]*(?:, \w[\w.\[\]]*)+) = (.+)$`)
+	comment = regexp.MustCompile(`--.*`)
+	quoted  = regexp.MustCompile(`'[^']*'`)
+	word    = regexp.MustCompile(`\.?\b[a-z_]\w*`)
+)
+
+// assignments counts the assignments of several values, but for those that declare names, and names those that read behind their first
+// value what they have assigned before.
+func assignments(script string) (n int, objections []string) {
+	script = quoted.ReplaceAllString(comment.ReplaceAllString(script, ""), "''")
+	for _, m := range several.FindAllStringSubmatch(script, -1) {
+		if before := strings.TrimSpace(m[1]); strings.HasSuffix(before, "local") || strings.HasSuffix(before, "for") {
+			continue
+		}
+		n++
+		assigned := map[string]bool{}
+		names, values := strings.Split(m[2], ", "), apart(m[3])
+		for i, value := range values {
+			for _, used := range word.FindAllString(value, -1) {
+				if assigned[used] {
+					objections = append(objections, fmt.Sprintf("%q reads %s after it is assigned", m[2]+" = "+m[3], used))
+				}
+			}
+			if i < len(names) {
+				assigned[names[i]] = true
+			}
+		}
+	}
+	return n, objections
+}
+
+// apart cuts a list at the commas outside of brackets, and ends it where the statement ends.
+func apart(list string) (values []string) {
+	list, _, _ = strings.Cut(list, " end")
+	depth, from := 0, 0
+	for i, c := range list {
+		switch c {
+		case '(', '{', '[':
+			depth++
+		case ')', '}', ']':
+			depth--
+		case ',':
+			if depth == 0 {
+				values, from = append(values, list[from:i]), i+1
+			}
+		}
+	}
+	return append(values, list[from:])
+}
+
 // Redis serves nobody while a pattern is matched, and not even SCRIPT KILL is heard then. So a pattern
 // must read its text once, whatever stands there: it is anchored, and each repetition ends where a
 // literal follows that it cannot have eaten, or the pattern ends.

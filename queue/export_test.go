@@ -31,15 +31,15 @@ func Rename(t interface{ Cleanup(func()) }, c *Client, cluster string) *Client {
 }
 
 func (p *pushes) drop() {
+	p.stop()
+	p.step.Lock() // what is under way ends
+	defer p.step.Unlock()
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.closed = true
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	p.mu.Unlock()
-	p.stop()
-	p.step.Lock() // what is under way ends
-	p.step.Unlock()
 }
 
 // ClientOf is a client as that which opened the queue.
