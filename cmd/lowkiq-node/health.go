@@ -17,6 +17,9 @@ type healthCommand struct {
 
 // Run asks /healthz or /readyz. A node that is not ready counts as unreachable.
 func (c *healthCommand) Run(s *streams) error {
+	if c.Timeout <= 0 {
+		return fail(exitUsage, "--timeout is %s, want more than 0", c.Timeout)
+	}
 	client, err := remote.New(c.Node, "")
 	if err != nil {
 		return &exitError{exitUsage, err}
