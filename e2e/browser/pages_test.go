@@ -139,6 +139,10 @@ func (b *tab) check(node string, p page) {
 	// A long name takes no more than a part of a table: its first figures are on the screen.
 	b.sees("figures beside names", `[...document.querySelectorAll("table.wide tbody tr")].every(r => r.cells[1].getBoundingClientRect().right <= innerWidth + 1)`)
 	if b.width < 600 {
+		// A table whose rows are blocks of lines does not scroll sideways.
+		for _, off := range eval[[]string](b, `[...document.querySelectorAll(".stack td, .stack tbody th, .list td, .list tbody th")].filter(c => c.getBoundingClientRect().right > innerWidth + 1).map(c => c.outerHTML.slice(0, 200))`) {
+			b.t.Errorf("off the edge: %s", off)
+		}
 		// An error is wholly on the screen, and an id on one line.
 		b.sees("errors within the width", `[...document.querySelectorAll("td.error")].every(e => e.getBoundingClientRect().right <= innerWidth + 1)`)
 		b.sees("ids on one line", `[...document.querySelectorAll(".list th.id a")].every(e => e.getBoundingClientRect().height < 40)`)

@@ -13,7 +13,7 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"count": count, "lag": lag, "ago": ago, "perSecond": perSecond, "plural": plural, "seconds": secondsText,
 		"clock": clock, "stamp": stamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "took": took, "asked": asked,
-		"failures": failures, "count64": func(n uint64) string { return count(int(n)) }, "percent": percent,
+		"failures": failures, "span": span, "words": words, "count64": func(n uint64) string { return count(int(n)) }, "percent": percent,
 	}
 }
 
@@ -86,6 +86,12 @@ func ago(at, now time.Time) string {
 	}
 	return "in " + lag(at.Sub(now))
 }
+
+// span is how long ago an instant was.
+func span(at, now time.Time) string { return lag(now.Sub(at)) }
+
+// words is the name of a state as people write it.
+func words(state any) string { return strings.ReplaceAll(fmt.Sprint(state), "_", " ") }
 
 func perSecond(r float64) string {
 	switch {

@@ -58,7 +58,9 @@ func sortings() []sorting {
 		{"lag", "lag", largest(func(f *figures) int64 { return int64(f.Sum.Lag) })},
 		{"waiting", "waiting", largest(func(f *figures) int64 { return int64(f.Sum.Jobs.Total() - f.Sum.Jobs.InFlight) })},
 		{"failed", "failed", largest(func(f *figures) int64 { return int64(f.Sum.Jobs.Failed + f.Sum.Jobs.Blocked) })},
+		{"held", "held", largest(func(f *figures) int64 { return int64(f.Sum.Jobs.Held) })},
 		{"morgue", "morgue", largest(func(f *figures) int64 { return int64(f.Sum.Morgue) })},
+		{"busy", "processed/s", func(x, y *figures) int { return cmp.Compare(y.Rate.Processed, x.Rate.Processed) }},
 	}
 }
 
@@ -117,6 +119,9 @@ type pager struct {
 	From, To, Rows int
 	Prev, Next     string // URLs; "" = there is none
 }
+
+// First is the number of the first row of the page, counted from 1.
+func (p pager) First() int { return p.From + 1 }
 
 func pagerOf(u *url.URL, asked string, rows, perPage int) pager {
 	p := pager{Rows: rows, Pages: max(1, (rows+perPage-1)/perPage)}
