@@ -130,11 +130,19 @@ func ids[N int | int64](n N) string {
 	return fmt.Sprintf("%d ids", n)
 }
 
+// brief is a duration as people read it: of what takes long no parts of a second.
+func brief(d time.Duration) string {
+	if d >= 10*time.Second {
+		return d.Round(time.Second).String()
+	}
+	return d.Round(time.Millisecond).String()
+}
+
 // in says how long it is until the job is due, in days if that is long.
 func (f *Facts) in(wait time.Duration) string {
 	const day = 24 * time.Hour
 	if wait < 2*day {
-		return wait.Round(time.Millisecond).String()
+		return brief(wait)
 	}
 	return fmt.Sprintf("%d days, at %s", wait/day, f.Job.PerformAt.UTC().Format(time.RFC3339))
 }
@@ -161,12 +169,12 @@ func (f *Facts) successor() string {
 func (f *Facts) handling() string {
 	age := ""
 	if !f.Job.Since.IsZero() {
-		age = fmt.Sprintf(" %s ago", f.Position.Now.Sub(f.Job.Since).Round(time.Millisecond))
+		age = fmt.Sprintf(" %s ago", brief(f.Position.Now.Sub(f.Job.Since)))
 	}
 	owner, popped := f.Shard.Owner, fmt.Sprintf("popped%s (flight %d)", age, f.Job.Flight)
 	switch f.Where.Stage {
 	case queue.Handled:
-		return fmt.Sprintf("a handler of %s has it (flight %d) for %s; it was popped%s", owner, f.Job.Flight, f.Where.For.Round(time.Millisecond), cmp.Or(age, " before"))
+		return fmt.Sprintf("a handler of %s has it (flight %d) for %s; it was popped%s", owner, f.Job.Flight, brief(f.Where.For), cmp.Or(age, " before"))
 	case queue.ForProcess:
 		return fmt.Sprintf("%s, it waits for a process of %s: all that handle the queue there are busy", popped, owner)
 	case queue.ForCall:

@@ -2,6 +2,7 @@ package valuetext
 
 import (
 	"encoding/json"
+	"reflect"
 	"testing"
 )
 
@@ -23,6 +24,30 @@ func TestText(t *testing.T) {
 	for value, want := range map[string]string{`"30s"`: "30s", "10": "10", "null": "", "": "", `{"a":1}`: `{"a":1}`} {
 		if got := Text(json.RawMessage(value)); got != want {
 			t.Errorf("%s: got %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestWritten(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"": "", "null": "", `"30s"`: "30s", "10": "10", `{}`: "{}", `[]`: "[]",
+		`{"rate":"100/s","burst":20,"concurrency":5}`: "{burst: 20, concurrency: 5, rate: 100/s}",
+		`["10s","1m"]`: "[10s, 1m]",
+		`{"by":":","when":"2026-01-02T15:04:05Z","no":"true","n":"10","e":"","u":null,"deep":{"a":[1,"x y"]}}`: `{by: ":", deep: {a: [1, "x y"]}, e: "", n: "10", no: "true", u: null, when: "2026-01-02T15:04:05Z"}`,
+		`{"a\"b":"<\n>"}`: `{"a\"b": "<\n>"}`,
+	} {
+		got := Written(json.RawMessage(value))
+		if got != want {
+			t.Errorf("%s: got %s, want %s", value, got, want)
+		}
+		if value == "" || value == "null" || value == `"30s"` || value == "10" {
+			continue
+		}
+		back, err := Parse(got)
+		var was, is any
+		if err != nil || json.Unmarshal([]byte(value), &was) != nil || json.Unmarshal(back, &is) != nil || !reflect.DeepEqual(was, is) {
+			t.Errorf("%s is read as %s, %v, want %s", got, back, err, value)
 		}
 	}
 }

@@ -174,9 +174,15 @@ func (b *jobBody) fill(mayChange bool) {
 	}
 }
 
-// searchPage goes to the page of an id. Without a queue it looks into all of them.
+// searchPage goes to the page of an id, or of a queue if no id is named. Without a queue it looks into all of them.
 func (d *Dashboard) searchPage(r *http.Request) (view, error) {
 	name, id := r.URL.Query().Get("queue"), r.URL.Query().Get("id")
+	if id == "" && name != "" {
+		if s := d.sampler.await(r.Context(), "", recent); s.queue(name) == nil {
+			return view{Redirect: "/" + query("q", name)}, nil // those with this in their name
+		}
+		return view{Redirect: "/queues/" + url.PathEscape(name)}, nil
+	}
 	if id == "" {
 		return view{}, web.NewProblem(http.StatusBadRequest, "No id is named: want ?id=17.")
 	}

@@ -42,7 +42,7 @@ func listKinds() []listKind {
 			all: map[string][]string{"": {"run-all", "kill-failed", "delete-failed"}, "scheduled": {"run-scheduled"}, "retry": {"run-failed"},
 				"failed": {"run-failed", "kill-failed", "delete-failed"}},
 			TimeName: "Due", Empty: "No job waits here."},
-		{path: "in-flight", Title: "In flight", About: "What handlers have now. Nothing can be done to it by hand: it is acknowledged, retried, or runs again if its worker dies.",
+		{path: "in-flight", Title: "In flight", About: "What handlers have, and what nodes have popped for them. It is acknowledged, retried, or runs again if its node dies; its run can be ended on its own page.",
 			States: []choice{{"in_flight", "in flight"}}, Orders: []choice{{"id", "id"}, {"due", "due time"}},
 			TimeName: "In flight", Empty: "No handler has a job of this queue now."},
 		{path: "blocked", Title: "Blocked", About: "Ids that ran out of retries and wait for a person. What is pushed for them is kept behind them.",

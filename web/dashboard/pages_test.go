@@ -44,7 +44,7 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"jobs bad state", "/queues/orders/jobs?state=morgue", 400, []string{`state: got`}},
 		{"jobs impossible", "/queues/orders/jobs?state=ready&by=retries", 400, []string{"retries sorts failed jobs"}},
 		{"jobs bad cursor", "/queues/orders/jobs?cursor=x", 400, []string{"the cursor is damaged: want one that a page has given"}},
-		{"in flight", "/queues/orders/in-flight", 200, []string{">w1</a>", "since", `>Node</th>`, `<td class="id">n1</td>`, `<progress max="1" value="0.4" aria-label="Progress"></progress> 40 % <span class="soft">page &lt;12&gt;</span>`}},
+		{"in flight", "/queues/orders/in-flight", 200, []string{">w1</a>", ">for ", `>Node</th>`, `<td class="id">n1</td>`, `<progress max="1" value="0.4" aria-label="Progress"></progress> 40 % <span class="soft">page &lt;12&gt;</span>`}},
 		{"blocked", "/queues/orders/blocked", 200, []string{">b1</a>", "Skip oldest…", "Bury…", "stuck"}},
 		{"morgue", "/queues/orders/morgue", 200, []string{">d1</a>", "Requeue all…", "Delete all…", "no &lt;b&gt;stock"}},
 		{"morgue by id", "/queues/orders/morgue?by=id&reverse=true", 200, []string{">d2</a>"}},
@@ -67,7 +67,8 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"runs of a verdict", "/queues/orders/runs?verdict=failed&contains=price", 200, []string{">f2</a>", "<option selected>failed</option>", `value="price"`}},
 		{"runs of none", "/queues/orders/runs?contains=nonsense", 200, []string{"No run that the journal has"}},
 		{"runs of a bad verdict", "/queues/orders/runs?verdict=%3Cb%3E", 400, []string{"&lt;b&gt;"}},
-		{"rules", "/queues/orders/rules", 200, []string{`<th scope="row">batch_size</th><td class="break"><code>3</code></td>`, "node.yaml:5:17", "fixed: the count says", `name="revision" value="0"`, "Change a rule"}},
+		{"rules", "/queues/orders/rules", 200, []string{`<th scope="row">batch_size</th><td class="break"><code>3</code></td>`, `href="/queues/orders/rules?key=batch_size#set"`, "node.yaml:5:17", "fixed: the count says", `name="revision" value="0"`, "Change a rule"}},
+		{"rules to be changed", "/queues/orders/rules?key=batch_size", 200, []string{"<option selected>batch_size</option>", `name="value" value="3" required autofocus`}},
 		{"rules elsewhere", "/queues/mail/rules", 200, []string{"This node does not handle the queue"}},
 		{"days", "/queues/orders/days", 200, []string{"Nothing was counted"}},
 		{"events", "/watch", 200, []string{"What happens while this page is open"}},
@@ -76,7 +77,7 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"job that can be tracked", "/queues/orders/job?id=f1", 200, []string{"<button>Track</button>"}},
 		{"shards", "/shards", 200, []string{">A</span> n1", "n1 1, n2 1, 1 moving, 3 without an owner", `class="cell claiming" title="mail/2: to be claimed by n1"`}},
 		{"nodes", "/nodes", 200, []string{"n1/01J.1", "Drain…", "Undo drain…", ">dead</span>", `<a href="http://127.0.0.1:7948">`, "<b>leader</b>", "another &lt;host&gt; cannot be reached."}},
-		{"recurring", "/recurring", 200, []string{`<a href="/recurring/report">report</a>`, "at 06:00, Monday to Friday, Europe/Berlin", "every 24h <span class=\"soft\">+ up to 1m</span>", "no tick yet", "Run now…", "Pause…", "Remove…", `<h2 id="add">Add</h2>`}},
+		{"recurring", "/recurring", 200, []string{`<a href="/recurring/report">report</a>`, "at 06:00, Monday to Friday, Europe/Berlin", "every 24h <span class=\"soft\">+ up to 1m</span>", "none yet", "Run now…", "Pause…", "Remove…", `<h2 id="add">Add</h2>`}},
 		{"recurring one of a file", "/recurring/report", 200, []string{"<h1>report</h1>", "<dt>Cron</dt><dd class=\"id\">0 6 * * 1-5</dd>", "<dt>From</dt><dd>file</dd>", "&lt;/pre&gt;&lt;b&gt;{tick}", "The next times", `<h2 id="edit">Change it</h2>`, `value="Europe/Berlin"`}},
 		{"recurring one of run time", "/recurring/sync", 200, []string{"every 24h, up to 1m later", "Remove…", "tag: vip", "<dt>From</dt><dd>run time</dd>"}},
 		{"recurring unknown", "/recurring/nobody", 404, []string{"nothing recurs by this name"}},
@@ -87,7 +88,7 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"plan bad name", "/plan?add=%3Cb%3E", 400, []string{"&lt;b&gt;"}},
 		{"redis", "/redis", 200, []string{"Version", "noeviction", "standalone", "Commands per second"}},
 		{"nowhere", "/no/such/page", 404, []string{"Nothing is at /no/such/page"}},
-		{"search of no id", "/search?queue=orders", 400, []string{"No id is named"}},
+		{"search of nothing", "/search?queue=&id=", 400, []string{"No id is named"}},
 		{"search of nobody", "/search?id=nobody", 404, []string{"No queue has this id"}},
 		{"one vocabulary", "/", 200, []string{"<dt>Ready</dt>", "<dt>Scheduled</dt>", "<dt>Retry</dt>", "<dt>In flight</dt>", "<dt>Blocked</dt>", "<dt>Morgue</dt>"}},
 		{"result", "/result?done=delete&queue=orders&changed=3&skipped=1&back=//example.com", 200, []string{"<h1>Done</h1>", "3 jobs deleted, of queue <b>orders</b>", "1 job was not changed", `href="/"`}},
@@ -143,7 +144,7 @@ func TestHostileText(t *testing.T) {
 	for _, target := range []string{
 		"/queues/orders/jobs", jobLink("orders", hostile), "/queues/orders/jobs?kind=" + url.QueryEscape(hostile),
 		"/queues/orders/jobs?by=id&from=" + url.QueryEscape(hostile), "/?q=" + url.QueryEscape(hostile), "/plan?add=" + url.QueryEscape(hostile),
-		"/search?queue=" + url.QueryEscape(hostile), "/queues/orders/jobs?cursor=" + url.QueryEscape(hostile), "/" + url.PathEscape(hostile),
+		"/queues/orders/jobs?cursor=" + url.QueryEscape(hostile), "/" + url.PathEscape(hostile),
 	} {
 		answer := w.get(target)
 		for _, evil := range []string{"<script>alert", "<img src=x"} {
@@ -250,11 +251,11 @@ func TestWrongMethods(t *testing.T) {
 	}
 }
 
-// An id is found with and without its queue; one that several have is a choice.
+// An id is found with and without its queue; one that several have is a choice. A queue is found by its name, or a part of it.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	for asked, want := range map[string]string{"queue=orders&id=a+b%2Fc": "/queues/orders/job?id=a+b%2Fc", "id=f1": jobLink("orders", "f1")} {
+	for asked, want := range map[string]string{"queue=orders&id=a+b%2Fc": "/queues/orders/job?id=a+b%2Fc", "id=f1": jobLink("orders", "f1"), "queue=orders&id=": "/queues/orders", "queue=a&id=": "/?q=a"} {
 		answer := w.get("/search?" + asked)
 		if got := answer.Header().Get("Location"); answer.Code != http.StatusSeeOther || got != want {
 			t.Errorf("%s: got %d to %q, want 303 to %q", asked, answer.Code, got, want)

@@ -27,6 +27,7 @@ type rulesBody struct {
 	Handled   bool
 	Rules     []ruleLine
 	Permits   []permitLine
+	Allowed   int // permits that there may be; 0: the queue has no limit of them
 	Groups    []groupLine
 	Holds     []rules.Hold
 	Keys      []string // that may be changed
@@ -36,6 +37,21 @@ type rulesBody struct {
 	Now       time.Time
 	// MoreGroups: not all of them are shown.
 	MoreGroups bool
+}
+
+// permitsOf are the permits that a limit allows; 0: it bounds no calls.
+func permitsOf(limit json.RawMessage) int {
+	var l struct{ Concurrency int }
+	_ = json.Unmarshal(limit, &l) // "none" is no object, and allows none
+	return l.Concurrency
+}
+
+// Taken are the permits that instances have.
+func (b *rulesBody) Taken() (n int) {
+	for _, p := range b.Permits {
+		n += p.Permits
+	}
+	return n
 }
 
 // permitLine is an instance that has permits for calls of a queue with a limit.
@@ -97,7 +113,7 @@ type ruleLine struct {
 }
 
 func ruleLineOf(r *web.Rule) ruleLine {
-	line := ruleLine{Key: r.Key, Value: valuetext.Text(r.Value), From: r.From, Why: r.Why, Fixed: r.Fixed, Otherwise: valuetext.Text(r.Otherwise), Live: r.From == rules.AtRunTime}
+	line := ruleLine{Key: r.Key, Value: valuetext.Written(r.Value), From: r.From, Why: r.Why, Fixed: r.Fixed, Otherwise: valuetext.Written(r.Otherwise), Live: r.From == rules.AtRunTime}
 	if r.By != nil {
 		line.By = changes.Who(*r.By).String()
 	}
@@ -127,7 +143,14 @@ func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, t
 	}
 	b := rulesBody{Queue: q.Name, Tabs: tabs{Queue: q.Name, On: "rules"}, Revision: now.Revision, Handled: now.Handled, Keys: rules.Keys(), Asked: asked, Trouble: trouble, MayChange: auth.MayChange(r)}
 	for i := range now.Rules {
-		b.Rules = append(b.Rules, ruleLineOf(&now.Rules[i]))
+		rule := &now.Rules[i]
+		b.Rules = append(b.Rules, ruleLineOf(rule))
+		if rule.Key == b.Asked.Key && trouble == "" {
+			b.Asked.Value = valuetext.Written(rule.Value) // to be changed, rather than written anew
+		}
+		if rule.Key == "limit" {
+			b.Allowed = permitsOf(rule.Value)
+		}
 	}
 	if b.Holds, err = web.HoldsOf(r.Context(), d.client, q.Name); err != nil {
 		return view{}, err
@@ -143,7 +166,7 @@ func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, t
 	if b.Groups, b.MoreGroups, err = d.groups(r.Context(), q.Name, b.Now); err != nil {
 		return view{}, err
 	}
-	return view{Page: "rules", Title: "Rules of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
+	return view{Page: "rules", Title: "Rules of " + q.Name, Nav: "/", Queue: q.Name, Body: &b}, nil
 }
 
 // changeRules does what the form of that page says: set one value, or unset one.
@@ -314,7 +337,7 @@ type changeLine struct {
 func changeLines(lines []changes.Line) []changeLine {
 	all := make([]changeLine, len(lines))
 	for i, l := range lines {
-		all[i] = changeLine{l, l.Who.String(), valuetext.Text(l.Old), valuetext.Text(l.New)}
+		all[i] = changeLine{l, l.Who.String(), valuetext.Written(l.Old), valuetext.Written(l.New)}
 	}
 	return all
 }

@@ -42,7 +42,7 @@ func TestChangeRules(t *testing.T) {
 	if page := w.get(at).Body.String(); strings.Contains(page, "Unset batch_size") {
 		t.Error("what was unset can be unset again")
 	}
-	expect(t, w.get("/changes?queue=orders"), 200, `<th scope="row">rules</th>`, `{&#34;batch_size&#34;:3}</code> → <code>{&#34;batch_size&#34;:10,`, "a &lt;b&gt;sale&lt;/b&gt;")
+	expect(t, w.get("/changes?queue=orders"), 200, `<th scope="row">rules</th>`, `<code>{batch_size: 3}</code> → <code>{batch_size: 10,`, "a &lt;b&gt;sale&lt;/b&gt;")
 }
 
 // TestTrack: a job's page has it tracked, and no longer, and says what people did to it.

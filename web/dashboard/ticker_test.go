@@ -80,7 +80,11 @@ func TestPermitsAreShown(t *testing.T) {
 	must(t, err)
 	_, err = w.client.Permits("orders").Ask(t.Context(), queue.PermitRequest{Instance: "n1/01J.1", Number: 1, Limit: 5, Wanted: 3})
 	must(t, err)
-	expect(t, w.get("/queues/orders/rules"), 200, "Who has permits", `<th scope="row">n1</th><td class="id break">n1/01J.1</td><td class="num" data-name="permits">3</td>`)
+	expect(t, w.get("/queues/orders/rules"), 200, "Who has permits", `<th scope="row">n1</th><td class="id break">n1/01J.1</td><td class="num" data-name="permits">3</td>`, "No limit is set any more")
+	if sent := w.post("/queues/orders/rules", "revision", "0", "rule", "limit", "value", "{rate: 10/s, concurrency: 5}"); sent.Code != 303 {
+		t.Fatalf("got %d; %s", sent.Code, sent.Body)
+	}
+	expect(t, w.get("/queues/orders/rules?key=limit"), 200, "3 of 5 permits are taken.", `name="value" value="{concurrency: 5, rate: 10/s}"`)
 }
 
 // So are groups with a limit: who has ids of them in calls, which wait, and which a handler holds back.
