@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,6 +59,8 @@ func TestDemoEnds(t *testing.T) {
 			tmp := t.TempDir()
 			cmd := exec.Command("lowkiq-demo", "--limit", patience.String())
 			cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "GORACE=atexit_sleep_ms=0")
+			var complaints bytes.Buffer
+			cmd.Stderr = &complaints
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -66,7 +69,11 @@ func TestDemoEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { cmd.Process.Kill() })
-			workers := flowing(t, bufio.NewScanner(out))
+			workers, said := flowing(t, bufio.NewScanner(out))
+			if workers == nil {
+				cmd.Wait() //nolint:errcheck // what it complains of says it
+				t.Fatalf("the demo ended before jobs flowed through three nodes: it said\n%s\nand complained\n%s", said, &complaints)
+			}
 			if err := cmd.Process.Signal(c.sig); err != nil {
 				t.Fatal(err)
 			}
@@ -90,10 +97,11 @@ func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
 var startedLine = regexp.MustCompile(`^Started n[0-9] as process ([0-9]+)\.$`)
 
-// flowing reads until jobs flow, and returns the node processes.
-func flowing(t *testing.T, lines *bufio.Scanner) (pids []int) {
+// flowing reads until jobs flow, and returns the node processes; nil if the demo ends before, and what it has said.
+func flowing(t *testing.T, lines *bufio.Scanner) (pids []int, said string) {
 	t.Helper()
 	for lines.Scan() {
+		said += lines.Text() + "\n"
 		if found := startedLine.FindStringSubmatch(lines.Text()); found != nil {
 			pid, err := strconv.Atoi(found[1])
 			if err != nil {
@@ -102,9 +110,8 @@ func flowing(t *testing.T, lines *bufio.Scanner) (pids []int) {
 			pids = append(pids, pid)
 		}
 		if strings.HasPrefix(lines.Text(), "handled ") && len(pids) == 3 {
-			return pids
+			return pids, said
 		}
 	}
-	t.Fatal("the demo ended before jobs flowed through three nodes")
-	return nil
+	return nil, said
 }
