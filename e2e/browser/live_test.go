@@ -23,7 +23,7 @@ func TestJobStaysLive(t *testing.T) {
 	w.await("orders", "it is in flight", func(c queue.Counts, _ int) bool { return c.InFlight == 1 })
 	b := newTab(t, browser, looks[3])
 	b.open(w.url("n1") + query("/queues/orders/job", "id", "slow-job"))
-	b.sees("a job in flight", `document.querySelector("main").innerText.includes("in_flight")`)
+	b.sees("a job in flight", `document.querySelector("main").innerText.includes("in flight")`)
 	eval[bool](b, "window.same = true")
 	w.push("orders", "slow-job")
 	b.sees("what was pushed meanwhile", `document.querySelector("main").innerText.includes("Pushed meanwhile")`)

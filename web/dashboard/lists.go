@@ -141,7 +141,7 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 				return view{}, err
 			}
 		}
-		return view{Page: "list", Title: b.Title + " of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
+		return view{Page: "list", Title: b.Title + " of " + q.Name, Nav: "/", Queue: q.Name, Again: kind.path == "in-flight" && !b.Searches, Body: b}, nil
 	}
 }
 

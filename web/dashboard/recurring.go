@@ -170,7 +170,7 @@ func (d *Dashboard) recurringView(r *http.Request, form recurringForm, trouble s
 	for _, e := range all {
 		b.Rows = append(b.Rows, d.rowOf(e, auth.MayChange(r), false))
 	}
-	return d.recurringShown(r, b, view{Page: "recurring", Title: "Recurring"})
+	return d.recurringShown(r, b, view{Page: "recurring", Title: "Recurring", Again: trouble == ""})
 }
 
 func (d *Dashboard) oneRecurringPage(r *http.Request) (view, error) {

@@ -195,6 +195,7 @@ type confirmBody struct {
 	AtLeast  bool     // there may be more
 	Missing  int      // ids that are no longer there
 	Nothing  bool     // there is nothing to do
+	Alone    bool     // no other node could take the shards of the one to be drained
 	Shown    []string // of the ids
 }
 
@@ -223,6 +224,7 @@ func (d *Dashboard) count(ctx context.Context, b *confirmBody) (err error) {
 		return d.askRecurring(ctx, b)
 	case b.drain != nil:
 		known, err := d.node.Cluster().Status(ctx)
+		b.Alone = *b.drain && err == nil && !slices.ContainsFunc(known.Nodes, func(n status.Node) bool { return n.Name != b.Node && n.State == status.Live })
 		for _, n := range known.Nodes {
 			if n.Name == b.Node && n.State != status.Gone {
 				b.Jobs += n.Shards

@@ -216,7 +216,10 @@ func TestPauseAndResume(t *testing.T) {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	expect(t, w.post("/confirm", "do", "drain", "node", "n1", "back", "/nodes"), 200, "Drain n1 and move 4 shards?")
+	expect(t, w.post("/confirm", "do", "drain", "node", "n1", "back", "/nodes"), 200, "Drain n1 and move 4 shards?", "No other node is live")
+	if page := w.post("/confirm", "do", "drain", "node", "n2").Body.String(); strings.Contains(page, "No other node is live") {
+		t.Error("n1 is live")
+	}
 	if w.drains.Load() != 0 {
 		t.Error("got a drain by the question alone")
 	}

@@ -35,7 +35,10 @@ func TestChangeRules(t *testing.T) {
 	} {
 		expect(t, w.post(at, c.fields...), c.status, why)
 	}
-	expect(t, w.post(at, set("1", "rule", "prefetch", "value", "0", "why", "typo")...), 400, "Nothing was changed.", "<option selected>prefetch</option>", `value="typo"`)
+	expect(t, w.post(at, set("1", "rule", "prefetch", "value", "0", "why", "typo")...), 400, "<h2 id=\"set\">Change a rule</h2>", "Nothing was changed.", "<option selected>prefetch</option>", `value="typo"`)
+	if page := w.post(at, set("1", "rule", "prefetch", "value", "0")...).Body.String(); strings.Index(page, "Nothing was changed.") < strings.Index(page, "Change a rule") || strings.Count(page, "Nothing was changed.") != 1 {
+		t.Error("what was wrong with the form is not said beside it")
+	}
 	if sent := w.post(at, set("1", "unset", "batch_size")...); sent.Code != http.StatusSeeOther {
 		t.Errorf("unset: got %d; %s", sent.Code, sent.Body)
 	}

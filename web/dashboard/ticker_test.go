@@ -37,7 +37,7 @@ func TestTicker(t *testing.T) {
 		}
 	}()
 	for of, wanted := range map[string][]string{
-		"/queues/orders": {"failed</span>", "no &lt;b&gt;stock", "attempt 3, took 1.0 s", "recovered</span>", "7 jobs of <bdi>n2</bdi>, 1 payload buried", "requeue</span>", "&lt;why&gt;"},
+		"/queues/orders": {"failed</span>", "no &lt;b&gt;stock", "attempt 3,</span> <span class=\"soft\">took 1.0 s</span>", "recovered</span>", "7 jobs of <bdi>n2</bdi>, 1 payload buried", "requeue</span>", "&lt;why&gt;"},
 		"/watch":         {"of-mail", `<a href="/queues/orders">orders</a>`, "recovered</span>"},
 	} {
 		lines := bufio.NewScanner(listen(t, ctx, server.URL, of).Body)
