@@ -167,7 +167,7 @@ const (
 	chartWidth  = 1000
 	chartHeight = 100
 	chartSpan   = time.Hour
-	chartFine   = 5 * time.Minute // of which every point is kept
+	chartFine   = time.Minute // of which every point is kept: on a desk five of them are eight pixels wide
 )
 
 type chart struct {

@@ -305,7 +305,7 @@ func (s *sampler) finish(began time.Time) {
 	s.mu.Lock()
 	sums := (&snapshot{Queues: inOrder(s.have)}).totals()
 	if age := began.Sub(s.sumsAt); !s.sumsAt.IsZero() && age > 0 && age <= chartSpan/6 {
-		s.samples = append(s.samples, sample{began, rateOf(s.sums.Stats, sums.Stats, age)})
+		s.samples = append(s.samples, sample{At: began, rate: rateOf(s.sums.Stats, sums.Stats, age)})
 	}
 	s.sums, s.sumsAt, s.swept = sums, began, time.Now()
 	s.mu.Unlock()

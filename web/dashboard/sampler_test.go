@@ -135,8 +135,8 @@ func TestSamplerRemembersAnHour(t *testing.T) {
 				time.Sleep(time.Second)
 				now, _ = s.look("")
 			}
-			if n := len(now.Samples); n < 350 || n > 400 {
-				t.Errorf("%d shards: got %d points after three hours, want about 370", c.shards, n)
+			if n := len(now.Samples); n < 255 || n > 300 {
+				t.Errorf("%d shards: got %d points after three hours, want about 270", c.shards, n)
 			}
 		})
 	}
@@ -260,4 +260,23 @@ func TestSamplerNeverGoesBackBehindAPage(t *testing.T) {
 			t.Errorf("got paused %t and %d jobs at last, want what was read since", f.Entry.Paused, f.Sum.Jobs.Ready)
 		}
 	})
+}
+
+// A point of the chart is the mean of all readings of its quarter of a minute, which grow old one by one.
+func TestThinnedIsTheMean(t *testing.T) {
+	t.Parallel()
+	began := time.Unix(1763600010, 0).Truncate(idleInterval)
+	var samples []sample
+	for i := range 60 {
+		at := began.Add(time.Duration(i) * 3 * time.Second)
+		samples = thinned(append(samples, sample{At: at, rate: rate{Processed: float64(i % 5), Failed: float64(i % 5 * 2)}}), at)
+	}
+	if n := len(samples); n > 30 {
+		t.Errorf("got %d points of three minutes, want one for each quarter of the first two", n)
+	}
+	for _, s := range samples[:7] {
+		if s.of != 5 || s.Processed != 2 || s.Failed != 4 {
+			t.Errorf("got %v, want 2 processed and 4 failed, of 5 readings", s)
+		}
+	}
 }

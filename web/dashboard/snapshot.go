@@ -109,15 +109,15 @@ func (f *figures) rateSince(before *figures) rate {
 
 // sample is a point of the chart.
 type sample struct {
-	At time.Time
+	At time.Time // of the first reading
 	rate
+	of int // readings it is the mean of; 0 = one
 }
 
-// thinned keeps an hour: each point of the last minutes, and of what is older the mean of a quarter
-// of a minute. These are 400 points at most.
+// thinned keeps an hour: each point of the last minute, and of what is older the mean of a quarter
+// of a minute. These are 300 points at most.
 func thinned(samples []sample, now time.Time) []sample {
 	kept := make([]sample, 0, len(samples))
-	in := 0 // points that the last one kept is the mean of
 	for _, s := range samples {
 		age := now.Sub(s.At)
 		if age > chartSpan {
@@ -125,12 +125,14 @@ func thinned(samples []sample, now time.Time) []sample {
 		}
 		last := len(kept) - 1
 		if age < chartFine || last < 0 || !s.At.Truncate(idleInterval).Equal(kept[last].At.Truncate(idleInterval)) {
-			kept, in = append(kept, s), 1
+			kept = append(kept, s)
 			continue
 		}
-		in++
-		kept[last].Processed += (s.Processed - kept[last].Processed) / float64(in)
-		kept[last].Failed += (s.Failed - kept[last].Failed) / float64(in)
+		mean, more := &kept[last], max(s.of, 1)
+		mean.of = max(mean.of, 1) + more
+		part := float64(more) / float64(mean.of)
+		mean.Processed += (s.Processed - mean.Processed) * part
+		mean.Failed += (s.Failed - mean.Failed) * part
 	}
 	return kept
 }

@@ -108,7 +108,8 @@ func TestChart(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1763600000, 0)
 	samples := []sample{
-		{now.Add(-chartSpan - time.Minute), rate{9000, 0}}, {now.Add(-chartSpan), rate{0, 0}}, {now.Add(-chartSpan / 2), rate{30, 1}}, {now, rate{15, 50}},
+		{At: now.Add(-chartSpan - time.Minute), rate: rate{9000, 0}}, {At: now.Add(-chartSpan), rate: rate{0, 0}},
+		{At: now.Add(-chartSpan / 2), rate: rate{30, 1}}, {At: now, rate: rate{15, 50}},
 	}
 	c := chartOf(samples, now)
 	if want := "M0.0 100.0L500.0 40.0L1000.0 70.0"; c.Processed != want || c.Top != 50 {
