@@ -137,10 +137,17 @@ func eval[T any](b *tab, expression string) T {
 	return run(b, chromedp.Evaluate[T](expression))
 }
 
-// sees waits until an expression holds on the page.
+// sees waits until an expression holds on the page. If it never does, what the page shows is in the log.
 func (b *tab) sees(what, expression string) {
 	b.t.Helper()
+	held := false
+	defer func() {
+		if !held {
+			b.t.Logf("the page shows:\n%.3000s", eval[string](b, "document.body.innerText"))
+		}
+	}()
 	await(b.t, fmt.Sprintf("%s at %s", what, b.where()), patience, func() bool { return eval[bool](b, expression) })
+	held = true
 }
 
 // shoot leaves a picture of the whole page among the artifacts.
