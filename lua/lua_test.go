@@ -97,19 +97,24 @@ func TestPortable(t *testing.T) {
 	}
 }
 
-// The Lua of the embedded Redis assigns the first value of several before it reads the second one.
-func TestAssignmentsAreApart(t *testing.T) {
-	t.Parallel()
+// lookThrough has all scripts checked, and returns how much was checked.
+func lookThrough(t *testing.T, check func(script string) (n int, objections []string)) (seen int) {
+	t.Helper()
 	all, _ := scripts(t)
-	seen := 0
 	for _, name := range all {
-		found, objections := assignments(expand(name))
-		seen += found
+		n, objections := check(expand(name))
+		seen += n
 		for _, o := range objections {
 			t.Errorf("%s: %s", name, o)
 		}
 	}
-	if seen < 20 {
+	return seen
+}
+
+// The Lua of the embedded Redis assigns the first value of several before it reads the second one.
+func TestAssignmentsAreApart(t *testing.T) {
+	t.Parallel()
+	if seen := lookThrough(t, assignments); seen < 20 {
 		t.Errorf("got %d assignments of several values in all scripts, want many", seen)
 	}
 	for _, script := range []string{`a, b = f(a, 1), a`, `if x then a, b = 1, {n = a} end`, `a, job.n, c = 1, 2, g(x, a)`, `  else a, b = b, a end`} {
@@ -158,7 +163,7 @@ func assignments(script string) (n int, objections []string) {
 
 // apart cuts a list at the commas outside of brackets, and ends it where the statement ends.
 func apart(list string) (values []string) {
-	list, _, _ = strings.Cut(list, " end")
+	list, _, _ = strings.Cut(list+" ", " end ")
 	depth, from := 0, 0
 	for i, c := range list {
 		switch c {
@@ -180,16 +185,7 @@ func apart(list string) (values []string) {
 // literal follows that it cannot have eaten, or the pattern ends.
 func TestPatternsReadOnce(t *testing.T) {
 	t.Parallel()
-	all, _ := scripts(t)
-	seen := 0
-	for _, name := range all {
-		found, objections := patterns(expand(name))
-		seen += found
-		for _, o := range objections {
-			t.Errorf("%s: %s", name, o)
-		}
-	}
-	if seen < 5 {
+	if seen := lookThrough(t, patterns); seen < 5 {
 		t.Errorf("got %d patterns in all scripts, want those of lib/record.lua at least", seen)
 	}
 	for _, script := range []string{
