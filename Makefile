@@ -12,7 +12,7 @@ NESTED  := $(patsubst %/go.mod,%,$(wildcard bench/peers/go.mod e2e/browser/go.mo
 MODULES := . $(NESTED)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all redis compose release chromium ruby browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
+.PHONY: help build check test race test-all lint-format redis compose release chromium ruby browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,23 +20,32 @@ help: ## list the targets
 build: ## build bin/lowkiq-node
 	$(BUILD) ./cmd/lowkiq-node
 
-# The timeout is per package, for two cores that all packages share with their Redis servers. Clusters whose
-# leases last seconds are tested after the others, one package at a time: two cores have enough of that.
-# The nested modules read files of this one, which go test does not look at when it reuses a result. They run no
-# goroutine of lowkiq that this one's tests do not run: the race detector would only have all of Prometheus compiled
-# once more. Vet is a part of lint.
-CLUSTERS := ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo ./e2e
-test: redis chromium ruby cgo ## run all tests, lowkiq's own with the race detector; needs redis-server >= 6.2, Chromium and Ruby, installs them as root with apt-get
-	@$(RACE) -vet=off -timeout 40m $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
+check: lint-format ## check an edit: gofmt, go vet, and the tests that need no cluster
+	@$(GO) vet ./...
+	@$(GO) test -vet=off -short ./...
+
+# Packages that wait for leases come first, so that others compile and run meanwhile. The timeout is per package.
+TEST     := $(GO) test -vet=off -timeout 20m
+CLUSTERS := ./e2e ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo
+test: redis ## run the tests of the product on one real Redis; needs redis-server >= 6.2, installs it as root with apt-get
+	@$(TEST) -p 4 $(CLUSTERS) ./queue ./...
+
+# The packages whose code starts goroutines or holds locks.
+RACED := ./queue/... ./rebalance ./membership ./metrics ./node/... ./web/... ./cmd/lowkiq-node/internal/feed \
+	./internal/certs ./internal/connlimit ./internal/pause
+race: redis cgo ## run the tests of packages with goroutines and locks under the race detector; needs a C compiler
+	@$(RACE) -vet=off -timeout 30m $(RACED)
+
+# The nested modules read files of this module, which go test does not look at when it reuses a result.
+test-all: export LOWKIQ_TEST_ALL = 1
+test-all: redis chromium ruby cgo ## run the tests that need minutes, a browser, Ruby, containers, or another kind of Redis; installs them as root
+	@$(RACE) -vet=off -p 1 -timeout 40m $(CLUSTERS)
+	@$(TEST) $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
 	@set -e; for module in $(NESTED); do \
 		echo "test $$module"; \
-		(cd $$module && $(GO) test -vet=off -count=1 -timeout 40m ./...); \
+		(cd $$module && $(TEST) -count=1 ./...); \
 	done
-	@$(RACE) -vet=off -p 1 -timeout 30m $(CLUSTERS)
 	@$(MAKE) --no-print-directory compose
-
-test-all: export LOWKIQ_TEST_ALL = 1
-test-all: test ## run the same cases on every kind of Redis as well, and those that take minutes
 
 redis:
 	@scripts/redis.sh
@@ -45,6 +54,7 @@ ruby:
 	@scripts/ruby.sh
 
 # -v: it says when it skips, as there is no Docker engine.
+compose: export LOWKIQ_TEST_ALL = 1
 compose: redis ## test deploy/compose in containers: scaled, killed, cut off; needs a Docker engine with compose
 	$(GO) test -v -count=1 -timeout 15m ./e2e/compose
 
@@ -56,11 +66,13 @@ browser: redis chromium ## test the dashboard in a headless Chromium; screenshot
 
 cgo:
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
-		echo "make test: the race detector needs a C compiler, and $$($(GO) env CC) is not on PATH: apt-get install gcc libc6-dev" >&2; exit 1; }
+		echo "make race: the race detector needs a C compiler, and $$($(GO) env CC) is not on PATH: apt-get install gcc libc6-dev" >&2; exit 1; }
 
-lint: ## check gofmt, go vet and staticcheck
+lint-format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
 		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
+
+lint: lint-format ## check gofmt, go vet and staticcheck
 	@set -e; for module in $(MODULES); do \
 		echo "lint $$module"; \
 		(cd $$module && $(GO) vet ./...); \

@@ -18,7 +18,7 @@ import (
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
-	for _, page := range []string{"README.md", "CHANGELOG.md", "SECURITY.md"} {
+	for _, page := range []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"} {
 		texts[page] = read(t, page)
 	}
 	pages, err := filepath.Glob("docs/*.md")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // tiny is a run that proves that every figure is measured, not what it is.
@@ -17,6 +19,7 @@ func tiny() Config {
 }
 
 func TestRun(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	var progress []float64
 	var steps []string
@@ -134,6 +137,7 @@ func TestRunRefuses(t *testing.T) {
 
 // A part alone measures nothing of the other, and holds nothing of it against a goal.
 func TestRunOnly(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for _, c := range []struct {
 		only           string
@@ -163,6 +167,7 @@ func TestRunOnly(t *testing.T) {
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cfg := tiny()
@@ -177,6 +182,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestStepFails(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	broken := errors.New("broken")
 	cfg := tiny()

@@ -14,7 +14,7 @@ import (
 
 // Every figure is measured on a single server and on a cluster, in turns.
 func TestMasters(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	cfg := tiny()
 	cfg.Masters, cfg.Shards = 3, 50
@@ -99,7 +99,7 @@ func TestMastersRefuses(t *testing.T) {
 
 // A run that is interrupted leaves no process behind: goleak sees who waits for one.
 func TestMastersEndsWithItsContext(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cfg := tiny()

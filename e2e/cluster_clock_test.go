@@ -17,8 +17,8 @@ import (
 // shards are served again, and after the jumps a dead node's shards move in time
 // (I1, I3, I4).
 func TestClusterClockJumps(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	tier.Usual(t)
 	server, clock := redistest.StartClocked(t)
 	r := rigAt(t, fleetShards, server.URL())
 	r.redis = server

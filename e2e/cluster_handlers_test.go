@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestClusterHandlers: five nodes whose handlers are child processes, or an endpoint, which
 // write the history; one node of each kind is killed, one leaves. The endpoint does not die:
 // no death explains a duplicate.
 func TestClusterHandlers(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newRig(t, fleetShards)
 	f := fleetOf(r, settings{Handler: "exec", Argv: []string{os.Args[0]}, Processes: 1, MaxCrashes: -1})
@@ -43,6 +45,7 @@ func TestClusterHandlers(t *testing.T) {
 // at the default ttl the queue's shards are with the others, and those of the other queues with all
 // three. No retry is spent. Once the command starts, the node has its part again.
 func TestClusterUnreadyCommand(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	f := newFleet(t, settings{TTL: 6 * time.Second, MaxCrashes: -1})
 	command := filepath.Join(t.TempDir(), "command")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestClusterCrashLoop: a node is killed, and then again and again a moment after it took a
@@ -14,6 +15,7 @@ import (
 // their leader stays (I4). One that dies before it has a lease is nobody the cluster knows of,
 // so each life is counted from there, however long the machine needs to start a process.
 func TestClusterCrashLoop(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	const life, bound = 1200 * time.Millisecond, 20 * ttl / 6
 	f := newFleet(t, settings{MaxCrashes: -1})

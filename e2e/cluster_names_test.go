@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -21,6 +22,7 @@ import (
 // another gossip key: it stays out of the gossip, and works on what the plan gives it, because
 // it has a lease and Raft reaches it; when it dies its lease tells.
 func TestClusterNames(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newRig(t, fleetShards)
 	admin := r.admin()

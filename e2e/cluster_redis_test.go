@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestClusterRedisAway: Redis is stopped under five nodes for longer than a lease lives,
@@ -77,6 +78,7 @@ func (f *fleet) forgets() {
 // stop at once without a trace, as with a loss of power: their processes exist, but
 // nothing comes from them any more. The others return within 15 s.
 func TestClusterDefaultTTL(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	f := newFleet(t, settings{TTL: 6 * time.Second})
 	f.upAll(names(5)...)

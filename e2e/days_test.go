@@ -14,12 +14,14 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/tally"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue/days"
 )
 
 // TestDaysOfAKilledNode: a node that is killed with SIGKILL while it works loses of the day's figures what ended in its last
 // ten seconds, at most; what its handlers wrote down before is there, once.
 func TestDaysOfAKilledNode(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newRig(t, 4)
 	w := r.start(settings{TTL: calmTTL, Work: time.Millisecond})

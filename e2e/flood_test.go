@@ -31,6 +31,7 @@ const floodBudget = 2*(64+4*16) + 100
 // A node that is flooded at all its ports, by those who have its token and those who have nothing,
 // stays within its memory and says that it lives. What it refuses it may be asked again.
 func TestFlood(t *testing.T) {
+	tier.All(t)
 	const token = "flood-token-0123456789"
 	flooded := map[string][]string{"with a token": {"LOWKIQ_NODE_TOKEN=" + token}}
 	if tier.IsAll() {

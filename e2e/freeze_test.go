@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // TestFrozenNodeWithChildren: a frozen node cannot stop its exec children, which are not
 // frozen. Their guards kill them before another node could have the shards (I1).
 func TestFrozenNodeWithChildren(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newRig(t, 2)
 	// One child each: a second one that starts as the node freezes has no batch, and waits with it.

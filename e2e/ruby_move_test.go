@@ -20,6 +20,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // moveApp is what `lowkiq -r ./app.rb` loaded. The worker writes down what it gets.
@@ -97,6 +98,7 @@ var shellBlocks = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 // producers in Ruby that go on pushing, old ones and new ones beside each other: each payload is handled once, and those of an id in
 // the order of their pushes.
 func TestMoveOfREADME(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, gem := range rubies(t) {
 		t.Run(name, func(t *testing.T) {

@@ -105,6 +105,7 @@ func rubyScript(t *testing.T, gem, redis, text string) *exec.Cmd {
 // TestRubyShim: what a producer of Ruby's Lowkiq pushes by examples/ruby/shim.rb comes to a real node, and to an old worker
 // below it: in order, by score, at its time, as the objects that were pushed. Workers without a new queue push as before.
 func TestRubyShim(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, gem := range rubies(t) {
 		t.Run(name, func(t *testing.T) {
@@ -256,8 +257,8 @@ func (a *answering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // TestRubyShimFaults: while no node takes a push it is repeated, and nothing overtakes it; what is refused raises, with the jobs
 // that are not stored; what JSON cannot say is not sent.
 func TestRubyShimFaults(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	tier.Usual(t)
 	rubies(t)
 	const two = "{ id: 'a', payload: 1 }, { id: 'b', payload: { x: [1.5, nil, :y], 1 => \"Zo\u00eb\" } }"
 	const sent = `2 a=1;b={"x":[1.5,null,"y"],"1":"Zoë"};`
@@ -325,8 +326,8 @@ end
 
 // What JSON cannot say is not sent, nor anything that is pushed with it.
 func TestRubyShimPlainData(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	tier.Usual(t)
 	rubies(t)
 	node := &answering{}
 	server := httptest.NewServer(node)
@@ -366,8 +367,8 @@ func TestRubyShimPlainData(t *testing.T) {
 
 // By https the shim knows the node by its CA, and shows a certificate; a token may be in a file. A fork has a connection of its own.
 func TestRubyShimTLS(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	tier.Usual(t)
 	rubies(t)
 	ca := certtest.New(t)
 	node := &answering{}
@@ -411,8 +412,8 @@ OrdersWorker.perform_async [{ id: 'c' }]
 
 // Gems without client middlewares, and a shim that comes too late.
 func TestRubyShimInstalled(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	tier.Usual(t)
 	rubies(t)
 	node := &answering{}
 	server := httptest.NewServer(node)

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // rubyApp is a worker of Ruby's Lowkiq, and what its payloads are made of.
@@ -54,6 +55,7 @@ end
 // that Ruby dumped are objects again, by score, what fails comes again, middlewares are around it, and
 // retries_exhausted gets what went to the morgue.
 func TestRubyWorker(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	ruby, err := exec.LookPath("ruby")
 	if err != nil {

@@ -11,14 +11,16 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
-// TestStatesAreExact: the worker is killed twenty times while its handler, part of whose calls fail,
+// TestStatesAreExact: the worker is killed again and again while its handler, part of whose calls fail,
 // counts payloads in the states of their ids. Each payload counts once, and each call gets the count
 // that its payload is in.
 func TestStatesAreExact(t *testing.T) {
 	t.Parallel()
-	const kills, ids, callers = 20, 5, 8
+	const ids, callers = 5, 8
+	kills := tier.Of(0, 6, 20)
 	random := randomly(t)
 	r := newRig(t, 4)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)

@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/judge"
 	"github.com/lowkiq/lowkiq/internal/nodebin"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -92,6 +93,7 @@ func TestExecChildrenDieWithTheirNode(t *testing.T) {
 // TestStockNodeHTTPKillNine: the endpoint writes the history. It stops when its request
 // is aborted, which is as soon as the node is dead.
 func TestStockNodeHTTPKillNine(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	random := randomly(t)
 	r := newRig(t, 8)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // In a large cluster a node without a vote looks at its own lease alone, while a leader's
@@ -65,6 +66,7 @@ func TestMissingMarkIsLookedAt(t *testing.T) {
 // TestTwentyNodes: in a cluster of more than 16 nodes all have their share, and only the leader and
 // the voters look at all leases.
 func TestTwentyNodes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	const count, shards = 20, 40
 	url := redistest.Start(t).URL()

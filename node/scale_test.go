@@ -13,6 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // What a node costs others in a cluster of a thousand, counted where it leaves the node: a thousand
@@ -93,6 +94,7 @@ func (m *meter) over(t *testing.T, renewals int64) func() cost {
 // for as much in an idle second as beside ten. The leader reads all leases: as many commands, and
 // bytes that grow with the leases and no faster.
 func TestIdleSecondAmongAThousand(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	const few, many, renewals = 10, 1000, 12 // two looks at the index of instances at least
 	begun := time.Now()

@@ -33,7 +33,7 @@ func sentinelUser(t *testing.T, s *redistest.Sentinel, more ...string) string {
 
 // TestACLSentinel calls the scripts of queues as the users of docs/security.md, through sentinels.
 func TestACLSentinel(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	s := redistest.StartSentinel(t)
 	s.DownAfter(time.Minute)

@@ -28,25 +28,24 @@ func audited() []testCase {
 
 func TestAudit(t *testing.T) {
 	t.Parallel()
-	runCases(t, &backend{url: redistest.Start(t).URL()}, tier.Of(audited(), audits(), audits()))
+	runCases(t, &backend{url: redistest.Start(t).URL()}, tier.Of(audited(), audited(), audits()))
 }
 
 func TestAuditOfCluster(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
-	runCases(t, &backend{url: clusterUser(t, redistest.StartCluster(t, 3), "lowkiq", ofTests()...)}, tier.Of(nil, audited(), audits()))
+	runCases(t, &backend{url: clusterUser(t, redistest.StartCluster(t, 3), "lowkiq", ofTests()...)}, audits())
 }
 
 func TestAuditOfEmbedded(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
-	few := slices.DeleteFunc(audited(), func(c testCase) bool { return c.name == "Repair_Faults" }) // it is slow under the race detector
-	runCases(t, &backend{url: redistest.StartMini(t).URL(), mini: true}, tier.Of(nil, few, audits()))
+	runCases(t, &backend{url: redistest.StartMini(t).URL(), mini: true}, audits())
 }
 
 // The rule of docs/security.md is enough to audit and to repair.
 func TestAuditUnderACL(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	anybody := &backend{url: server.URL()}

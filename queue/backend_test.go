@@ -51,7 +51,7 @@ func suite() []testCase {
 // it.
 var long = []string{
 	"Bulk", "BulkReachesAllGroups", "Late_ManyAtOnce", "ManyCrowdedIDs", "PagesOfACrowd", "PagesOfEachSize", "PagesWhileJobsMove",
-	"PushAgain_KeepsOrder", "Rule_ScoresKeepTheirBits", "Stale_Many",
+	"PushAgain_KeepsOrder", "Rule_ScoresKeepTheirBits", "Stale_Many", "SearchInPieces", "SearchOfCrowds", "Rate_LargeBatchesAndSmallOnes", "Import_ACrowd",
 }
 
 // ofClients are cases whose many calls show what clients do, not what the embedded Redis does, which is slow under the race
@@ -92,22 +92,22 @@ func runCases(t *testing.T, b *backend, cases []testCase) {
 // TestSingle is the suite on one Redis server: the judge of what is right.
 func TestSingle(t *testing.T) {
 	t.Parallel()
-	runCases(t, &backend{url: redistest.Start(t).URL()}, tier.Of(except(suite(), long), suite(), suite()))
+	runCases(t, &backend{url: redistest.Start(t).URL()}, tier.Of(except(suite(), long), except(suite(), long), suite()))
 }
 
 // TestCluster is the suite on a Redis Cluster: every key declared, every script's keys
 // in one slot.
 func TestCluster(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
-	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL(), second: true}, tier.Of(nil, eachScript(), suite()))
+	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL(), second: true}, suite())
 }
 
 // TestEmbedded is the suite on the Redis inside the process.
 func TestEmbedded(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
-	for _, c := range except(tier.Of(nil, except(slices.Concat(differing(), crowdTests, limitTests, groupTests, coalesceTests), ofClients), suite()), beyond) {
+	for _, c := range except(suite(), beyond) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, &backend{url: redistest.StartMini(t).URL(), mini: true, second: true}) // its own: each key costs all commands

@@ -221,6 +221,9 @@ func TestScriptsAreBounded(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "crowds of small payloads" && name != "payloads of a megabyte" {
+				tier.All(t)
+			}
 			r := newRig(t, b, func(cfg *Config) { cfg.Cluster = strings.ReplaceAll(name, " ", "-") })
 			ids := fill(r)
 			counted(r.c)
@@ -437,7 +440,7 @@ func TestWorkIsCounted(t *testing.T) {
 // The morgue of an id has no limit. What leaves it does so in order, and a handler gets a piece of
 // it.
 func TestLargeMorgue(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	const rounds, each = 4, 5000
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})

@@ -166,7 +166,7 @@ func number(p lowkiq.Payload) int {
 // TestSlotMove: a slot moves to another master while jobs flow through it, as the user of
 // docs/security.md.
 func TestSlotMove(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3)
 	r := newRig(t, &backend{url: clusterUser(t, cluster, "lowkiq")})
@@ -196,7 +196,7 @@ func TestSlotMove(t *testing.T) {
 // TestSentinel: push, pop and ack through the sentinels, and again after the master
 // was killed, as the users of docs/security.md. What its replica had is there.
 func TestSentinel(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	s := redistest.StartSentinel(t)
 	r := newRig(t, &backend{url: sentinelUser(t, s)}, func(c *Config) { c.Timeout = 2 * time.Second })

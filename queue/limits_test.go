@@ -286,7 +286,7 @@ func permitsOfACrowd(t *testing.T, b *backend) {
 
 // TestPermitsCostTheSame: what a request costs Redis does not grow with the instances that hold permits or wait for one.
 func TestPermitsCostTheSame(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	cost := map[int]int{}

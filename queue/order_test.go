@@ -14,7 +14,7 @@ import (
 // take effect in push order, or not at all, while Redis forgets and others bring the
 // scripts back in the midst of the pipeline (I3).
 func TestBulkOrderWhileScriptsAreForgotten(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
 	stop := make(chan struct{})

@@ -20,7 +20,7 @@ import (
 // A push costs what its jobs add to: 1,000 small payloads may move 32,000 others to the spill, or
 // read 16 MiB. One script does a part of it.
 func TestPushToManyIsBounded(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	for name, c := range map[string]struct {

@@ -520,7 +520,7 @@ func TestRemoveLostReplies(t *testing.T) {
 // TestRemoveAmongPushes deletes and registers a queue again and again while producers push: what a
 // push has acknowledged was deleted by force with its queue, or is there.
 func TestRemoveAmongPushes(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	c := (&backend{url: redistest.Start(t).URL()}).open(t)
 	newQueue(t, c, 4)

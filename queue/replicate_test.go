@@ -16,7 +16,7 @@ import (
 
 // A claim is with a replica when it is answered; when no replica answers, it says so.
 func TestClaimWaitsForReplica(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	servers := redistest.StartSentinel(t).Data
 	r := newRig(t, &backend{url: servers[0].URL()})
@@ -53,7 +53,7 @@ func TestClaimWithoutReplicas(t *testing.T) {
 
 // What was imported is with a replica when that is answered; a silent one is not waited for long.
 func TestImportWaitsForReplica(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	servers := redistest.StartSentinel(t).Data
 	r := newRig(t, &backend{url: servers[0].URL()})

@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq/internal/redisdb"
-	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // scriptCalls notes which scripts clients call.
@@ -74,15 +73,10 @@ func fewCases() []testCase {
 // notOfTheSuite are scripts that other tests call.
 var notOfTheSuite = []string{"tick", "recur", "resume", "morgue_trim", "rules", "lease", "join"}
 
-// runFew runs the few cases, and wants each script to be called, but for those that this kind of Redis has no use for. Where
-// everything is to run, it runs the suite.
+// runFew runs the few cases, and wants each script to be called, but for those that this kind of Redis has no use for.
 func runFew(t *testing.T, b *backend, useless ...string) {
 	t.Helper()
 	b.second = true
-	if tier.IsAll() {
-		runCases(t, b, suite())
-		return
-	}
 	b.shared, b.calls = true, &scriptCalls{}
 	cases := fewCases()
 	var ran atomic.Int64

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // fill pushes n jobs to each shard, with ids of a length and payloads of a size, and returns their
@@ -60,6 +61,7 @@ func (m *many) together(ask func(i int, claim *Claim) error) {
 // What many shards ask for together is bounded as what one does: Redis serves no other client
 // meanwhile.
 func TestSharedWorkIsBounded(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	for name, c := range map[string]struct {

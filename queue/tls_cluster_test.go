@@ -91,7 +91,7 @@ func tryTLS(t *testing.T, cases []tlsCase) {
 
 // Each server of a Redis Cluster is verified by what the cluster announces.
 func TestClusterTLS(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	s := newSecured(t)
 	url := redistest.StartClusterTLS(t, 3, s.servers("127.0.0.1")).URL()
@@ -108,7 +108,7 @@ func TestClusterTLS(t *testing.T) {
 
 // With names in certificates a cluster has to announce names.
 func TestClusterTLSByName(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	if server := redistest.Start(t); strings.HasPrefix(versionOf(t, server), "6.") {
 		return // it cannot announce names
@@ -139,7 +139,7 @@ func versionOf(t *testing.T, server *redistest.Server) string {
 // Sentinels are verified by the URL's hosts, the master by what they say, also after a
 // failover.
 func TestSentinelTLS(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	for host, url := range map[string]func(string) string{
 		"127.0.0.1": func(url string) string { return url },

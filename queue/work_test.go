@@ -34,7 +34,7 @@ func (r *rig) work() (us int) {
 // TestCrowdIsLinear: payloads pushed one by one to one id cost Redis the same each, however many
 // of 10,000 wait; also duplicates, also after a failure, also while in flight.
 func TestCrowdIsLinear(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	for name, prepare := range map[string]func(*rig){
@@ -88,7 +88,7 @@ func TestCrowdIsLinear(t *testing.T) {
 // TestPushOverTombsIsBounded: ids that were deleted and are pushed for later cost the same
 // however long the ready list is in which their entries are left.
 func TestPushOverTombsIsBounded(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	cost := map[int]int{}

@@ -1,6 +1,10 @@
 package rebalance
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/tier"
+)
 
 // This model is the argument for I1 and for "no shard stays held by someone who does
 // not know it": two processes, one shard with one job, leases, claims with fences,
@@ -142,6 +146,7 @@ func (s claims) good() bool {
 }
 
 func TestClaimsModel(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	for without := allRules; without < ruleCount; without++ {
 		t.Run(ruleNames[without], func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
@@ -107,6 +108,7 @@ func loops(a *plan.Assignment) (names []string) {
 // A node that dies soon after each start loses its shards, and gets them back once it has
 // lived for 2 ttl. Meanwhile the others keep their leader.
 func TestCrashLoop(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	for _, life := range []time.Duration{400 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second} {
 		for _, pause := range []time.Duration{0, time.Second} {

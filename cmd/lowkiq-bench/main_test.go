@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",

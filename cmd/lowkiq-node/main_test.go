@@ -5,10 +5,8 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/certtest"
 	"github.com/lowkiq/lowkiq/internal/clitest"
-	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/node/handler"
@@ -35,41 +32,11 @@ type leakless struct{ *testing.M }
 
 func (l leakless) Run() int {
 	code := l.M.Run()
-	if err := unraced.Remove(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return code
-}
-
-// unraced is lowkiq-node without the race detector, under which a process takes three times as long to start.
-var unraced nodebin.Binary
-
-// questions are the commands that ask for something and print it, one thing after the other. Stories start hundreds
-// of them.
-var questions = []string{"queues", "jobs", "status", "morgue", "why", "stats", "health", "completion", "plan", "errors", "blocked", "shards", "journal", "tags", "members", "man", "in-flight", "history"}
-
-// chosen is a directory for PATH with a lowkiq-node that is the unraced one for commands that ask, and the one with
-// the race detector for the others; make test-all runs all commands with it.
-func chosen(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if tier.IsAll() || testing.Short() {
-		return dir
-	}
-	raced, err := exec.LookPath("lowkiq-node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := fmt.Sprintf("#!/bin/sh\ncase \"$1\" in\n%s) exec '%s' \"$@\" ;;\nesac\nexec '%s' \"$@\"\n",
-		strings.Join(questions, "|"), unraced.Path(t, "../.."), raced)
-	if err := os.WriteFile(filepath.Join(dir, "lowkiq-node"), []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // TestScripts runs the stories of testdata. Each has a Redis of its own (LOWKIQ_REDIS)
@@ -86,7 +53,6 @@ func TestScripts(t *testing.T) {
 	ca := certtest.New(t)
 	ca.Server("server")
 	ca.Client("client")
-	commands := chosen(t)
 	stories, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(stories) == 0 {
 		t.Fatalf("got stories %q, %v", stories, err)
@@ -96,7 +62,6 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			redis := redistest.Start(t)
 			address := redistest.Addresses(t, 1)[0]
-			env.Setenv("PATH", commands+string(os.PathListSeparator)+env.Getenv("PATH"))
 			env.Setenv("CERTS", filepath.Dir(ca.File))
 			env.Setenv("REDIS", redis.Addr())
 			env.Setenv("LOWKIQ_REDIS", redis.URL())

@@ -193,7 +193,7 @@ func samePayloads(t testing.TB, what string, got, want map[string][]string) {
 
 // TestMigrateToRedisCluster moves a queue to a Redis Cluster, in a lowkiq cluster of a name, and back.
 func TestMigrateToRedisCluster(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	old, cluster := startRubySide(t), redistest.StartCluster(t, 3)
 	client, q := registered(t, cluster.URL(), "shop", 12)
@@ -237,7 +237,7 @@ func TestMigrateToRedisCluster(t *testing.T) {
 // TestMigrateToAFullRedis: the new Redis gets full in the middle. The command says so, with the exit code of a Redis that cannot be asked; what came is handled
 // meanwhile; once there is room, the same command brings the rest, and nothing twice.
 func TestMigrateToAFullRedis(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	old, full := startRubySide(t), redistest.Start(t, "--maxmemory-policy", "noeviction")
 	_, q := registered(t, full.URL(), "", 4)
@@ -331,7 +331,7 @@ func (c *changeover) push(ids int) error {
 // TestMigrateFollowKilled kills the command with SIGKILL after some entries that it took, again and again, while producers push to the old queue, and, from some
 // time on, an id after the other, to the new one, which is paused: at the end each payload is there, those of the old queue before the others, and all in order.
 func TestMigrateFollowKilled(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	old, redis := startRubySide(t), redistest.Start(t)
 	client, q := registered(t, redis.URL(), "", 4)

@@ -109,7 +109,7 @@ type followed struct {
 }
 
 func walk(t *testing.T, configuration string) *walked {
-	redis, addresses := redistest.Start(t), redistest.Addresses(t, 2)
+	redis, addresses := redistest.Start(t), redistest.Addresses(t, 3) // HTTP, gossip, and Raft one port above gossip
 	w := &walked{t: t, dir: t.TempDir(), ended: make(chan error, 1)}
 	examples, err := filepath.Abs("../../examples")
 	if err == nil {

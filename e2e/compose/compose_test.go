@@ -30,7 +30,7 @@ const (
 // The sample deployment under scaling, a killed and a cut off container: every event is
 // handled, in order, and no file twice at once.
 func TestDeployment(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	s := newStack(t)
 	s.up(2, "redis", "worker", "node", "feeder")
 	first := s.containers("node")[0]

@@ -1,8 +1,8 @@
-// Package tier says how much of the tests one run takes on. Three runs are asked for:
+// Package tier says how many of the tests a run includes. There are three tiers, and each includes the one before:
 //
-//	go test -short ./...   Short: what an edit is checked with, in a minute
-//	make test              Usual: what a change must pass
-//	make test-all          All: the same cases on every kind of Redis, and what takes minutes
+//	make check      Short: tests of logic, and of one Redis a package
+//	make test       Usual: the product on one real Redis, with clusters of real processes
+//	make test-all   All: other kinds of Redis, a browser, Ruby, containers, and tests that take minutes
 package tier
 
 import (

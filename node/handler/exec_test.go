@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // sh is a child in shell; $line is the batch it has just read.
@@ -137,6 +138,7 @@ func TestExecMisbehaviour(t *testing.T) {
 // A child that answers twice, late, early or with garbage acknowledges nothing that it has not
 // read (I2). Each of these notes the flights it has read before it answers to them.
 func TestExecAnswersCountForWhatWasRead(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	const read = `IFS= read -r line || exit; f=${line#*flight\":}; f=${f%%,*}; echo "$f" >>read; `
 	const ok = `echo '{"ok":true}'; `

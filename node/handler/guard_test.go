@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lowkiq/lowkiq/internal/procs"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // roles are the mains of the processes that tests start.
@@ -146,6 +147,7 @@ func TestNodeKilled(t *testing.T) {
 // itself, but its guards do, when what it granted is over (I1). While it grants, or
 // if it never did, they do not.
 func TestNodeFrozen(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		grant string
@@ -302,6 +304,7 @@ func inheritable(t *testing.T) []int {
 
 // Start, failure and end leave neither process nor descriptor.
 func TestExecLeavesNothing(t *testing.T) {
+	tier.Usual(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestLeftovers$", "-test.v")
 	cmd.Env = append(os.Environ(), "HANDLER_TEST_LEFTOVERS=1")
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "counted") {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
 // silent accepts no connection and refuses none, as a host does that is gone: its backlog is full.
@@ -45,6 +46,7 @@ func silent(t *testing.T) string {
 // A host that answers nothing has no batch: no retry is spent, and none of the handler's time but a
 // few seconds.
 func TestHTTPSilentHost(t *testing.T) {
+	tier.Usual(t)
 	t.Parallel()
 	address := silent(t)
 	for name, timeout := range map[string]time.Duration{"shorter timeout": 100 * time.Millisecond, "longer timeout": time.Hour, "none": 0} {

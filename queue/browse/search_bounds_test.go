@@ -39,7 +39,7 @@ func pushLater(t *testing.T, j *Jobs, jobs ...lowkiq.Push) {
 // TestSearchOfAFarRedis: where each answer of Redis takes so long that the rest for reading a list is longer than a page has, each page
 // of a search looks at some jobs all the same, and all that is to be found is.
 func TestSearchOfAFarRedis(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

@@ -55,7 +55,7 @@ func eachRedis(t *testing.T, test func(t *testing.T, c *queue.Client)) {
 	})
 	t.Run("embedded", func(t *testing.T) { test(t, open(t, redistest.StartMini(t).URL())) })
 	t.Run("cluster", func(t *testing.T) {
-		tier.Usual(t)
+		tier.All(t)
 		test(t, open(t, redistest.StartCluster(t, 3).URL()))
 	})
 }

@@ -47,10 +47,6 @@ type rig struct {
 	changes.Log
 }
 
-// inCluster is the test that a Redis Cluster is started for in each run: all changes are one script, and its keys do not depend on
-// what is changed.
-const inCluster = "TestChange"
-
 // eachRedis runs a test on a Redis, with each script sent twice, on the embedded one, and in a Redis Cluster.
 func eachRedis(t *testing.T, test func(r *rig)) {
 	t.Parallel()
@@ -70,12 +66,8 @@ func eachRedis(t *testing.T, test func(r *rig)) {
 		test(r)
 	})
 	t.Run("embedded", func(t *testing.T) { test(open(t, redistest.StartMini(t).URL())) })
-	name := t.Name()
 	t.Run("cluster", func(t *testing.T) {
-		tier.Usual(t)
-		if name != inCluster {
-			tier.All(t)
-		}
+		tier.All(t)
 		test(open(t, redistest.StartCluster(t, 3).URL()))
 	})
 }

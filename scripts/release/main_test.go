@@ -70,7 +70,7 @@ func sums(t *testing.T, dir string) string {
 // One commit in two places gives the same bytes. They share Go's build cache, of which
 // paths are no part with -trimpath; what is left to differ is stamped, linked and packed.
 func TestReleaseIsReproducible(t *testing.T) {
-	tier.Usual(t) // it compiles everything twice
+	tier.All(t)
 	archives := tier.Of(nil, []string{"linux-amd64.tar.gz"}, []string{"linux-amd64.tar.gz", "darwin-arm64.tar.gz", "windows-amd64.zip"})
 	platforms := tier.Of("", "linux/amd64", "linux/amd64,darwin/arm64,windows/amd64")
 	build, here, there := tool(t), checkout(t), checkout(t)

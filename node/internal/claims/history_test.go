@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/historytest"
+	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -29,6 +30,7 @@ func TestHistories(t *testing.T) {
 
 // TestMutations: in each of these copies of the package some history fails.
 func TestMutations(t *testing.T) {
+	tier.Usual(t)
 	historytest.Mutations(t, [][4]string{
 		{"a living owner is seized", "decide.go", "	}\n	return wait\n", "	}\n	return seize\n"},
 		{"a missing lease is a proof", "decide.go", "holder.missingFor >= max(shard.ttl, holder.ttl)", "true"},

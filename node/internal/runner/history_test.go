@@ -41,6 +41,7 @@ func TestHistories(t *testing.T) {
 
 // TestMutations: in each of these copies of the package some history fails.
 func TestMutations(t *testing.T) {
+	tier.Usual(t)
 	historytest.Mutations(t, [][4]string{
 		{"the lease is not looked at before a call", "watchdog.go", "if !c.process.MayWork() {", "if false {"},
 		{"what failed is acknowledged", "complete.go", "r.done(batch.Flight, all.Done, end)", "r.done(batch.Flight, batch.Jobs, end)"},
