@@ -53,12 +53,15 @@ type Push struct {
 
 // Job is an id with the payloads that wait for it.
 type Job struct {
-	ID         string
-	Payloads   []Payload // lowest score first; equal scores in push order (I3)
-	PerformAt  time.Time // when it became, or becomes, due
-	RetryCount int       // failures in a row, less one: -1 for a job that never failed, or was made fresh again
-	Error      string    // what the last failure said, for people; it stays until an attempt succeeds
-	Callers    int       // calls that wait for the end of these payloads: a result (see [Answer]) is for them
+	ID        string
+	Payloads  []Payload // lowest score first; equal scores in push order (I3)
+	PerformAt time.Time // when it became, or becomes, due
+	// WaitingSince is since when it waits, or will: PerformAt, unless it was put off without a failure. Then it is when it was due
+	// before that.
+	WaitingSince time.Time
+	RetryCount   int    // failures in a row, less one: -1 for a job that never failed, or was made fresh again
+	Error        string // what the last failure said, for people; it stays until an attempt succeeds
+	Callers      int    // calls that wait for the end of these payloads: a result (see [Answer]) is for them
 	// State is what an earlier answer for the id left, if the queue's rules keep states; nil if
 	// there is none. See [Answer.State].
 	State []byte

@@ -1,13 +1,14 @@
 -- audit: where some ids are, all at one instant. Reads only.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead states statesx progress
 -- ARGV  1 '1': look into ready too, which takes as long as it is  then ids (few, records are copied)
--- Returns per id 18 values: the beginnings of its records in jobs, parked and morgue ('' = none);
+-- Returns per id 19 values: the beginnings of its records in jobs, parked and morgue ('' = none);
 --       its scores in due, retry, blocked and dead ('' = not there); how often it is in flight and
 --       among suspects; its crashes ('' = none); how often it is in ready (at most 2; -1 = not
 --       looked); how many payloads of it are in the spill, of jobs and parked, and of the morgue; 1 if it is stale; 1 if
---       it is late; 1 if it has a state; when that was written ('' = not known); 1 if it is noted how far it is.
+--       it is late; 1 if it has a state; when that was written ('' = not known); 1 if it is noted how far it is; since when it is
+--       noted to wait, as it was put off ('' = it is not).
 local function count_of(list)
   local n = {}
   for _, id in ipairs(list) do n[id] = (n[id] or 0) + 1 end
@@ -42,5 +43,6 @@ for i = 2, #ARGV do
   add(redis.call('HEXISTS', KEY.states, id))
   add(redis.call('ZSCORE', KEY.statesx, id) or '')
   add(redis.call('HEXISTS', KEY.progress, id))
+  add(redis.call('ZSCORE', KEY.postponed, id) or '')
 end
 return out

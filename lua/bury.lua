@@ -1,6 +1,6 @@
 -- bury: ids of flights ran out of retries, or their payloads of time.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due
+--#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due
 --#keys journal journalx blocked reply progress
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
@@ -33,7 +33,7 @@ end
 -- renew stores what is left of a job as a fresh one, due now. The error stays with it until it
 -- succeeds.
 local function renew(id, job, err)
-  job.retry, job.at, job.err = -1, now, err
+  job.retry, job.at, job.since, job.err = -1, now, nil, err
   redis.call('HSET', KEY.jobs, id, reunite(id, job))
   redis.call('RPUSH', KEY.ready, id)
 end
@@ -72,7 +72,7 @@ function verdict.bury(id, job, retry, err)
 end
 
 function verdict.block(id, job, retry, err)
-  job.retry, job.err, job.at = retry, err, now
+  job.retry, job.err, job.at, job.since = retry, err, now, nil
   redis.call('HSET', KEY.jobs, id, reunite(id, job))
   redis.call('ZADD', KEY.blocked, string.format('%.0f', now), id)
 end

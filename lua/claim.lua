@@ -1,11 +1,11 @@
 -- claim: become the owner of a shard.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due retry
+--#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due retry
 --#keys journal journalx reply progress
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 fence as read before ('0' if none)
 --       4 holder as read before ('' if none)
 -- Returns {'OK', fence, jobs that were in flight, payloads buried as crashes, ids still to be taken out of
---         flights: see resume.lua, ids that are held: see held.lua}
+--         flights: see resume.lua, ids that are held: see held.lua, the rule of groups: see regroup.lua}
 --         {'STALE', holder, fence}  the claim has changed since it was read: nothing happens
 --         {'HELD', holder, fence}   cause fresh, and another instance holds it
 --         {'REMOVED', mark, fence}  the queue is deleted: see remove_shard.lua
@@ -37,4 +37,5 @@ next_fence = string.format('%.0f', next_fence)
 redis.call('HSET', KEY.jobs, '', string.rep('hashtable', 20))
 redis.call('HSET', KEY.claim, 'instance', ARGV[1], 'fence', next_fence, 'pop', 0)
 local held = redis.call('ZCOUNT', KEY.due, held_at, '+inf') + redis.call('ZCOUNT', KEY.retry, held_at, '+inf')
-return {'OK', next_fence, count, buried, left, held}
+local groups = redis.call('HGET', KEY.count, 'groups') or redis.call('EXISTS', KEY.postponed) == 1 and '?' or ''
+return {'OK', next_fence, count, buried, left, held, groups}

@@ -105,7 +105,7 @@ local function latest(id, job, crowded, payload, score, most, most_bytes, flying
     bytes = bytes + #payload
     if bytes > most_bytes then return '3', nil, cost end
   end
-  local kept = {retry = job.retry, at = job.at, err = job.err, n = 0, bytes = bytes, next = calls + 2, shift = 0, data = {}, score = {}}
+  local kept = {retry = job.retry, at = job.at, since = job.since, group = job.group, err = job.err, n = 0, bytes = bytes, next = calls + 2, shift = 0, data = {}, score = {}}
   local function keep(data, of)
     kept.n = kept.n + 1
     kept.data[kept.n], kept.score[kept.n] = data, of

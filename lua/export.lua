@@ -1,6 +1,6 @@
 -- export: take jobs out for another system, each if it is as it was read, and remember that they are.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead from
 -- ARGV  1 the run  then for each id (at most 250): id, number, kind (w: what waits, m: what the morgue has), its record
 -- Returns one character per id: 0 taken out  + a piece is, more is left: read it again  c changed since it was read

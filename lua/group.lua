@@ -12,13 +12,14 @@
 --         handler said so
 -- Errors: LEASE  the instance has none;  LATE  a later request of the instance has come: nothing has changed
 --
--- Field "g<group>" of groups is "<at> <owed> <step> <line> <near> <till> <turn> <next>\n", us, then "<held> <instance>\n" of each that has ids of it
+-- Field "g<group>" of groups is "<at> <owed> <step> <line> <near> <till> <turn> <next> <resets>\n", us, then "<held> <instance>\n" of each that has ids of it
 -- in calls. at: when it was written; owed, step: as in rate. till: until then none may begin, because a handler said so. line, near:
 -- when the last of those told to ask again is to, that had not, or had been told so before. Ids that come while others are in the line
 -- go to its end, unless nobody uses what the rate allows. turn: the instance that has the next permit that is free, because it has none of the group
 -- and an id of it that was told to ask again was refused; that is to ask at next, and others leave it one permit when that is now. Else an instance with
 -- a crowd of ids would have each permit again that it gives back, before the one id of another is next in the line. If it does not come, it is
 -- nobody's turn for a while, so an instance that is always late costs the others little. Field "i<instance>" is the number of its last request.
+-- Field r is how often lines were reset (group_reset.lua): in an entry from before that line and near say nothing.
 --
 -- No more of a group are in calls than the limit, unless that was lowered: an instance holds what it was granted until it
 -- says that it has fewer, and nothing once its lease is gone: its calls have ended by then (I1).
@@ -35,6 +36,10 @@ local turn_again = 1000000 -- us after next: then there may be another turn
 local farthest = now + 3600000000 -- nobody is told to ask again later than in an hour
 redis.call('HDEL', KEY.groups, '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
 
+local mine = 'i' .. ARGV[1]
+local number, resets = unpack(redis.call('HMGET', KEY.groups, mine, 'r'))
+resets = resets or '0'
+
 local leases = {}
 local function lives(instance)
   if leases[instance] == nil then leases[instance] = redis.call('EXISTS', KEY.lease .. ':' .. instance) == 1 end
@@ -44,8 +49,9 @@ end
 -- read has an entry as it is now, with those of its holders that live, all but this instance. If Redis's clock was set back, so are
 -- the entry's times.
 local function read(text)
-  local at, owed, drain, line, near, till, turn, ask_at, from =
-    string.match(text or '', '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%S+) (%d+)\n()')
+  local at, owed, drain, line, near, till, turn, ask_at, reset, from =
+    string.match(text or '', '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+)\n()')
+  if reset ~= resets then line, near = 0, 0 end
   local back, entry = math.max(0, tonumber(at or 0) - now), {}
   entry.owed, entry.drain = still_owed(tonumber(owed or 0), tonumber(at or 0), tonumber(drain or 0), now, step)
   entry.line, entry.near, entry.till = (line or 0) - back, (near or 0) - back, (till or 0) - back
@@ -75,8 +81,8 @@ local function write(field, entry)
     return
   end
   redis.call('HSET', KEY.groups, field,
-    string.format('%.0f %.6f %.3f %.0f %.0f %.0f %s %.0f\n', now, entry.owed, entry.drain, math.max(0, entry.line), math.max(0, entry.near),
-      math.max(0, entry.till), entry.turn, math.max(0, entry.next)) .. table.concat(entry.holders))
+    string.format('%.0f %.6f %.3f %.0f %.0f %.0f %s %.0f %s\n', now, entry.owed, entry.drain, math.max(0, entry.line), math.max(0, entry.near),
+      math.max(0, entry.till), entry.turn, math.max(0, entry.next), resets) .. table.concat(entry.holders))
   redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), field)
 end
 
@@ -87,8 +93,7 @@ local function again(last, earliest, n, spacing)
 end
 
 if not lives(ARGV[1]) then return redis.error_reply('LEASE') end
-local mine = 'i' .. ARGV[1]
-if tonumber(ARGV[2]) <= tonumber(redis.call('HGET', KEY.groups, mine) or 0) then return redis.error_reply('LATE') end
+if tonumber(ARGV[2]) <= tonumber(number or 0) then return redis.error_reply('LATE') end
 redis.call('HSET', KEY.groups, mine, ARGV[2])
 redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), mine)
 
@@ -120,7 +125,7 @@ for p = 7, #ARGV, 6 do
   local first = entry.turn == '-' or entry.turn == ARGV[1] and entry.next <= now and entry.next + turn_lasts >= now
   if more_back > 0 and first and limit > 0 and step == 0 and busy + back + new == 0 and entry.till <= now then
     entry.turn, entry.next = ARGV[1], earliest
-    near = earliest
+    near = math.min(earliest, farthest)
     if more_back > 1 then entry.near = math.max(entry.near, math.min(earliest + (more_back - 1) * spacing, farthest)) end
   elseif more_back > 0 then
     near, entry.near = again(math.max(entry.near, now - spacing), earliest, more_back, spacing)

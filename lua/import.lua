@@ -1,6 +1,6 @@
 -- import: take in jobs that another system kept, each once, however often they are sent.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead reply since from
 -- ARGV  1 most payloads waiting per id  2 most bytes waiting per id  3 channel that wakes the owner  4 the source's field
 --       5 'forget', alone: nothing of this source is taken in from now on
@@ -154,7 +154,7 @@ local function weigh_spill(id, n, bytes) weigh(n, bytes + 2 * n * #id) end
 local function lay(part, job, there, from)
   weigh_spill(part.id, job.n, job.bytes)
   local all = there or {n = 0, bytes = 0, next = from, shift = 0}
-  all.retry, all.at, all.err = job.retry, job.at, job.err
+  all.retry, all.at, all.since, all.group, all.err = job.retry, job.at, job.since, job.group, job.err
   if there and not there.crowded then
     spill_open(KEY.spill, KEY.spillx, 'w', part.id, all, from)
   end
@@ -184,6 +184,15 @@ local function schedule(set, id, at)
   local first = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]
   if not first or tonumber(first) > at then wake = string.format('%.0f', at) end
   redis.call('ZADD', set, string.format('%.0f', at), id)
+end
+
+-- mark_postponed notes since when an id waits that was put off, or that it is none of those.
+local function mark_postponed(id, job)
+  if job.since and not is_held(job.at) then
+    redis.call('ZADD', KEY.postponed, string.format('%.0f', job.since), id)
+  else
+    redis.call('ZREM', KEY.postponed, id)
+  end
 end
 
 local function mark_late(id, failed)
@@ -218,15 +227,17 @@ local function reconcile(job, there, place, at)
     job.retry, job.at = there.retry, there.at
     if there.err ~= '' then job.err = there.err end
   elseif place == KEY.suspects or at and is_held(at) then
-    job.at = there.at
-  elseif place == KEY.ready and job.at <= now then
-    job.at = math.min(job.at, there.at)
+    job.at, job.since, job.group = there.at, there.since, there.group
+  elseif job.at <= now then
+    if place == KEY.ready then job.at = math.min(job.at, there.at) end
+    job.since, job.group = there.since, there.group
   end
 end
 
 -- move lets an id that waits go to where it belongs now.
 local function move(id, job, place)
   if place == KEY.blocked then return end
+  mark_postponed(id, job)
   if place == KEY.suspects then return mark_late(id, job.retry >= 0) end
   local set = job.at > now and (job.retry >= 0 and KEY.retry or KEY.due) or KEY.ready
   if place ~= KEY.ready and place ~= set then redis.call('ZREM', place, id) end
@@ -285,7 +296,7 @@ local function wait(part, job)
   if record then weigh_record(record) end
   if not begins then -- as if it was pushed now
     job.retry, job.err = -1, ''
-    if there then job.retry, job.at, job.err = there.retry, there.at, there.err end
+    if there then job.retry, job.at, job.since, job.group, job.err = there.retry, there.at, there.since, there.group, there.err end
   end
   if busy then
     job.retry = -1

@@ -1,6 +1,6 @@
 -- kill: what waits for these ids goes to the morgue; a flight goes on.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead reply
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready,
 --       scheduled, retry, blocked, failed  3 what: all, or oldest (the payload with the smallest score; the rest is fresh and

@@ -1,17 +1,17 @@
 -- nack: put ids of flights back: failed (a retry is spent), postponed, held or returned (none is).
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count journal journalx
---#keys progress since
+--#keys progress since postponed
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, kind, retry count, delay us, error, its line
 --       kind: retry (due after the delay, with this retry count and error), postpone (due after
---       the delay, the rest stays), hold (until it is released, the rest stays), return (no handler saw it: to the head,
---       nothing changes)
+--       the delay, the rest stays), limited (the same: its group has that done), hold (until it is released, the rest
+--       stays), return (no handler saw it: to the head, nothing changes)
 --       its line: of the journal, '' if it gets none
 -- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
 -- Errors: FENCED holder fence
 -- Keeps I2, and I3: what was pushed meanwhile is merged, equal payloads with the smallest score;
--- retry count, error and due time are those of the flight.
+-- retry count, error and due time are those of the flight. A job that is postponed or held has waited since before.
 --#include claimed
 --#include take_out
 --#include enqueue
@@ -37,9 +37,12 @@ local function put_back(id, kind, retry, delay, err)
     return
   end
   local job = parse(record)
-  job.at = kind == 'hold' and held_at or now + delay
   if kind == 'retry' then
     job.retry, job.err, failed = retry, err, failed + 1
+    job.at, job.since = now + delay, nil
+  else
+    put_off(job, kind == 'hold' and held_at or now + delay, kind == 'limited' and 1 or 0)
+    if kind ~= 'hold' then redis.call('ZADD', KEY.postponed, string.format('%.0f', job.since), id) end
   end
   redis.call('HSET', KEY.jobs, id, reunite(id, job))
   enqueue(KEY.ready, job.retry >= 0 and KEY.retry or KEY.due, id, job.at, now)

@@ -1,6 +1,6 @@
 -- pop: acknowledge what is done and take the next flight, in one round trip.
 --
---#keys claim jobs ready due flight parked crashes count retry suspects spill spillx stale late
+--#keys claim jobs ready due flight parked crashes count retry suspects spill spillx stale late postponed
 -- ARGV  1 instance  2 fence  3 number of this pop  4 most ids  5 most bytes of records
 --       6 max_crashes  7 '1' if the node's quarantine slot is held  8 arguments of acks that follow
 --       then acks as in ack.lua
@@ -21,9 +21,9 @@ if claim.recover then return redis.error_reply('RECOVERING ' .. claim.recover) e
 local last = tonumber(claim.pop or 0)
 if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 
--- Most shards have nothing scheduled, failed or parked, none in quarantine and no crowded job:
+-- Most shards have nothing scheduled, failed, put off or parked, none in quarantine and no crowded job:
 -- one question instead of ten.
-local quiet = redis.call('EXISTS', KEY.due, KEY.parked, KEY.crashes, KEY.retry, KEY.suspects, KEY.spill, KEY.late) == 0
+local quiet = redis.call('EXISTS', KEY.due, KEY.parked, KEY.crashes, KEY.retry, KEY.suspects, KEY.spill, KEY.late, KEY.postponed) == 0
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {string.format('%.0f', now), '', '', 0, ''}
@@ -115,12 +115,12 @@ if not ids and tonumber(ARGV[8]) > 0 then
   finish(KEY.jobs, KEY.ready, KEY.due, KEY.flight, not quiet and KEY.parked or nil, not quiet and KEY.crashes or nil, KEY.count,
     9, 8 + tonumber(ARGV[8]))
 end
-local plain, crowded, stale, late = quiet, false, false, false
+local plain, crowded, stale, late, postponed = quiet, false, false, false, false
 if not plain then
   plain = redis.call('EXISTS', KEY.due, KEY.retry, KEY.suspects, KEY.crashes) == 0
-  if redis.call('EXISTS', KEY.spill, KEY.stale, KEY.late) > 0 then
+  if redis.call('EXISTS', KEY.spill, KEY.stale, KEY.late, KEY.postponed) > 0 then
     crowded, stale = redis.call('EXISTS', KEY.spill) == 1, redis.call('EXISTS', KEY.stale) == 1
-    late = redis.call('EXISTS', KEY.late) == 1
+    late, postponed = redis.call('EXISTS', KEY.late) == 1, redis.call('EXISTS', KEY.postponed) == 1
   end
 end
 
@@ -250,11 +250,13 @@ local function crowds()
     -- A repair may have left something there that must not be overwritten.
     local most = redis.call('HEXISTS', KEY.parked, id) == 1 and 1e9 or nil
     local piece = spill_take(KEY.spill, KEY.spillx, 'w', id, job, most, most)
-    piece.retry, piece.at, piece.err, piece.next = job.retry, job.at, job.err, job.next
+    piece.retry, piece.at, piece.since, piece.group, piece.err, piece.next = job.retry, job.at, job.since, job.group, job.err, job.next
     record = pack(piece)
     redis.call('HSET', KEY.jobs, id, record)
     if job.n > 0 then
-      job.retry, job.err = -1, ''
+      -- It waits since before. A us more tells its place in the line from that of the piece: see line.lua.
+      job.at = (job.since or job.at) + 1
+      job.retry, job.err, job.since = -1, '', nil
       redis.call('HSET', KEY.parked, id, head('s', job))
     end
     return record
@@ -270,6 +272,12 @@ local function crowds()
 
   made = {piece = piece, burden = burden}
   return made
+end
+
+-- unmark takes ids that do not wait any more out of those that have failed, or were put off.
+local function unmark(...)
+  if late then redis.call('HDEL', KEY.late, ...) end
+  if postponed then redis.call('ZREM', KEY.postponed, ...) end
 end
 
 -- fly writes down that an id is in this flight.
@@ -296,6 +304,7 @@ local function take(few)
   end
   local left = stale and redis.call('HMGET', KEY.stale, unpack(ids))
   local answer, flown, crowded, room, bytes, more = answer, flown, crowded, room, size, extra
+  local marked = late or postponed
   local a, f = #answer, #flown
   for i = 1, #ids do
     local record = records[i]
@@ -318,7 +327,7 @@ local function take(few)
         local back = {}
         for k = #ids, i, -1 do back[#back + 1] = ids[k] end
         redis.call('LPUSH', KEY.ready, unpack(back))
-        if late and i > 1 then redis.call('HDEL', KEY.late, unpack(ids, 1, i - 1)) end
+        if marked and i > 1 then unmark(unpack(ids, 1, i - 1)) end
         return false
       end
       if crowded and form == 115 then record = crowds().piece(ids[i], record) end
@@ -328,7 +337,7 @@ local function take(few)
     end
   end
   size, extra = bytes, more
-  if late then redis.call('HDEL', KEY.late, unpack(ids)) end
+  if marked then unmark(unpack(ids)) end
   return true
 end
 
@@ -340,6 +349,7 @@ end
 if id then
   local record = redis.call('HGET', KEY.jobs, id)
   redis.call('HDEL', KEY.late, id)
+  redis.call('ZREM', KEY.postponed, id)
   if record == 'x' then
     redis.call('HDEL', KEY.jobs, id)
     redis.call('HDEL', KEY.crashes, id)

@@ -124,11 +124,12 @@ local function serve(tag, p, stop)
     if ids_left < 1 or bytes_left < 1 or payloads_left < 1 then return 'x' end
   end
   local due_key, retry_key, parked_key, crashes_key = tag .. 'due', tag .. 'retry', tag .. 'parked', tag .. 'crashes'
-  local suspects_key, spill_key, late_key = tag .. 'suspects', tag .. 'spill', tag .. 'late'
-  local quiet = redis.call('EXISTS', due_key, retry_key, parked_key, crashes_key, suspects_key, spill_key, late_key) == 0
-  local first
+  local suspects_key, spill_key, late_key, postponed_key = tag .. 'suspects', tag .. 'spill', tag .. 'late', tag .. 'postponed'
+  local quiet = redis.call('EXISTS', due_key, retry_key, parked_key, crashes_key, suspects_key, spill_key, late_key, postponed_key) == 0
+  local first, postponed
   if not quiet then
     if redis.call('EXISTS', crashes_key, suspects_key, spill_key, late_key, tag .. 'stale') > 0 then return 'x' end
+    postponed = redis.call('EXISTS', postponed_key) == 1
     first = first_due(due_key, retry_key)
     if pops and first and first <= now then return 'x' end
   end
@@ -164,6 +165,7 @@ local function serve(tag, p, stop)
   local crashes = is[5] ~= ARGV[p + 4] and {'max_crashes', ARGV[p + 4]} or {}
   if #flown > 0 then
     redis.call('RPUSH', flight_key, unpack(flown))
+    if postponed then redis.call('ZREM', postponed_key, unpack(flown)) end
     redis.call('HSET', claim_key, 'pop', number, '#' .. number, #flown, '@' .. number, now_text, unpack(crashes))
     answer[1] = open == '' and number or open .. ' ' .. number
   else

@@ -1,7 +1,7 @@
 -- release: give a shard up. Everything in flight goes back to the head, no retry spent, no id
 -- put in quarantine; the next owner is woken.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late progress
+--#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress
 -- ARGV  1 instance  2 fence  3 channel that wakes the next owner
 -- Returns {the number of jobs that were in flight, ids still in flight}: until none is the shard is not given up,
 -- and the call is to be repeated.

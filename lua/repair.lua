@@ -1,6 +1,6 @@
 -- repair: mend one fault of one id, if it is still there.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead aside states statesx progress journal journalx
 -- ARGV  1 channel that wakes the owner  2 kind of the fault, see audit.go  3 id
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
@@ -12,6 +12,7 @@
 --#include sound
 --#include spill
 --#include enqueue
+--#include held
 local id = ARGV[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -160,6 +161,20 @@ end
 
 mend['late-mark'] = mark_late
 
+-- mark_postponed notes since when the id waits if it was put off, or takes the note away. It says whether that changed anything.
+local function mark_postponed()
+  local record = redis.call('HGET', KEY.jobs, id)
+  local job = record and record ~= 'x' and head_if(record)
+  local waits = not flies and not redis.call('ZSCORE', KEY.blocked, id) and places() > 0
+  local since = job and job.since and waits and job.at < held_at and string.format('%.0f', job.since)
+  local was = redis.call('ZSCORE', KEY.postponed, id)
+  if not since then return redis.call('ZREM', KEY.postponed, id) == 1 end
+  redis.call('ZADD', KEY.postponed, since, id)
+  return not was or was + 0 ~= since + 0
+end
+
+mend['postponed-mark'] = mark_postponed
+
 mend['suspect-uncounted'] = function()
   return redis.call('LPOS', KEY.suspects, id) and redis.call('HSETNX', KEY.crashes, id, 0) == 1
 end
@@ -227,6 +242,7 @@ end
 
 if not mend[ARGV[2]]() then return 0 end
 mark_late()
+mark_postponed()
 -- Crashes that are counted of an id that is neither in flight nor in quarantine would stop the
 -- shard.
 if not flies and not redis.call('LPOS', KEY.suspects, id) then redis.call('HDEL', KEY.crashes, id) end

@@ -1,7 +1,7 @@
 -- repair_claim: a claim whose fence is no number is given up, as a release would do it. No claim
 -- could follow it. The next fence is that of a counter that Redis has lost: see claim.lua.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late progress
+--#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress
 -- ARGV  1 channel that wakes the next owner  2 holder as read ('' if none)  3 fence as read ('' if none)
 -- Returns 1, 2 if there is more to do: repeat it, or 0 if the claim has changed.
 -- The caller knows that the holder has no lease; an expired lease never returns (I1).

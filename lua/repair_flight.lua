@@ -1,6 +1,6 @@
 -- repair_flight: a flight without an owner goes back to the head, as a release would do it.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late progress
+--#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress
 -- ARGV  1 channel that wakes the next owner
 -- Returns 1, 2 if there is more to do: repeat it, or 0 if there is nothing to mend, or an instance owns the
 --         shard: flights of an owner are left alone (I1).

@@ -1,6 +1,6 @@
 -- requeue: payloads leave the morgue for the queue, or blocked ids wait no longer.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead
 -- ARGV  1 '1' if the call before this one began with the first id  2 from: morgue or blocked  3 channel that wakes the
 --       owner  then ids (at most 1,000)
@@ -24,6 +24,7 @@ local function revive(id, text, record, busy)
   redis.call('HSET', busy and KEY.parked or KEY.jobs, id, text)
   if busy then return end
   redis.call('HDEL', KEY.late, id) -- it is fresh, where it stands
+  redis.call('ZREM', KEY.postponed, id)
   if entombed then
     redis.call('HINCRBY', KEY.count, 'tombs', -1)
   elseif not record or displace(id) then
@@ -32,7 +33,7 @@ local function revive(id, text, record, busy)
 end
 
 local function fresh(job)
-  job.retry, job.at = -1, now
+  job.retry, job.at, job.since = -1, now, nil
   return job
 end
 

@@ -1,6 +1,6 @@
 -- resume: go on with taking back what was in flight under an earlier claim.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late morgue dead count due
+--#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due
 --#keys journal journalx reply progress
 -- ARGV  1 instance  2 fence
 -- Returns {jobs that were in flight, payloads buried as crashes, ids still to be taken out of flights}

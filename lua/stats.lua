@@ -1,13 +1,12 @@
 -- stats: one shard in figures. Reads only.
 --
---#keys jobs ready due retry blocked flight suspects count dead claim stale parked late
+--#keys jobs ready due retry blocked flight suspects count dead claim stale parked late postponed
 -- Returns {now us, ready, scheduled, retry, in flight, blocked, ids in the morgue, payloads in the
---         morgue, processed, failed, due time us of the oldest due job that waits or '', holder, fence, those of ready
+--         morgue, processed, failed, since when us the job waits that has waited longest or '', holder, fence, those of ready
 --         that have failed, lines left out of the journal, held}
--- The oldest due job is among the first of the ready line, those that became due since the last
--- pop, and what was pushed to ids in flight. The line is in order of due times, but for what was
--- pushed with a due time in the past and for an id that took the place of a deleted one: of the
--- first 16 jobs it is the oldest.
+-- That job is among the first of the ready line, those that became due since the last pop, what was put off, and what was
+-- pushed to ids in flight. The line is in order of due times, but for what was pushed with a due time in the past, or during a
+-- flight that is over, and for an id that took the place of a deleted one: of the first 16 jobs it is the oldest.
 --#include record
 --#include sound
 --#include held
@@ -24,7 +23,7 @@ end
 
 local function see_job(record)
   local job = head_if(record)
-  if job then see(job.at) end
+  if job then see(job.since or job.at) end
   return job
 end
 
@@ -69,7 +68,7 @@ end
 see_line(KEY.ready)
 see_line(KEY.suspects)
 see_parked()
-for _, key in ipairs({KEY.due, KEY.retry}) do
+for _, key in ipairs({KEY.due, KEY.retry, KEY.postponed}) do
   see(tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
 end
 local from = string.format('%.0f', held_at)

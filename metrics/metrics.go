@@ -10,21 +10,22 @@ import (
 
 // Metrics are what a node counts while it works.
 type Metrics struct {
-	retried                               *prometheus.CounterVec // for the figures of days; not exported
-	processed, failed                     *prometheus.CounterVec
-	redelivered, buried                   *prometheus.CounterVec
-	trimmed, expired, limited, hookErrors *prometheus.CounterVec
-	handler, wait                         *histograms
-	processWait                           *histograms
-	owned, shards                         *prometheus.GaugeVec
-	fenced                                *prometheus.CounterVec
-	overdue                               *prometheus.CounterVec
-	missed                                *prometheus.CounterVec
-	ownerless                             *prometheus.GaugeVec
-	rules                                 *prometheus.GaugeVec
-	unhandled                             *prometheus.GaugeVec
-	ready                                 *prometheus.GaugeVec
-	remaining                             atomic.Pointer[func() time.Duration]
+	retried                      *prometheus.CounterVec // for the figures of days; not exported
+	processed, failed            *prometheus.CounterVec
+	redelivered, buried          *prometheus.CounterVec
+	trimmed, expired, hookErrors *prometheus.CounterVec
+	postponed                    *prometheus.CounterVec
+	handler, wait                *histograms
+	processWait                  *histograms
+	owned, shards                *prometheus.GaugeVec
+	fenced                       *prometheus.CounterVec
+	overdue                      *prometheus.CounterVec
+	missed                       *prometheus.CounterVec
+	ownerless                    *prometheus.GaugeVec
+	rules                        *prometheus.GaugeVec
+	unhandled                    *prometheus.GaugeVec
+	ready                        *prometheus.GaugeVec
+	remaining                    atomic.Pointer[func() time.Duration]
 
 	// Unreplicated counts claims that no replica had confirmed after 100 ms.
 	Unreplicated prometheus.Counter
@@ -61,7 +62,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, given up by the handler, or with the process killed too often.", "queue"),
 		expired:     counter("lowkiq_expired_total", "Payloads whose time was over before a handler had them.", "queue"),
 		hookErrors:  counter("lowkiq_hook_errors_total", "Calls of hooks that failed, timed out or panicked.", "queue"),
-		limited:     counter("lowkiq_limited_total", "Job ids put back before their handler had them, as their group was at its limit.", "queue"),
+		postponed:   counter("lowkiq_jobs_postponed_total", "Job ids put off without a failure: by their handler, by their group, or by a person who holds them or ended their run.", "queue", "reason"),
 		trimmed:     counter("lowkiq_morgue_trimmed_total", "Payloads that the queue's rule for its morgue let this node forget.", "queue"),
 		redelivered: counter("lowkiq_jobs_redelivered_total", "Job ids that were in flight when their shard was claimed, and are handled again.", "queue"),
 		overdue:     counter("lowkiq_handler_overdue_total", "Handler calls that had not returned 30 s after their timeout.", "queue"),
@@ -72,7 +73,7 @@ func New(registry prometheus.Registerer) *Metrics {
 		missed: counter("lowkiq_recurring_missed_total", "Ticks of what recurs that this node left out, as all nodes were down, or that were refused.", "name"),
 
 		handler:     often("lowkiq_handler_seconds", "Duration of handler calls."),
-		wait:        often("lowkiq_wait_seconds", "Time from a job's due time to its handler."),
+		wait:        often("lowkiq_wait_seconds", "Time from a job's due time to its handler, however often it was put off since."),
 		processWait: often("lowkiq_process_wait_seconds", "Time that a batch waits for a free process of its handler, or until its queue's concurrency allows another call."),
 
 		owned:     gauge("lowkiq_shards_owned", "Shards that this node works on."),
@@ -128,7 +129,7 @@ type Queue struct {
 	Buried      prometheus.Counter
 	Trimmed     prometheus.Counter // payloads forgotten by the morgue's rule
 	Expired     prometheus.Counter // payloads whose time was over before a handler had them
-	Limited     prometheus.Counter // ids put back as their group was at its limit
+	Postponed   Postponed
 	HookErrors  prometheus.Counter // calls of hooks that failed
 	Redelivered prometheus.Counter
 	Overdue     prometheus.Counter
@@ -140,6 +141,13 @@ type Queue struct {
 
 	ready       func() prometheus.Gauge
 	processWait func() *Histogram
+}
+
+// Postponed counts ids that were put off without a failure.
+type Postponed struct {
+	Handler prometheus.Counter // its answer was to wait
+	Group   prometheus.Counter // none of their group may begin now
+	Person  prometheus.Counter // somebody holds them, or has ended their run
 }
 
 // Ready says whether the queue's handler can work. It is exported once it is asked for.
@@ -154,7 +162,10 @@ func (m *Metrics) Queue(name string) *Queue {
 	return &Queue{
 		Processed: m.processed.WithLabelValues(name), Failed: m.failed.WithLabelValues(name), Retried: m.retried.WithLabelValues(name),
 		Buried: m.buried.WithLabelValues(name), Redelivered: m.redelivered.WithLabelValues(name), Overdue: m.overdue.WithLabelValues(name),
-		Trimmed: m.trimmed.WithLabelValues(name), Expired: m.expired.WithLabelValues(name), Limited: m.limited.WithLabelValues(name), HookErrors: m.hookErrors.WithLabelValues(name),
+		Trimmed: m.trimmed.WithLabelValues(name), Expired: m.expired.WithLabelValues(name), HookErrors: m.hookErrors.WithLabelValues(name),
+		Postponed: Postponed{
+			Handler: m.postponed.WithLabelValues(name, "handler"), Group: m.postponed.WithLabelValues(name, "group"), Person: m.postponed.WithLabelValues(name, "person"),
+		},
 		Handler: m.handler.queue(name), Wait: m.wait.queue(name),
 		Owned: m.owned.WithLabelValues(name), Shards: m.shards.WithLabelValues(name), Rules: m.rules.WithLabelValues(name),
 		ready:       func() prometheus.Gauge { return m.ready.WithLabelValues(name) },

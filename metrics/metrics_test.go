@@ -40,12 +40,12 @@ lowkiq_handover_seconds HISTOGRAM
 lowkiq_hook_errors_total COUNTER queue
 lowkiq_jobs_buried_total COUNTER queue
 lowkiq_jobs_failed_total COUNTER queue
+lowkiq_jobs_postponed_total COUNTER queue reason
 lowkiq_jobs_processed_total COUNTER queue
 lowkiq_jobs_pushed_total COUNTER queue
 lowkiq_jobs_redelivered_total COUNTER queue
 lowkiq_journal_dropped_lines GAUGE queue
 lowkiq_lease_remaining_seconds GAUGE
-lowkiq_limited_total COUNTER queue
 lowkiq_morgue_payloads GAUGE queue
 lowkiq_morgue_trimmed_total COUNTER queue
 lowkiq_process_wait_seconds HISTOGRAM queue
@@ -221,7 +221,7 @@ lowkiq_queue_jobs_failed{queue="orders"} 3
 lowkiq_queue_jobs{queue="mail",state="ready"} 0
 lowkiq_queue_jobs{queue="orders",state="ready"} 2
 lowkiq_queue_jobs{queue="orders",state="retry"} 1
-# HELP lowkiq_queue_lag_seconds Age of the oldest due job that waits in this node's shards; 0 if none. The leader adds the shards that nobody owns.
+# HELP lowkiq_queue_lag_seconds For how long the due job has waited that has waited longest in this node's shards, also of those that were put off; 0 if none. The leader adds the shards that nobody owns.
 # TYPE lowkiq_queue_lag_seconds gauge
 lowkiq_queue_lag_seconds{queue="mail"} 0
 lowkiq_queue_lag_seconds{queue="orders"} 1.5

@@ -30,7 +30,7 @@ type Shards struct {
 }
 
 var (
-	lagDesc     = prometheus.NewDesc("lowkiq_queue_lag_seconds", "Age of the oldest due job that waits in this node's shards; 0 if none. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
+	lagDesc     = prometheus.NewDesc("lowkiq_queue_lag_seconds", "For how long the due job has waited that has waited longest in this node's shards, also of those that were put off; 0 if none. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 	jobsDesc    = prometheus.NewDesc("lowkiq_queue_jobs", "Jobs of this node's shards by state: ready, scheduled, retry, held, in_flight or blocked. The leader adds the shards that nobody owns.", []string{"queue", "state"}, nil)
 	failedDesc  = prometheus.NewDesc("lowkiq_queue_jobs_failed", "Failed jobs of this node's shards that wait for an attempt: those of state retry, and those of state ready that have failed. The leader adds the shards that nobody owns.", []string{"queue"}, nil)
 	morgueDesc  = prometheus.NewDesc("lowkiq_morgue_payloads", "Payloads of this node's shards that ran out of retries. The leader adds the shards that nobody owns.", []string{"queue"}, nil)

@@ -10,6 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -30,6 +31,7 @@ func TestCancel(t *testing.T) {
 	const bytes = "a\xff\x00" // an id need not be UTF-8
 	p.push(lowkiq.Push{ID: bytes, Payload: []byte("1")})
 	<-began
+	p.hold(rules.Hold{Prefix: "a"}, false) // who asks for that holds it before
 	// By a message, as from another node.
 	where, err := p.client.Cancel(t.Context(), run.instance().name, p.Shard(0), bytes, queue.Cancellation{Then: queue.ThenHold, By: "ann"}, patience)
 	if err != nil || !where.Cancelled || where.Stage != queue.Handled {

@@ -70,3 +70,29 @@ func TestExpire(t *testing.T) {
 	}
 	run.stop()
 }
+
+// TestExpireOfWhatIsPutOff: a payload that its handler puts off again and again waits since its push: the lag says so, postponements are
+// counted, and no handler gets it once its time is over.
+func TestExpireOfWhatIsPutOff(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	const of = 700 * time.Millisecond
+	last := make(chan time.Duration, 1000)
+	pushed := time.Now()
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Expire: rules.Expire{After: of, To: rules.ExpireDrop}},
+		func(context.Context, *lowkiq.Batch) error {
+			last <- time.Since(pushed)
+			return lowkiq.Postpone{After: 20 * time.Millisecond, Reason: "503"}
+		}).serving()
+	p.push(lowkiq.Push{ID: "a", Payload: []byte("1")}, lowkiq.Push{ID: "b", Payload: []byte("1")})
+	all := []*running{run}
+	await(t, "it is put off", func() bool { return total(t, all, "lowkiq_jobs_postponed_total", "handler") > 4 })
+	await(t, "the lag counts from its push", func() bool { return total(t, all, "lowkiq_queue_lag_seconds") > 0.1 }) // it is less while both are in flight
+	await(t, "it expires", func() bool { return testutil.ToFloat64(run.queues.handled["orders"].metrics.Expired) == 2 })
+	for range len(last) {
+		if at := <-last; at > of+time.Second {
+			t.Errorf("a handler got it %s after its push, want none after %s", at, of)
+		}
+	}
+}

@@ -148,7 +148,7 @@ func TestHoldOutlivesNodes(t *testing.T) {
 	}
 }
 
-// TestHoldBehindSlowCalls: an id that is held while it waits in the node for its turn does not run.
+// TestHoldBehindSlowCalls: an id that is held while it waits in the node for its turn goes back at once, and does not run.
 func TestHoldBehindSlowCalls(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -172,8 +172,9 @@ func TestHoldBehindSlowCalls(t *testing.T) {
 	p.hold(rules.Hold{ID: ids[1]}, false)
 	run.renew()
 	await(t, "the hold is in force", func() bool { return run.queues.handled["orders"].rulesNow().held.Holds(ids[1]) })
+	await(t, "it is held", func() bool { return p.counts() == queue.Counts{Held: 1, InFlight: 1} })
 	close(free)
-	await(t, "it is held", func() bool { return p.counts() == queue.Counts{Held: 1} })
+	await(t, "the other one is done", func() bool { return p.counts() == queue.Counts{Held: 1} })
 	if len(ran) != 0 {
 		t.Errorf("%q has run, and is held", <-ran)
 	}

@@ -118,6 +118,12 @@ func corruptions() []corruption {
 		{name: "failed and due, not marked", want: audit.LateMark, id: "t", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return redo(db.ZRem(ctx, k.Retry, "t").Err(), db.RPush(ctx, k.Ready, "t").Err())
 		}},
+		{name: "not put off, noted as if", want: audit.PostponedMark, id: "d", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.ZAdd(ctx, k.Postponed, redis.Z{Score: 5, Member: "d"}).Err()
+		}},
+		{name: "nobody, noted as put off", want: audit.PostponedMark, id: "new", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return db.ZAdd(ctx, k.Postponed, redis.Z{Score: 5, Member: "new"}).Err()
+		}},
 		{name: "due at another time", want: audit.WrongTime, id: "d", do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return db.ZIncrBy(ctx, k.Due, 1e9, "d").Err()
 		}},

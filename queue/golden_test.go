@@ -133,8 +133,8 @@ func goldenRecords(t *testing.T) {
 		id, form string
 		want     lowkiq.Job
 	}{
-		{"j", "j", lowkiq.Job{ID: "j", RetryCount: -1, PerformAt: past, Payloads: []lowkiq.Payload{{Score: -3, Data: []byte("two")}, {Score: 1.25, Data: []byte("one")}}}},
-		{"s", "s", lowkiq.Job{ID: "s", RetryCount: -1, PerformAt: ahead}},
+		{"j", "j", lowkiq.Job{ID: "j", RetryCount: -1, PerformAt: past, WaitingSince: past, Payloads: []lowkiq.Payload{{Score: -3, Data: []byte("two")}, {Score: 1.25, Data: []byte("one")}}}},
+		{"s", "s", lowkiq.Job{ID: "s", RetryCount: -1, PerformAt: ahead, WaitingSince: ahead}},
 	} {
 		golden.Check(t, "record-"+c.form, record(c.id), func(t *testing.T, stored string) {
 			got, _, err := packed.Decode(c.id, stored, nil)
@@ -162,7 +162,7 @@ func goldenRecords(t *testing.T) {
 	} {
 		golden.Check(t, "record-"+c.form, c.example, func(t *testing.T, stored string) {
 			got, _, err := packed.Decode("a", stored, nil)
-			want := lowkiq.Job{ID: "a", RetryCount: -1, PerformAt: past, Payloads: []lowkiq.Payload{{Score: c.score, Data: []byte("payload")}}}
+			want := lowkiq.Job{ID: "a", RetryCount: -1, PerformAt: past, WaitingSince: past, Payloads: []lowkiq.Payload{{Score: c.score, Data: []byte("payload")}}}
 			if err != nil || !reflect.DeepEqual(got, want) {
 				t.Errorf("got %+v %v, want %+v", got, err, want)
 			}
@@ -172,7 +172,23 @@ func goldenRecords(t *testing.T) {
 			t.Errorf("a job that was just pushed is stored as %q, want the form of %q", got, c.example)
 		}
 	}
-	r.pop(8)
+	flight := r.pop(8).Flight
+	// What was put off says since when it waits. When it may run next is known before of a held id only.
+	const limited = "j-1 1700000003000000 1 3 0 2 1700000000000001 1\n1.25 3:one"
+	r.nack(flight, "r", Hold, 0, 0)
+	for name, stored := range map[string]string{"record-held": record("r"), "record-limited": limited} {
+		golden.Check(t, name, stored, func(t *testing.T, stored string) {
+			got, _, err := packed.Decode("r", stored, nil)
+			at := HeldAt
+			if name == "record-limited" {
+				at = time.UnixMicro(1700000003000000)
+			}
+			want := lowkiq.Job{ID: "r", RetryCount: -1, PerformAt: at, WaitingSince: past, Payloads: []lowkiq.Payload{{Score: 1.25, Data: []byte("one")}}}
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("got %+v %v, want %+v", got, err, want)
+			}
+		})
+	}
 	// A claim's numbers are Redis's time; its fields are the form.
 	claim, err := r.c.DB().ForTests().HGetAll(r.ctx, r.s.Keys().Claim).Result()
 	r.no(err)

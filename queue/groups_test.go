@@ -21,6 +21,7 @@ var groupTests = []testCase{
 	{"Groups_AreForgotten", groupsForgotten},
 	{"Groups_ManyAreForgotten", groupsManyForgotten},
 	{"Groups_RateThatChangesIsNoMore", groupsChanges},
+	{"Groups_RuleThatChangesReachesWhoWaits", groupsRegroup},
 }
 
 // grouper is an instance with ids of groups, as a node has them: it begins none while it asks.
@@ -324,4 +325,31 @@ func groupsChanges(t *testing.T, b *backend) {
 			}
 		}
 	}
+}
+
+// groupsRegroup: ids that their group has put off ask again under another rule, before what they were told by the old one; their handler's postponements
+// stand. Who claims the shard knows by which rule they wait.
+func groupsRegroup(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	g := r.grouper("n/1")
+	slow := rules.Limit{Rate: rules.Rate{N: 1, Per: time.Hour}, Burst: 1}
+	first := g.ask(slow, GroupWant{Group: "a:", New: 3})[0]
+	if first.New != 1 || first.NewIn < 59*time.Minute || first.NewIn > time.Hour {
+		t.Errorf("by 1/h got %+v, want one, and the next in an hour", first)
+	}
+	r.push(job("a:1", "1"), job("a:2", "1"), job("busy", "1"))
+	flight := r.pop(3).Flight
+	for _, n := range []Nack{{ID: "a:1", Limited: true}, {ID: "a:2", Group: true}, {ID: "busy"}} {
+		n.Flight, n.Kind, n.Delay = flight, Postpone, time.Hour
+		_, err := r.claim.Nack(r.ctx, n)
+		r.no(err)
+	}
+	n, err := r.claim.Regroup(r.ctx, "another")
+	eq(t, "let ask again", fmt.Sprint(n, err), "2 <nil>")
+	eq(t, "they do, and the other waits", show(r.pop(9).Jobs...), "a:1[1] a:2[1]")
+	second := g.ask(rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1}, GroupWant{Group: "a:", New: 2})[0]
+	if second.New == 0 && second.NewIn > time.Second {
+		t.Errorf("by 1000/s got %+v, want one now or soon", second)
+	}
+	eq(t, "of a claim", r.own(Self).GroupRule(), "another")
 }

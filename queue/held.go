@@ -32,7 +32,7 @@ const releaseChunk = 1000
 // and errors stay. To repeat it does nothing.
 func (c *Claim) ReleaseHeld(ctx context.Context, held func(id string) bool) (released int, err error) {
 	for _, key := range []string{c.keys.Due, c.keys.Retry} {
-		n, err := c.releaseIn(ctx, key, held)
+		n, err := c.release(ctx, key, HeldAt.UnixMicro(), "held", held)
 		if released += n; err != nil {
 			return released, err
 		}
@@ -40,26 +40,28 @@ func (c *Claim) ReleaseHeld(ctx context.Context, held func(id string) bool) (rel
 	return released, nil
 }
 
-// releaseIn goes through the held ids of one sorted set, by their bytes: what comes or goes meanwhile hides none.
-func (c *Claim) releaseIn(ctx context.Context, key string, held func(id string) bool) (released int, err error) {
-	db, from := c.registry.db, HeldAt.UnixMicro()
-	for score, last, more := any(""), "", true; more; score = from {
+// release makes ids of a sorted set due now, from a score on, but for those to keep. It goes by scores and bytes: what comes or goes meanwhile hides
+// none. what they must be: see lua/run_now.lua.
+func (s *Shard) release(ctx context.Context, key string, from int64, what string, keep func(id string) bool) (released int, err error) {
+	db := s.registry.db
+	for score, last, more := any(""), "", true; more; {
 		reply, err := db.Run(ctx, db.Scripts.Slice, []string{key}, releaseChunk, "0", from, "+inf", score, last)
 		if err != nil {
-			return released, fmt.Errorf("shard %s: %w", c.Shard, err)
+			return released, fmt.Errorf("shard %s: %w", s, err)
 		}
 		page := redisdb.List(reply)
 		if len(page)%2 != 1 {
-			return released, fmt.Errorf("shard %s: slice answered %v", c.Shard, reply)
+			return released, fmt.Errorf("shard %s: slice answered %v", s, reply)
 		}
 		var free []string
 		for i := 1; i < len(page); i += 2 {
-			if last = redisdb.Text(page[i]); !held(last) {
+			score = page[i+1]
+			if last = redisdb.Text(page[i]); !keep(last) {
 				free = append(free, last)
 			}
 		}
 		for len(free) > 0 {
-			n, looked, err := c.release(ctx, free)
+			n, looked, err := s.makeDue(ctx, what, free)
 			if released += n; err != nil {
 				return released, err
 			}
@@ -70,24 +72,24 @@ func (c *Claim) releaseIn(ctx context.Context, key string, held func(id string) 
 	return released, nil
 }
 
-// release makes held ids due now. It returns how many those were, and how many of these ids were looked at.
-func (c *Claim) release(ctx context.Context, ids []string) (released, looked int, err error) {
-	args := []any{"", "held", c.keys.Wake}
+// makeDue makes ids due now that are what they must be. It returns how many those were, and how many of these ids were looked at.
+func (s *Shard) makeDue(ctx context.Context, what string, ids []string) (released, looked int, err error) {
+	args := []any{"", what, s.keys.Wake}
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	script := c.registry.db.Scripts.RunNow
-	reply, err := c.registry.db.Run(ctx, script, c.keys.For(script), args...)
+	script := s.registry.db.Scripts.RunNow
+	reply, err := s.registry.db.Run(ctx, script, s.keys.For(script), args...)
 	if err != nil {
-		return 0, 0, fmt.Errorf("shard %s: %w", c.Shard, err)
+		return 0, 0, fmt.Errorf("shard %s: %w", s, err)
 	}
 	r := redisdb.List(reply)
 	if len(r) != 3 {
-		return 0, 0, fmt.Errorf("shard %s: %s answered %v", c.Shard, script.Name, reply)
+		return 0, 0, fmt.Errorf("shard %s: %s answered %v", s, script.Name, reply)
 	}
 	released, looked = int(redisdb.Int(r[0])), int(redisdb.Int(r[1]))
 	if looked < 1 || looked > len(ids) {
-		return 0, 0, fmt.Errorf("shard %s: %s answered %v for %d ids", c.Shard, script.Name, reply, len(ids))
+		return 0, 0, fmt.Errorf("shard %s: %s answered %v for %d ids", s, script.Name, reply, len(ids))
 	}
 	return released, looked, nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
@@ -15,6 +16,7 @@ var lagTests = []testCase{
 	{"Lag_BehindItsOwnFlight", lagBehindFlight},
 	{"Lag_BehindDeletedJobs", lagBehindDeleted},
 	{"Lag_OfAnUnownedShard", lagUnowned},
+	{"Lag_OfWhatIsPutOff", lagPutOff},
 }
 
 // wantLag fails unless the queue's lag is this, or a little more.
@@ -61,6 +63,59 @@ func lagBehindFlight(t *testing.T, b *backend) {
 	if stats.Lag <= 0 {
 		t.Errorf("1,099 ids wait behind their own flights: got lag %s, want at least their age", stats.Lag)
 	}
+}
+
+// lagPutOff: whoever puts an id off, without a failure, does not change since when it waits; people who hold it take it out of
+// the lag.
+func lagPutOff(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	ids := []string{"busy", "full", "held", "cancelled", "failed"}
+	for i, id := range ids {
+		r.push(job(id, "1", in(-time.Duration(1+i)*time.Hour)))
+	}
+	r.push(job("crowded", "0", in(-6*time.Hour)))
+	for i := range 40 {
+		r.push(job("crowded", fmt.Sprint(i)))
+	}
+	flight := r.pop(len(ids) + 1).Flight
+	r.wantLag("in flight", 0)
+	for _, n := range []Nack{
+		{ID: "busy", Kind: Postpone, Delay: time.Hour, Error: "503"}, {ID: "full", Kind: Postpone, Delay: 30 * time.Minute, Limited: true},
+		{ID: "held", Kind: Hold}, {ID: "cancelled", Kind: Postpone, Cancelled: true}, {ID: "failed", Kind: Retry, Delay: time.Hour},
+		{ID: "crowded", Kind: Postpone, Delay: time.Hour},
+	} {
+		n.Flight = flight
+		_, err := r.claim.Nack(r.ctx, n)
+		r.no(err)
+	}
+	r.wantLag("all are put off", 6*time.Hour)
+	_, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "crowded")
+	r.no(err)
+	r.wantLag("the fifth has failed, the third is held", 4*time.Hour)
+	job, flight := r.popOne("cancelled")
+	near(t, "cancelled", job.WaitingSince, -4*time.Hour)
+	r.wantLag("the fourth is in flight", 2*time.Hour)
+	r.nack(flight, "cancelled", Return, 0, 0)
+	r.wantLag("it is back", 4*time.Hour)
+	r.popOne("cancelled")
+	n, err := browse.Of(r.q).RunNow(r.ctx, "busy", "full", "failed")
+	eq(t, "due now", fmt.Sprint(n, err), "3 <nil>")
+	n, err = r.claim.ReleaseHeld(r.ctx, func(string) bool { return false })
+	eq(t, "released", fmt.Sprint(n, err), "1 <nil>")
+	r.wantLag("due at last", 3*time.Hour)
+	_, err = readState(r.s, r.ctx)
+	r.no(err)
+	for i, id := range []string{"busy", "full"} {
+		job, flight := r.popOne(id)
+		near(t, id, job.WaitingSince, -time.Duration(1+i)*time.Hour)
+		r.nack(flight, id, Retry, 0, -time.Minute) // from then on it waits anew
+	}
+	job, _ = r.popOne("failed")
+	near(t, "failed", job.WaitingSince, 0)
+	job, _ = r.popOne("held")
+	near(t, "held", job.WaitingSince, -3*time.Hour)
+	job, _ = r.popOne("busy")
+	near(t, "once it has failed", job.WaitingSince, 0)
 }
 
 // lagBehindDeleted: entries of deleted jobs hide nobody, and neither does a new job in the

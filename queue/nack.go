@@ -17,7 +17,7 @@ type NackKind string
 // The kinds of a nack.
 const (
 	Retry    NackKind = "retry"    // it failed: due again after Delay, with this retry count and error
-	Postpone NackKind = "postpone" // its handler asked for a delay: no retry is spent
+	Postpone NackKind = "postpone" // its handler or its group asked for a delay: no retry is spent
 	Hold     NackKind = "hold"     // people hold it: it waits until it is released, no retry is spent
 	Return   NackKind = "return"   // no handler saw it: back to the head, unchanged
 )
@@ -32,6 +32,7 @@ type Nack struct {
 	Error      string        // for Retry, cut to maxError bytes; of others the journal gets it
 	Cancelled  bool          // a person has ended the run, for the journal
 	Limited    bool          // it was no run: its group is at its limit
+	Group      bool          // its group has put it off: once that lets it, it runs sooner
 	Ran        journal.Ran   // for the journal
 }
 
@@ -135,7 +136,11 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 			if run := n.Run(); run != nil {
 				line = rule.Line(run)
 			}
-			args = append(args, n.Flight, n.ID, string(n.Kind), n.RetryCount, max(0, n.Delay.Microseconds()), text, line)
+			kind := string(n.Kind)
+			if n.Kind == Postpone && (n.Limited || n.Group) {
+				kind = "limited"
+			}
+			args = append(args, n.Flight, n.ID, kind, n.RetryCount, max(0, n.Delay.Microseconds()), text, line)
 		}
 		return args
 	})

@@ -29,6 +29,8 @@ func (m *machine) nack(t *rapid.T) {
 		})
 		if last := &nacks[len(nacks)-1]; last.Kind == Postpone || last.Kind == Hold {
 			last.Cancelled = rapid.Bool().Draw(t, "cancelled")
+			last.Limited = !last.Cancelled && last.Kind == Postpone && rapid.Bool().Draw(t, "limited")
+			last.Group = !last.Limited && last.Kind == Postpone && rapid.Bool().Draw(t, "its group")
 		}
 	}
 	m.step()
@@ -192,6 +194,17 @@ func (m *machine) release(t *rapid.T) {
 		t.Fatal(err)
 	}
 	m.counted(t, "released", got, model.Release(held))
+}
+
+// regroup: another rule of groups holds.
+func (m *machine) regroup(t *rapid.T) {
+	_, model, claim := m.drawShard(t)
+	m.step()
+	got, err := claim.Regroup(m.ctx, "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.counted(t, "let ask again", got, model.Regroup())
 }
 
 // trim: the owner keeps the morgue within its bounds.

@@ -64,6 +64,7 @@ func testModel(t *testing.T, b *backend) {
 			"sweep":   m.sweep,
 			"trim":    m.trim,
 			"release": m.release,
+			"regroup": m.regroup,
 			"pass":    m.pass,
 			"":        m.compare,
 		})
@@ -228,11 +229,11 @@ func (m *machine) compareLag(t *rapid.T) {
 	}
 }
 
-// oldest is the due time of the oldest due job that waits for a handler, 0 if there is none.
+// oldest is since when the job waits that has waited longest for a handler, 0 if there is none.
 func (st *state) oldest(now int64) (oldest int64) {
 	see := func(job *modelJob) {
-		if job.At <= now && (oldest == 0 || job.At < oldest) {
-			oldest = job.At
+		if since := job.WaitsSince(); since <= now && job.At < HeldAt.UnixMicro() && (oldest == 0 || since < oldest) {
+			oldest = since
 		}
 	}
 	for id, job := range st.jobs {

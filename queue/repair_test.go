@@ -316,6 +316,8 @@ func (m *machine) smash(t *rapid.T) {
 		"unmark":  func() error { return s.DB().ForTests().HDel(m.ctx, s.Keys().Stale, id).Err() },
 		"late":    func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().Late, id, 1).Err() },
 		"unlate":  func() error { return s.DB().ForTests().HDel(m.ctx, s.Keys().Late, id).Err() },
+		"off":     func() error { return s.DB().ForTests().ZAdd(m.ctx, s.Keys().Postponed, zAt(id)).Err() },
+		"not off": func() error { return s.DB().ForTests().ZRem(m.ctx, s.Keys().Postponed, id).Err() },
 		"state":   func() error { return s.DB().ForTests().HSet(m.ctx, s.Keys().States, id, "s").Err() },
 		"undate":  func() error { return s.DB().ForTests().ZRem(m.ctx, s.Keys().Statesx, id).Err() },
 		"date":    func() error { return s.DB().ForTests().ZAdd(m.ctx, s.Keys().Statesx, zAt(id)).Err() },

@@ -28,7 +28,7 @@ var ruleTests = []testCase{
 	{"Rule_SkipBuriesTheSmallestScore", ruleSkip},
 	{"Rule_BuryBuriesTheFlight", ruleBury},
 	{"Rule_BlockWaitsForAPerson", ruleBlock},
-	{"Rule_ParkedIsDueAtTheLatestOfItsTimeAndTheEndOfTheFlight", ruleParked},
+	{"Rule_ParkedWaitsSinceItsOwnTime", ruleParked},
 	{"Rule_DefaultScoresRiseStrictly", ruleDefaultScores},
 	{"Rule_LimitsRefuseThatJobOnly", ruleLimits},
 	{"Rule_MergesDropNothing", ruleMergesDropNothing},
@@ -191,7 +191,7 @@ func ruleParked(t *testing.T, b *backend) {
 	eq(t, "parked", r.find("past", browse.StateInFlight).Parked, 1)
 	eq(t, "popped while in flight", show(r.drain()...), "")
 	r.ack(p.Flight, "past", "future")
-	near(t, "due time", r.find("past", browse.StateReady).PerformAt, 0)
+	near(t, "due time", r.find("past", browse.StateReady).PerformAt, -time.Hour)
 	near(t, "due time", r.find("future", browse.StateScheduled).PerformAt, time.Hour)
 	eq(t, "due", show(r.drain()...), "past[2]")
 }

@@ -71,13 +71,14 @@ type Claim struct {
 	// Unreplicated: there are replicas, and none had confirmed the claim after 100 ms.
 	Unreplicated bool
 
-	held    bool  // there may be held ids from before the claim
-	popped  int64 // number of the last answered pop
-	deep    bool  // it left ids in the ready list
-	unasked int   // so many pops do not ask the shared script, as it could not serve the shard
-	pop     []string
-	fence   string
-	journal atomic.Pointer[journal.Rule] // nil: the default
+	held      bool   // there may be held ids from before the claim
+	groupRule string // see GroupRule
+	popped    int64  // number of the last answered pop
+	deep      bool   // it left ids in the ready list
+	unasked   int    // so many pops do not ask the shared script, as it could not serve the shard
+	pop       []string
+	fence     string
+	journal   atomic.Pointer[journal.Rule] // nil: the default
 }
 
 // Claim makes instance the owner, provided the claim is still as seen. ErrHeld says
@@ -94,7 +95,7 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 		return nil, fmt.Errorf("shard %s: %w", s, err)
 	}
 	r, ok := reply.([]any)
-	if !ok || len(r) < 3 || r[0] == "OK" && len(r) < 6 {
+	if !ok || len(r) < 3 || r[0] == "OK" && len(r) < 7 {
 		return nil, fmt.Errorf("shard %s: claim answered %v", s, reply)
 	}
 	if r[0] == "REMOVED" {
@@ -114,7 +115,7 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 	buried, _ := r[3].(int64)
 	claim := s.held(instance, fence, int(recovered), int(buried))
 	claim.From, claim.Unreplicated = seen.Instance, !confirmed
-	claim.held = r[5] != int64(0)
+	claim.held, claim.groupRule = r[5] != int64(0), redisdb.Text(r[6])
 	if left, _ := r[4].(int64); left > 0 {
 		// If it fails here, the claim stands: a pop goes on with it.
 		return claim, claim.resume(ctx)
@@ -145,7 +146,7 @@ func (c *Claim) resume(ctx context.Context) error {
 }
 
 func (s *Shard) held(instance string, fence int64, recovered, buried int) *Claim {
-	return &Claim{Shard: s, Instance: instance, Fence: fence, Recovered: recovered, Buried: buried, held: true,
+	return &Claim{Shard: s, Instance: instance, Fence: fence, Recovered: recovered, Buried: buried, held: true, groupRule: "?",
 		pop: s.keys.For(s.registry.db.Scripts.Pop), fence: strconv.FormatInt(fence, 10)}
 }
 

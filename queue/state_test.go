@@ -37,6 +37,7 @@ type state struct {
 	states, notes, from  map[string]string
 	stated               map[string]int64 // when they were written
 	since                map[string]int64 // when ids were pushed first that pushes put off
+	postponed            map[string]int64 // since when ids wait that were put off
 }
 
 // raw is the shard's keys as Redis returned them.
@@ -45,7 +46,7 @@ type raw struct {
 	ready, suspects, spill, flight                                                           *redis.StringSliceCmd
 	journal                                                                                  *redis.XMessageSliceCmd
 	journalx                                                                                 *redis.StringSliceCmd
-	due, retry, blocked, dead, statesx, since                                                *redis.ZSliceCmd
+	due, retry, blocked, dead, statesx, since, postponed                                     *redis.ZSliceCmd
 }
 
 func readRaw(s *Shard, ctx context.Context) (*raw, error) {
@@ -58,7 +59,7 @@ func readRaw(s *Shard, ctx context.Context) (*raw, error) {
 		ready: pipe.LRange(ctx, k.Ready, 0, -1), suspects: pipe.LRange(ctx, k.Suspects, 0, -1), spill: pipe.ZRange(ctx, k.Spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.Due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.Retry, 0, -1),
 		journal: pipe.XRange(ctx, k.Journal, "-", "+"), journalx: pipe.LRange(ctx, k.Journalx, 0, -1), states: pipe.HGetAll(ctx, k.States), progress: pipe.HGetAll(ctx, k.Progress), from: pipe.HGetAll(ctx, k.From), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
-		since:   pipe.ZRangeWithScores(ctx, k.Since, 0, -1),
+		since: pipe.ZRangeWithScores(ctx, k.Since, 0, -1), postponed: pipe.ZRangeWithScores(ctx, k.Postponed, 0, -1),
 		blocked: pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
@@ -111,7 +112,7 @@ func (r *raw) state() (*state, error) {
 		ready: r.ready.Val(), suspects: r.suspects.Val(),
 		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
 		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
-		states: r.states.Val(), notes: r.progress.Val(), from: r.from.Val(), stated: times(r.statesx.Val()), since: times(r.since.Val()),
+		states: r.states.Val(), notes: r.progress.Val(), from: r.from.Val(), stated: times(r.statesx.Val()), since: times(r.since.Val()), postponed: times(r.postponed.Val()),
 	}
 	spill := newSpill(r.spill.Val(), r.spillx.Val())
 	var faults []error
@@ -198,6 +199,9 @@ func (s *spill) job(space, id, record string) (*modelJob, error) {
 		return nil, err
 	}
 	m := &modelJob{Retry: job.RetryCount, Err: job.Error, At: job.PerformAt.UnixMicro()}
+	if !job.WaitingSince.Equal(job.PerformAt) {
+		m.Since = job.WaitingSince.UnixMicro()
+	}
 	if record[0] == 's' {
 		s.take(space+strconv.Itoa(len(id))+":"+id+":", m)
 	} else {
@@ -314,12 +318,25 @@ func (st *state) check() error {
 			fault("late %q has no record", id)
 		}
 	}
+	for id := range st.postponed {
+		if st.jobs[id] == nil {
+			fault("postponed %q has no record", id)
+		}
+	}
 	for id, job := range st.jobs {
 		at := fmt.Sprint(places[id])
 		if want := job.Retry >= 0 && (at == "[ready]" || at == "[suspects]"); st.late[id] != want {
 			fault("job %q in %s with retry count %d: late %t, want %t", id, at, job.Retry, st.late[id], want)
 		}
 		_, flies := st.flight[id]
+		_, blocked := st.blocked[id]
+		since := job.Since
+		if flies || blocked || job.At >= HeldAt.UnixMicro() {
+			since = 0
+		}
+		if st.postponed[id] != since {
+			fault("job %q in %s: noted to wait since %d, want %d", id, at, st.postponed[id], since)
+		}
 		if n := len(job.Payloads); !flies && (n > 32 || n > 1 && job.Size() > 4096) && !st.crowded["w"+id] {
 			fault("job %q: %d payloads of %d bytes are in its record: each push copies them", id, n, job.Size())
 		}
@@ -451,6 +468,7 @@ func diff(m *modelShard, st *state, hi int64) error {
 		}
 	}
 	want("since", st.since, m.Since)
+	want("postponed", st.postponed, m.Postponed())
 	for id, state := range m.States {
 		if at := st.stated[id]; state.Soft && at >= m.Now && at <= hi {
 			state.At, state.Soft = at, false

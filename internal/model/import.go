@@ -133,14 +133,15 @@ func (m *Shard) takeIn(e *Entry) Verdict {
 	case m.Blocked[e.ID]:
 		job.Retry, job.At, job.Soft, job.Err = there.Retry, there.At, there.Soft, cmp.Or(there.Err, job.Err)
 	case suspect, m.Scheduled[e.ID] && there.held():
-		job.At, job.Soft = there.At, there.Soft
+		job.At, job.Soft, job.Since, job.Group = there.At, there.Soft, there.Since, there.Group
 	case job.At > m.Now && !m.Scheduled[e.ID]: // it leaves its place in ready
 		m.Scheduled[e.ID], m.Stale[e.ID] = true, true
 	case job.At <= m.Now && m.Scheduled[e.ID]:
 		delete(m.Scheduled, e.ID)
 		m.lineUp(e.ID)
+		job.Since, job.Group = there.Since, there.Group
 	case job.At <= m.Now:
-		job.At, job.Soft = there.At, there.Soft
+		job.At, job.Soft, job.Since, job.Group = there.At, there.Soft, there.Since, there.Group
 	}
 	return Stored
 }

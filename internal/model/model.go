@@ -5,6 +5,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -125,9 +126,14 @@ type Job struct {
 	Payloads []Payload
 	Retry    int
 	Err      string
-	At       int64
+	At       int64 // when it may run next
 	Soft     bool
+	Since    int64 // since when it waits, if it was put off without a failure; else 0, and it waits since At
+	Group    bool  // its group has put it off last
 }
+
+// WaitsSince is since when the job waits.
+func (j *Job) WaitsSince() int64 { return cmp.Or(j.Since, j.At) }
 
 // NewShard is an empty shard with these limits of what waits for an id.
 func NewShard(payloads, bytes int) *Shard {
@@ -200,7 +206,7 @@ func (j *Job) cut(most, room int) (rest *Job) {
 	if n == len(sorted) {
 		return nil
 	}
-	rest = &Job{Retry: -1, At: j.At, Soft: j.Soft}
+	rest = &Job{Retry: -1, At: j.WaitsSince() + 1, Soft: j.Soft} // it has its own place in the line
 	var piece []Payload
 	for _, p := range j.Payloads {
 		if slices.Contains(sorted[:n], p) {
@@ -215,7 +221,7 @@ func (j *Job) cut(most, room int) (rest *Job) {
 
 // dueNow makes the job fresh and due at the time of the step. Its last error stays.
 func (m *Shard) dueNow(j *Job) *Job {
-	j.Retry, j.At, j.Soft = -1, m.Now, true
+	j.Retry, j.At, j.Soft, j.Since, j.Group = -1, m.Now, true, 0, false
 	return j
 }
 
@@ -448,7 +454,7 @@ func (m *Shard) tell(payloads []Payload, text string) {
 // String shows payloads in the order in which a handler gets them.
 func (j *Job) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "retry %d, %q, at %d:", j.Retry, j.Err, j.At)
+	fmt.Fprintf(&b, "retry %d, %q, at %d, since %d:", j.Retry, j.Err, j.At, j.Since)
 	for _, p := range j.InOrder() {
 		fmt.Fprintf(&b, " %.30q %v", p.Data, p.Score)
 	}

@@ -32,6 +32,17 @@ func (m *Shard) Held(id string) bool {
 	return m.Scheduled[id] && m.Waiting[id].held()
 }
 
+// Postponed are ids that were put off, wait, and are not held: since when.
+func (m *Shard) Postponed() map[string]int64 {
+	since := map[string]int64{}
+	for id, job := range m.Waiting {
+		if job.Since > 0 && !m.Blocked[id] && !m.Held(id) {
+			since[id] = job.Since
+		}
+	}
+	return since
+}
+
 func (j *Job) held() bool { return j.At == queue.HeldAt.UnixMicro() }
 
 // Release lets ids go on that nobody holds any more.
@@ -44,6 +55,23 @@ func (m *Shard) Release(held func(id string) bool) (released int) {
 	}
 	slices.SortFunc(ids, func(x, y string) int { // the fresh ones first
 		return cmp.Or(cmp.Compare(min(0, m.Waiting[x].Retry), min(0, m.Waiting[y].Retry)), cmp.Compare(x, y))
+	})
+	for _, id := range ids {
+		m.due(id)
+	}
+	return len(ids)
+}
+
+// Regroup lets ids ask again that their groups have put off.
+func (m *Shard) Regroup() (released int) {
+	var ids []string
+	for id := range m.Scheduled {
+		if job := m.Waiting[id]; job.Group && job.Since > 0 && !m.Held(id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(x, y string) int {
+		return cmp.Or(cmp.Compare(m.Waiting[x].Since, m.Waiting[y].Since), cmp.Compare(x, y))
 	})
 	for _, id := range ids {
 		m.due(id)
@@ -125,7 +153,9 @@ func (m *Shard) KillOldest(place browse.State, id string) int {
 	k := job.smallest()
 	m.entomb(id, job.Payloads[k:k+1], job.Retry, job.Err)
 	job.Payloads = slices.Delete(job.Payloads, k, k+1)
+	since, group := job.Since, job.Group
 	m.revive(id, job)
+	job.Since, job.Group = since, group
 	return 1
 }
 

@@ -118,17 +118,13 @@ func (m *Shard) reunite(id string, job *Job) {
 	m.Waiting[id] = job
 }
 
-// unpark lets what was pushed during a flight wait by itself: due at the latest of its
-// own time and the end of the flight.
+// unpark lets what was pushed during a flight wait by itself, since its own time.
 func (m *Shard) unpark(id string) {
 	job := m.Parked[id]
 	if job == nil {
 		return
 	}
 	delete(m.Parked, id)
-	if job.At <= m.Now {
-		job.At, job.Soft = m.Now, true
-	}
 	m.Waiting[id] = job
 	m.enqueue(id)
 }
@@ -214,7 +210,7 @@ func (m *Shard) Nack(n queue.Nack) int {
 		m.Failed++
 		m.run(journal.Run{ID: n.ID, Verdict: journal.Failed, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
 	}
-	if n.Cancelled || n.Kind == queue.Postpone {
+	if n.Cancelled || n.Kind == queue.Postpone && !n.Limited {
 		end := journal.Postponed
 		if n.Cancelled {
 			end = journal.Cancelled
@@ -226,6 +222,10 @@ func (m *Shard) Nack(n queue.Nack) int {
 		m.toHead(n.ID)
 		return 1
 	}
+	if job.Since = job.WaitsSince(); n.Kind == queue.Retry {
+		job.Since = 0
+	}
+	job.Group = n.Kind == queue.Postpone && (n.Limited || n.Group)
 	job.At, job.Soft = m.Now+n.Delay.Microseconds(), true
 	if n.Kind == queue.Hold {
 		job.At, job.Soft = queue.HeldAt.UnixMicro(), false
@@ -270,7 +270,7 @@ func (m *Shard) Bury(b queue.Burial) int {
 		m.tell(job.Payloads, told)
 		m.unpark(b.ID)
 	case queue.Block:
-		job.Retry, job.Err, job.At, job.Soft = b.RetryCount, b.Error, m.Now, true
+		job.Retry, job.Err, job.At, job.Soft, job.Since = b.RetryCount, b.Error, m.Now, true, 0
 		m.reunite(b.ID, job)
 		m.Blocked[b.ID] = true
 	case queue.Bury:

@@ -4,6 +4,7 @@
 package packed
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -50,12 +51,14 @@ func Decode(id, record string, slab []lowkiq.Payload) (lowkiq.Job, []lowkiq.Payl
 		us := Micros(record[1:])
 		score := us + int64(record[8])<<8 + int64(record[9])
 		job.PerformAt = time.UnixMicro(us)
+		job.WaitingSince = job.PerformAt
 		slab = append(slab, lowkiq.Payload{Score: float64(score) / 1e6})
 		if err := openOnly(record[10:], &job, &slab[first]); err != nil {
 			return job, slab[:first], fmt.Errorf("job %q: %w", id, err)
 		}
 	case len(record) >= 16 && record[0] == 'e':
 		job.PerformAt = time.UnixMicro(Micros(record[1:]))
+		job.WaitingSince = job.PerformAt
 		bits := binary.BigEndian.Uint64(Bytes(record[8:16]))
 		slab = append(slab, lowkiq.Payload{Score: math.Float64frombits(bits)})
 		if err := openOnly(record[16:], &job, &slab[first]); err != nil {
@@ -130,23 +133,30 @@ func SortPayloads(payloads []lowkiq.Payload) {
 }
 
 // DecodeHead reads "j<retry> <at> <count> <bytes> <errlen> <next>\n<error>", with one word more of
-// a crowded job.
+// a crowded job, and one more of a job that was put off.
 func DecodeHead(record string, job *lowkiq.Job) (rest string, count int, err error) {
 	line, rest, ok := strings.Cut(record[1:], "\n")
 	n, err := HeadWords(record[0], line)
 	if !ok || err != nil || n[4] < 0 || n[4] > int64(len(rest)) {
 		return "", 0, ErrDamaged
 	}
-	job.RetryCount, job.PerformAt, job.Error = int(n[0]), time.UnixMicro(n[1]), rest[:n[4]]
+	job.RetryCount, job.PerformAt, job.WaitingSince, job.Error = int(n[0]), time.UnixMicro(n[1]), Since(n), rest[:n[4]]
 	return rest[n[4]:], int(n[2]), nil
 }
 
-// HeadWords reads the numbers of a head that all forms have.
-func HeadWords(form byte, line string) (n [6]int64, err error) {
+// HeadWords reads the numbers of a head that all forms have; the last one is since when the job waits, 0 if it was not put off.
+func HeadWords(form byte, line string) (n [7]int64, err error) {
 	words := strings.Split(line, " ")
-	if form == 's' && len(words) == len(n)+1 {
-		words = words[:len(n)] // the last one is of interest to scripts only
-	} else if form == 's' || len(words) != len(n) {
+	if form == 's' && len(words) > 6 {
+		words = slices.Delete(words, 6, 7) // it is of interest to scripts only
+	} else if form == 's' {
+		return n, ErrDamaged
+	}
+	switch len(words) {
+	case 6:
+	case 8:
+		words = words[:7] // whether its group did that is of interest to scripts only
+	default:
 		return n, ErrDamaged
 	}
 	for i, word := range words {
@@ -156,6 +166,9 @@ func HeadWords(form byte, line string) (n [6]int64, err error) {
 	}
 	return n, nil
 }
+
+// Since is since when a job with these numbers waits.
+func Since(n [7]int64) time.Time { return time.UnixMicro(cmp.Or(n[6], n[1])) }
 
 // KeyBytes is the length of the key before a payload in the spill: 8 bytes that are in the order of
 // scores, and 12 digits for its place among equal ones.

@@ -177,6 +177,7 @@ type ShardKeys struct {
 	Jobs, Ready, Due, Retry, Blocked string // where ids wait, and their records
 	Stale                            string // scheduled ids whose entries in ready are of deleted jobs
 	Late                             string // failed ids whose turn has come: in ready, or in quarantine
+	Postponed                        string // since when ids wait that were put off
 	Claim, Flight, Parked            string // who owns the shard, what is being handled
 	Suspects, Crashes                string // quarantine
 	Morgue, Dead                     string // payloads out of retries
@@ -197,7 +198,7 @@ func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 	return ShardKeys{
 		Tag:  tag,
 		Jobs: tag + "jobs", Ready: tag + "ready", Due: tag + "due", Retry: tag + "retry", Blocked: tag + "blocked", Stale: tag + "stale",
-		Late:  tag + "late",
+		Late: tag + "late", Postponed: tag + "postponed",
 		Claim: tag + "claim", Flight: tag + "flight", Parked: tag + "parked",
 		Suspects: tag + "suspects", Crashes: tag + "crashes",
 		Morgue: tag + "morgue", Dead: tag + "dead",
@@ -232,7 +233,7 @@ func (k *ShardKeys) Types() map[string]string {
 		"hash":   {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States, k.Progress, k.From},
 		"list":   {k.Ready, k.Flight, k.Suspects, k.Journalx},
 		"stream": {k.Journal},
-		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx, k.Since},
+		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx, k.Since, k.Postponed},
 	} {
 		for _, key := range keys {
 			types[key] = kind

@@ -68,7 +68,7 @@ type Scripts struct {
 	Register, Swap, Remove, Rules                     *Script
 	LeaseNew, Lease, ClusterSwap, Mark                *Script
 	Stats, Slice, Line, Scan, Search, Show, Runs      *Script
-	Permit, Rate, Group                               *Script
+	Permit, Rate, Group, GroupReset, Regroup          *Script
 	Tally, Join                                       *Script
 	Audit, AuditSpill, AuditStates                    *Script
 	Repair, RepairFlight, RepairClaim                 *Script
@@ -87,7 +87,7 @@ func NewScripts() *Scripts {
 		Register: newScript("register"), Swap: newScript("swap"), Remove: newScript("remove_shard"), Rules: newScript("rules"),
 		LeaseNew: newScript("lease_new"), Lease: newScript("lease"), ClusterSwap: newScript("cluster_swap"), Mark: newScript("mark"),
 		Stats: newScript("stats"), Slice: newScript("slice"), Line: newScript("line"), Scan: newScript("scan"), Search: newScript("search"), Show: newScript("show"), Runs: newScript("runs"),
-		Permit: newScript("permit"), Rate: newScript("rate"), Group: newScript("group"),
+		Permit: newScript("permit"), Rate: newScript("rate"), Group: newScript("group"), GroupReset: newScript("group_reset"), Regroup: newScript("regroup"),
 		Tally: newScript("tally"), Join: newScript("join"),
 		Audit: newScript("audit"), AuditSpill: newScript("audit_spill"), AuditStates: newScript("audit_states"),
 		Repair: newScript("repair"), RepairFlight: newScript("repair_flight"), RepairClaim: newScript("repair_claim"),
@@ -99,7 +99,7 @@ func NewScripts() *Scripts {
 func (s *Scripts) All() []*Script {
 	return []*Script{s.Push, s.PushEach, s.Coalesce, s.Pop, s.PopEach, s.Deliver, s.Import, s.Tick, s.Ticking, s.Recur, s.Ack, s.Complete, s.Reply, s.Note, s.Nack, s.Bury, s.Claim, s.Resume, s.Release, s.Aside,
 		s.Delete, s.Kill, s.RunNow, s.Requeue, s.Forget, s.TrimMorgue, s.Register, s.Swap, s.Remove, s.Rules,
-		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Search, s.Show, s.Runs, s.Permit, s.Rate, s.Group, s.Tally, s.Join}
+		s.LeaseNew, s.Lease, s.ClusterSwap, s.Mark, s.Stats, s.Slice, s.Line, s.Scan, s.Search, s.Show, s.Runs, s.Permit, s.Rate, s.Group, s.GroupReset, s.Regroup, s.Tally, s.Join}
 }
 
 // Load sends the scripts to every master, so that the first jobs need not.

@@ -9,17 +9,12 @@ local function enqueue(ready_key, due_key, id, at, now)
   end
 end
 
--- unpark lets what was pushed during an id's flight wait by itself: due at the latest of its own
--- time and now, the end of the flight. Such a record has form j or s and is fresh; a damaged one
--- stays where it is, for a repair.
+-- unpark lets what was pushed during an id's flight wait by itself. Such a record has form j or s and is fresh, and
+-- waits since its own time; a damaged one stays where it is, for a repair.
 local function unpark(jobs_key, ready_key, due_key, parked_key, id, record, now)
-  local first, at, stop = string.match(record, '^(.%S+ )(%d+)()')
+  local at = string.match(record, '^.%S+ (%d+)')
   if not at then return end
-  at = tonumber(at)
-  if at < now then
-    at, record = now, first .. string.format('%.0f', now) .. string.sub(record, stop)
-  end
   redis.call('HDEL', parked_key, id)
   redis.call('HSET', jobs_key, id, record)
-  enqueue(ready_key, due_key, id, at, now)
+  enqueue(ready_key, due_key, id, tonumber(at), now)
 end

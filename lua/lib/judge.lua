@@ -25,7 +25,7 @@ end
 -- note_crash writes what is known of a run that ended with its worker.
 local function note_crash(id, record)
   local job, why = parse(record), 'its worker died while it ran alone'
-  journal(noted .. string.format('c %d %.0f %.0f -1 -1 ', job.retry, job.at, popped - job.at) .. #id .. ' ' .. #why .. ' 0 0\n' .. id .. why, 1)
+  journal(noted .. string.format('c %d %.0f %.0f -1 -1 ', job.retry, job.since or job.at, popped - (job.since or job.at)) .. #id .. ' ' .. #why .. ' 0 0\n' .. id .. why, 1)
 end
 
 -- judge puts an id in quarantine, or counts a crash that no other id can have caused. It says

@@ -4,12 +4,18 @@
 --   a  7 bytes us, 2 bytes k, payload        one payload, fresh; due at us, score (us + k) / 1e6
 --   e  7 bytes us, 8 bytes score, payload    one payload, fresh; due at us
 --   j  "retry at count bytes errlen next\n" error, then "score len:payload" each    any job
---   s  the same head, and " shift" at the end of its line; payloads in the spill    a crowded job
+--      Of a job that was put off " since group" ends the line.
+--   s  the same head, with " shift" before that; payloads in the spill    a crowded job
 --   p  the head of j, error, then "key" (20 bytes, see lib/spill.lua), 4 bytes length, payload each, in the order
 --      of their keys                                                                what a flight has of a crowded job
 --   x  a tombstone: the job was deleted, its entry in the ready list is still there
 -- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], and of each
 -- payload its score[] (text, "%.17g") or, of form p, its key[]. Of form s: shift, and no payloads.
+--
+-- at is when a job may run next. It waits since then, unless it was put off: by its handler, its group, a hold or a person who
+-- ended its run. Then since (us) is the time before, whoever moves at again, until it fails, or comes back from the morgue;
+-- group is 1 if its group has put it off last, else 0. The key postponed has since of all such ids that wait and are
+-- neither blocked nor held.
 --
 -- A payload may be in an envelope (internal/envelope):
 --   00 4C, 2 bytes n, n bytes of headers, 1 byte m, m bytes of address, data
@@ -70,15 +76,22 @@ local function single(at, score, payload)
 end
 
 local function head_of(rec)
-  local retry, at, n, bytes, errlen, nxt, stop, shift
+  local retry, at, n, bytes, errlen, nxt, stop, shift, since, group
   if string.byte(rec, 1) == 115 then
     retry, at, n, bytes, errlen, nxt, shift, stop = string.match(rec, '^.(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\n()')
+    if not stop then
+      retry, at, n, bytes, errlen, nxt, shift, since, group, stop =
+        string.match(rec, '^.(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\n()')
+    end
   else
     retry, at, n, bytes, errlen, nxt, stop = string.match(rec, '^.(%S+) (%d+) (%d+) (%d+) (%d+) (%d+)\n()')
+    if not stop then
+      retry, at, n, bytes, errlen, nxt, since, group, stop = string.match(rec, '^.(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\n()')
+    end
   end
   errlen = tonumber(errlen)
   return {retry = tonumber(retry), at = tonumber(at), n = tonumber(n), bytes = tonumber(bytes), next = tonumber(nxt),
-    shift = tonumber(shift or 0), err = string.sub(rec, stop, stop + errlen - 1), data = {}, score = {}}, stop + errlen
+    shift = tonumber(shift or 0), since = since and tonumber(since), group = tonumber(group or 0), err = string.sub(rec, stop, stop + errlen - 1), data = {}, score = {}}, stop + errlen
 end
 
 -- has_failed says of a record that can be read whether its retry count is at least 0: then it has a
@@ -86,6 +99,23 @@ end
 local function has_failed(rec)
   local form, first = string.byte(rec, 1, 2)
   return (form == 106 or form == 115 or form == 112) and first ~= nil and first ~= 45
+end
+
+-- since_of is since when a job that was put off has waited (us), of a record that can be read; nil: it was not put off.
+local function since_of(rec)
+  local since
+  if string.byte(rec, 1) == 115 then
+    since = string.match(rec, '^s%S+ %d+ %d+ %d+ %d+ %d+ %d+ (%d+) %d+\n')
+  else
+    since = string.match(rec, '^[jp]%S+ %d+ %d+ %d+ %d+ %d+ (%d+) %d+\n')
+  end
+  return since and tonumber(since)
+end
+
+-- put_off lets a job run later. It waits on.
+local function put_off(job, at, group)
+  job.since = job.since or job.at
+  job.at, job.group = at, group
 end
 
 local function parse(rec)
@@ -119,7 +149,8 @@ local function parse(rec)
 end
 
 local function head(form, job)
-  local stop = form == 's' and string.format(' %.0f\n', job.shift) or '\n'
+  local stop = job.since and string.format(' %.0f %d\n', job.since, job.group) or '\n'
+  if form == 's' then stop = string.format(' %.0f', job.shift) .. stop end
   -- Not '%s': string.format ends a short string at its first zero byte.
   return form .. string.format('%d %.0f %d %d %d %.0f', job.retry, job.at, job.n, job.bytes, #job.err, job.next) .. stop .. job.err
 end

@@ -1,7 +1,7 @@
 -- Included after lib/spill.lua and lib/measure.lua: put what is in flight back to the head (I2), a
 -- part of it per call. Expects `claim` (fields of the claim), KEY.claim, KEY.jobs, KEY.ready,
 -- KEY.flight, KEY.parked, KEY.crashes, KEY.suspects, KEY.spill, KEY.spillx, KEY.late,
--- KEY.progress.
+-- KEY.postponed, KEY.progress.
 --
 -- Field recover of the claim says that this has begun, why, and how many ids were in flight then:
 -- "seize 36". While it is there no pop takes anything, so no pop sees a shard of which only a part
@@ -30,6 +30,8 @@ local function to_head(id, record)
   local suspect = redis.call('HEXISTS', KEY.crashes, id) == 1
   redis.call('LPUSH', suspect and KEY.suspects or KEY.ready, id)
   if has_failed(record) then redis.call('HSET', KEY.late, id, 1) end
+  local since = since_of(record)
+  if since then redis.call('ZADD', KEY.postponed, string.format('%.0f', since), id) end
 end
 
 -- recovery begins to take flights back, or goes on with what was begun. It returns the cause of the

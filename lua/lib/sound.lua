@@ -7,7 +7,9 @@ local function head_if(rec)
   local form = string.byte(rec, 1)
   if form == 97 and #rec >= 10 or form == 101 and #rec >= 16 then return {retry = -1, at = us7(rec, 2)} end
   if not string.match(rec, '^[jp]%-?%d+ %d+ %d+ %d+ %d+ %d+\n')
-    and not string.match(rec, '^s%-?%d+ %d+ %d+ %d+ %d+ %d+ %d+\n') then return nil end
+    and not string.match(rec, '^s%-?%d+ %d+ %d+ %d+ %d+ %d+ %d+\n')
+    and not string.match(rec, '^[jp]%-?%d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+\n')
+    and not string.match(rec, '^s%-?%d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+\n') then return nil end
   return head_of(rec)
 end
 

@@ -193,7 +193,7 @@ local function spill_join(spill, spillx, space, id, job, later, from)
   if not crowded and not job.key then
     return spill_pack(spill, spillx, space, id, other and merge(job, other) or job, from)
   end
-  local all = {retry = job.retry, at = job.at, err = job.err, n = 0, bytes = 0, next = job.next, shift = 0}
+  local all = {retry = job.retry, at = job.at, since = job.since, group = job.group, err = job.err, n = 0, bytes = 0, next = job.next, shift = 0}
   local some = job
   if crowded then
     all.n, all.bytes, all.next = other.n, other.bytes, math.max(other.next, job.next) + job.n

@@ -2,7 +2,7 @@
 -- in flight, what was parked is what waits.
 -- Expects KEY.jobs, KEY.ready, KEY.due, KEY.retry, KEY.blocked, KEY.flight,
 -- KEY.parked, KEY.crashes, KEY.suspects, KEY.count, KEY.spill, KEY.spillx,
--- KEY.stale, KEY.late: failed jobs whose turn has come, in ready or in quarantine.
+-- KEY.stale, KEY.postponed, KEY.late: failed jobs whose turn has come, in ready or in quarantine.
 --#include held
 
 -- waiting finds what waits for an id: its record (or false) and whether the id is in flight. '' is no id: see claim.lua.
@@ -61,6 +61,7 @@ local function remove(id, busy)
     return
   end
   redis.call('HDEL', KEY.late, id)
+  redis.call('ZREM', KEY.postponed, id)
   local out = displace(id) or redis.call('HDEL', KEY.crashes, id) == 1 and redis.call('LREM', KEY.suspects, 1, id) == 1
   if out and redis.call('HDEL', KEY.stale, id) == 0 then
     redis.call('HDEL', KEY.jobs, id)

@@ -271,7 +271,7 @@ func (q *Queue) Morgue() (dead []lowkiq.Job) {
 
 // job is a job as a node would give it. The caller holds q.mu.
 func (q *Queue) job(id string, of *model.Job) lowkiq.Job {
-	job := lowkiq.Job{ID: id, PerformAt: time.UnixMicro(of.At), RetryCount: of.Retry, Error: of.Err}
+	job := lowkiq.Job{ID: id, PerformAt: time.UnixMicro(of.At), WaitingSince: time.UnixMicro(of.WaitsSince()), RetryCount: of.Retry, Error: of.Err}
 	for _, stored := range of.InOrder() {
 		p := lowkiq.Payload{Score: stored.Score}
 		called, err := packed.Open(string([]byte(stored.Data)), &p) // a copy: a handler may write to it

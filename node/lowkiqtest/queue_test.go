@@ -398,3 +398,42 @@ func TestHolds(t *testing.T) {
 		}
 	}
 }
+
+// TestExpiredWhilePutOff: a payload waits since its push, whoever puts it off: its handler, a stop of its group, a hold. After a failure it
+// waits anew.
+func TestExpiredWhilePutOff(t *testing.T) {
+	for name, putOff := range map[string]func(q *lowkiqtest.Queue, n int) error{
+		"postponed": func(*lowkiqtest.Queue, int) error { return lowkiq.Postpone{After: time.Second} },
+		"limited":   func(*lowkiqtest.Queue, int) error { return lowkiq.Limit{For: time.Second} },
+		"held": func(q *lowkiqtest.Queue, _ int) error {
+			q.Hold(rules.Hold{ID: "a:1"})
+			return lowkiq.Postpone{}
+		},
+		"failed": func(*lowkiqtest.Queue, int) error { return errors.New("boom") },
+	} {
+		q := lowkiqtest.New(t, node.QueueConfig{Groups: rules.Groups{By: ":"}, Expire: rules.Expire{After: 3 * time.Second},
+			RetryIn: func(int) time.Duration { return 5 * time.Second }})
+		if _, err := q.Push(t.Context(), lowkiq.Push{ID: "a:1", Payload: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		handle := lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error {
+			n++
+			return putOff(q, n)
+		})
+		pushed := q.Now()
+		for range 7 {
+			q.Drain(t.Context(), handle)
+			if job, ok := q.Waiting("a:1"); name != "failed" && ok && !job.WaitingSince.Equal(pushed) {
+				t.Errorf("%s: it waits since %s, want its push, %s", name, job.WaitingSince, pushed)
+			}
+			q.Advance(time.Second)
+		}
+		if name == "held" {
+			q.Unhold(rules.Hold{ID: "a:1"})
+		}
+		q.Drain(t.Context(), handle)
+		want(t, name+": handler calls", n, map[string]int{"postponed": 3, "limited": 3, "held": 1, "failed": 2}[name])
+		want(t, name+": expired", len(q.Morgue()) == 1, name != "failed")
+	}
+}

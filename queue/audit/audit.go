@@ -32,6 +32,7 @@ const (
 	LoneTomb         FaultKind = "lone-tomb"         // the mark of a deleted job is left over
 	StaleMark        FaultKind = "stale-mark"        // a mark lets its entry in ready be passed over, wrongly
 	LateMark         FaultKind = "late-mark"         // it is counted as failed and due, wrongly, or is not and should be
+	PostponedMark    FaultKind = "postponed-mark"    // it is noted as put off, wrongly, or is not and should be
 	WrongTime        FaultKind = "wrong-time"        // it is listed for another time than its record says
 	ParkedAlone      FaultKind = "parked-alone"      // what was pushed during its flight was left behind
 	SuspectUncounted FaultKind = "suspect-uncounted" // it is in quarantine, its crashes are not known
@@ -76,6 +77,7 @@ var repairs = map[FaultKind]string{
 	LoneTomb:         "remove the mark",
 	StaleMark:        "remove the mark",
 	LateMark:         "count it as its record says",
+	PostponedMark:    "note what its record says",
 	WrongTime:        "list it for the time its record says",
 	ParkedAlone:      "let the payloads wait, merged with what waits already",
 	SuspectUncounted: "count no crash",

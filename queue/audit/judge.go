@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 // What must hold of one id: the decision, apart from its I/O.
@@ -17,6 +18,7 @@ type header struct {
 	form  byte  // a, e, j, p, s or x as in lua/lib/record.lua; '?' if it cannot be read
 	retry int   // retry count
 	at    int64 // due time, us
+	since int64 // since when a job waits that was put off, us; 0: it was not
 	n     int   // payloads
 }
 
@@ -38,7 +40,7 @@ func headerOf(record string) header {
 	if !ok || err != nil || !strings.Contains("jps", record[:1]) {
 		return header{form: '?'}
 	}
-	return header{form: record[0], retry: int(n[0]), at: n[1], n: int(n[2])}
+	return header{form: record[0], retry: int(n[0]), at: n[1], n: int(n[2]), since: n[6]}
 }
 
 // place is a time in a sorted set, if the id is in it.
@@ -54,10 +56,11 @@ type idFacts struct {
 	due, retry, blocked, deadPlace place
 	ready, suspects, flight        int // entries; ready is -1 if it was not looked at
 	crashes                        bool
-	stale                          bool // one of its entries in ready is to be passed over
-	late                           bool // counted as failed and due
-	spilled, spilledDead           int  // payloads in the spill; not known to a sweep
-	state, dated, noted            bool // it has a state, and when that was written is known; its handler has noted how far it is
+	stale                          bool  // one of its entries in ready is to be passed over
+	late                           bool  // counted as failed and due
+	postponed                      place // noted as put off, and since when it waits
+	spilled, spilledDead           int   // payloads in the spill; not known to a sweep
+	state, dated, noted            bool  // it has a state, and when that was written is known; its handler has noted how far it is
 	broken                         []broken
 }
 
@@ -119,6 +122,7 @@ func (t *idFacts) judge() (found []finding) {
 	}
 	if len(found) == 0 {
 		t.judgeLate(places, add)
+		t.judgePostponed(places, add)
 	}
 	t.judgeTimes(add)
 	t.judgeSides(add)
@@ -134,6 +138,18 @@ func (t *idFacts) judgeLate(places []string, add func(FaultKind, string, ...any)
 	want := turn && t.record.job() && t.record.retry >= 0
 	if t.late != want && t.record.form != '?' {
 		add(LateMark, "counted as failed and due: %t; its turn has come: %t, retry count %d", t.late, turn, t.record.retry)
+	}
+}
+
+// judgePostponed looks at an id that is in one place, or nowhere.
+func (t *idFacts) judgePostponed(places []string, add func(FaultKind, string, ...any)) {
+	waits := len(places) > 0 && places[0] != "flight" && places[0] != "blocked"
+	want := place{}
+	if waits && t.record.job() && t.record.since > 0 && t.record.at < queue.HeldAt.UnixMicro() {
+		want = place{true, t.record.since}
+	}
+	if t.postponed != want && t.record.form != '?' {
+		add(PostponedMark, "noted as put off: %t, waiting since %d us; its record says %d us", t.postponed.in, t.postponed.at, t.record.since)
 	}
 }
 

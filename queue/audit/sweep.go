@@ -124,11 +124,12 @@ func (a *auditor) sweepStates(ctx context.Context, s *queue.Shard, v *snapshot) 
 
 func (a *auditor) sweepSets(ctx context.Context, s *queue.Shard, v *snapshot) error {
 	for key, into := range map[string]func(*idFacts, place){
-		s.Keys().Due:     func(t *idFacts, p place) { t.due = p },
-		s.Keys().Retry:   func(t *idFacts, p place) { t.retry = p },
-		s.Keys().Blocked: func(t *idFacts, p place) { t.blocked = p },
-		s.Keys().Dead:    func(t *idFacts, p place) { t.deadPlace = p },
-		s.Keys().Statesx: func(t *idFacts, p place) { t.dated = true },
+		s.Keys().Due:       func(t *idFacts, p place) { t.due = p },
+		s.Keys().Retry:     func(t *idFacts, p place) { t.retry = p },
+		s.Keys().Blocked:   func(t *idFacts, p place) { t.blocked = p },
+		s.Keys().Dead:      func(t *idFacts, p place) { t.deadPlace = p },
+		s.Keys().Postponed: func(t *idFacts, p place) { t.postponed = p },
+		s.Keys().Statesx:   func(t *idFacts, p place) { t.dated = true },
 	} {
 		err := scan(send(ctx, s), "ZSCAN", key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {

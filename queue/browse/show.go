@@ -129,7 +129,7 @@ func decodeOne(c candidate, r []any) Listed {
 	if err1 != nil || err2 != nil {
 		return job.damaged(text(6))
 	}
-	job.RetryCount, job.PerformAt, job.Count, job.Error, job.Payloads = int(head[0]), microsTime(head[1]), int(head[2]), text(5), payloads
+	job.RetryCount, job.PerformAt, job.WaitingSince, job.Count, job.Error, job.Payloads = int(head[0]), microsTime(head[1]), packed.Since(head), int(head[2]), text(5), payloads
 	job.Cut = shown < job.Bytes || len(job.Payloads) < job.Count || int64(len(job.Error)) < head[4]
 	return job
 }

@@ -33,6 +33,14 @@ func (g Groups) Of(id string) string {
 	return id[:len(before)+len(g.By)]
 }
 
+// Rule is a text that tells this rule from others, "" if there are no groups.
+func (g Groups) Rule() string {
+	if g.By == "" {
+		return ""
+	}
+	return fmt.Sprintf("%q %v", g.By, g.Limit)
+}
+
 // WithDefaults has the burst of a rate that names none.
 func (g Groups) WithDefaults() Groups { return Groups{g.By, g.Limit.WithDefaults()} }
 

@@ -20,7 +20,7 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	now := r.process.RedisTime(start)
 	jobs := batch.Jobs // a handler may cut its batch to pieces
 	for i := range jobs {
-		r.queue.Metrics.Wait.Observe(now.Sub(jobs[i].PerformAt))
+		r.queue.Metrics.Wait.Observe(now.Sub(jobs[i].WaitingSince))
 	}
 	batch.NotesTo(&t.notes)
 	answer, cause := r.caller.call(r.work, batch, t)
@@ -73,7 +73,7 @@ type ended struct {
 
 // ran is what the journal gets of it for a job.
 func (e *ended) ran(job *lowkiq.Job) journal.Ran {
-	return journal.Ran{Due: job.PerformAt, Popped: e.popped, Began: e.began, Took: e.took, Log: e.logs[job.ID]}
+	return journal.Ran{Due: job.WaitingSince, Popped: e.popped, Began: e.began, Took: e.took, Log: e.logs[job.ID]}
 }
 
 // done is the run of a job that is done.
@@ -212,7 +212,7 @@ func (r *Runner) settle(batch *lowkiq.Batch, t *turn, end *ended, answer error) 
 	r.mu.Unlock()
 	end.tell(&all, batch.Jobs)
 	nacks, burials := all.Nacks, all.Burials
-	r.awaited.add(nacks, r.process.Now())
+	r.awaited.add(nacks, r.process.Now(), time.Duration(r.asked.Load()))
 	ok := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) }) &&
 		r.send("bury", len(burials), func(ctx context.Context) error { return second(r.claim.Bury(ctx, burials...)) })
 	if !ok {
@@ -221,7 +221,7 @@ func (r *Runner) settle(batch *lowkiq.Batch, t *turn, end *ended, answer error) 
 	r.mu.Lock()
 	for _, n := range nacks {
 		if n.Kind == queue.Hold {
-			r.lookAt.Store(int64(r.process.Now() + holdComes))
+			r.lookAt.Store(int64(r.process.Now()))
 			continue
 		}
 		r.state.alarm.set(n.Delay)
@@ -229,6 +229,7 @@ func (r *Runner) settle(batch *lowkiq.Batch, t *turn, end *ended, answer error) 
 	r.mu.Unlock()
 	r.queue.Metrics.Failed.Add(float64(len(all.retries()) + len(all.Exhausted)))
 	r.queue.Metrics.Retried.Add(float64(len(all.retries())))
+	r.queue.postponed(nacks)
 	buried, _ := all.failedForGood()
 	r.queue.Metrics.Buried.Add(float64(len(buried)))
 	r.queue.Metrics.Expired.Add(float64(all.expired()))
@@ -241,6 +242,21 @@ func (r *Runner) settle(batch *lowkiq.Batch, t *turn, end *ended, answer error) 
 	// An id in quarantine may wait for this flight's end, and a pop that is on its way may not have
 	// seen it.
 	r.look(flightEnds)
+}
+
+// postponed counts ids that were put off without a failure.
+func (q *Queue) postponed(nacks []queue.Nack) {
+	by := &q.Metrics.Postponed
+	for i := range nacks {
+		switch n := &nacks[i]; {
+		case n.Kind == queue.Hold || n.Cancelled:
+			by.Person.Inc()
+		case n.Kind == queue.Postpone && (n.Limited || n.Group):
+			by.Group.Inc()
+		case n.Kind == queue.Postpone:
+			by.Handler.Inc()
+		}
+	}
 }
 
 // verdicts decides with the user's rules. If these panic, the failure says so, and the default

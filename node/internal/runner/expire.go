@@ -66,13 +66,13 @@ func (r *Rules) expired(job *lowkiq.Job, now time.Time) (places []int) {
 	return places
 }
 
-// from is since when a payload waits: since its job was due, or since its push if that came later, which its score says if
+// from is since when a payload waits: since its job does, or since its push if that came later, which its score says if
 // the pusher gave none.
 func from(job *lowkiq.Job, p *lowkiq.Payload, now time.Time) time.Time {
-	if pushed := time.UnixMicro(int64(p.Score * 1e6)); p.Score >= lowkiq.MinPerformAt && !pushed.After(now) && pushed.After(job.PerformAt) {
+	if pushed := time.UnixMicro(int64(p.Score * 1e6)); p.Score >= lowkiq.MinPerformAt && !pushed.After(now) && pushed.After(job.WaitingSince) {
 		return pushed
 	}
-	return job.PerformAt
+	return job.WaitingSince
 }
 
 // expired is the failure of a job of which payloads have.
@@ -85,7 +85,7 @@ type expired struct {
 func (e *expired) Error() string { return "expired: its time was over before a handler had it" }
 
 func (e *expired) verdict(flight int64, job *lowkiq.Job) verdict {
-	text := fmt.Sprintf("expired: was due at %s", job.PerformAt.UTC().Format(time.RFC3339))
+	text := fmt.Sprintf("expired: was due at %s", job.WaitingSince.UTC().Format(time.RFC3339))
 	b := queue.Burial{Flight: flight, ID: job.ID, Policy: queue.Bury, RetryCount: job.RetryCount, Expired: len(e.places)}
 	if len(e.places) < len(job.Payloads) {
 		b.Places = e.places

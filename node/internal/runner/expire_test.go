@@ -41,7 +41,7 @@ func TestExpiredPlaces(t *testing.T) {
 		{"pushed before it was due", time.Hour, time.Minute, []lowkiq.Payload{{Score: ago(2 * time.Hour)}}, nil},
 		{"scores that are no times", time.Hour, 2 * time.Hour, []lowkiq.Payload{{Score: 7}, {Score: -1}, {Score: 1.7e12}, {Score: 1e300}}, []int{0, 1, 2, 3}},
 	} {
-		r, job := Rules{Expire: rules.Expire{After: c.after}}, lowkiq.Job{PerformAt: now.Add(-c.due), Payloads: c.payloads}
+		r, job := Rules{Expire: rules.Expire{After: c.after}}, lowkiq.Job{PerformAt: now.Add(time.Hour), WaitingSince: now.Add(-c.due), Payloads: c.payloads}
 		if got := r.expired(&job, now); !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}

@@ -68,6 +68,9 @@ const backlogFrom = 8
 // longestStop bounds for how long a handler holds its group back with one answer.
 const longestStop = time.Hour
 
+// longestWait bounds after how long an id is to ask again, whatever stands before it.
+const longestWait = time.Hour
+
 // restate is how often Redis is told of groups whose calls run for long: it keeps for an hour what it is told.
 const restate = 10 * time.Minute
 
@@ -260,7 +263,7 @@ func (g *groups) take(r *queue.GroupRequest, asks []*groupAsk, grants []queue.Gr
 				delete(g.back, id)
 				continue
 			}
-			a.waits[i] = max(*in, time.Millisecond)
+			a.waits[i] = min(max(*in, time.Millisecond), longestWait)
 			*in += r.Groups[at[a.groups[i]]].Gap(r.Limit)
 			g.back[id] = true
 			g.fill(a.groups[i])
@@ -336,6 +339,16 @@ func (q *Queue) sendGroups() {
 		}
 	}
 }
+
+// ToRegroup says whether ids of the shard that their groups have put off are to be made due, as another rule of groups holds than the one by which
+// they wait. Whoever asks does it then, and calls Regrouped.
+func (r *Runner) ToRegroup() (rule string, now bool) {
+	rule = r.queue.rules().Groups.Rule()
+	return rule, rule != *r.regrouped.Load()
+}
+
+// Regrouped notes the rule by which ids have been made due.
+func (r *Runner) Regrouped(rule string) { r.regrouped.Store(&rule) }
 
 // TendGroups tells Redis what it has to know of groups and could not be told, or would forget. It is to be called once a second or so.
 func (q *Queue) TendGroups() {
@@ -413,7 +426,6 @@ func (r *Runner) admit(batch *lowkiq.Batch, t *turn) (left, asked bool) {
 
 // putOff puts those back that their groups do not let begin. It reports whether others are left.
 func (r *Runner) putOff(refused lowkiq.Failed, batch *lowkiq.Batch, t *turn) (left bool) {
-	r.queue.Metrics.Limited.Add(float64(len(refused)))
 	return r.without(refused, batch, t)
 }
 
@@ -440,7 +452,9 @@ func (r *Runner) backlogBack() bool {
 	r.mu.Unlock()
 	nacks, left := r.askForBacklog(of.Groups, parts)
 	sent := len(nacks) > 0 && r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) })
-	r.queue.Metrics.Limited.Add(float64(len(nacks)))
+	if sent {
+		r.queue.postponed(nacks)
+	}
 	r.mu.Lock()
 	s.flights.waiting = append(left, s.flights.waiting...)
 	if sent {

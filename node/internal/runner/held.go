@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,7 @@ func (r *Runner) holdBack() bool {
 	}
 	r.mu.Lock()
 	if sent {
+		r.queue.postponed(nacks)
 		for _, n := range nacks {
 			r.state.close(n.Flight, 1)
 		}
@@ -57,51 +59,50 @@ func (r *Runner) holdBack() bool {
 // lookedFor are the holds under which the shard's held ids were looked through last.
 type lookedFor struct{ held *rules.Held }
 
-// holdComes is how long an id whose run was cancelled to be held waits for its hold, which this process may not have read yet: if it does not
-// come, as who asked for it has undone it since it heard nothing of the cancel, the id is released.
-const holdComes = 10 * time.Second
-
-// awaited are ids that were put back to be held, by when their hold must have come, Now().
+// awaited are ids that were put back to be held, and when, Now(): the hold of a run that was cancelled is there before its cancel, and this process
+// may not have read it yet. Once it has asked for the holds later than that, the id is held if it is among them.
 type awaited struct {
 	mu sync.Mutex
-	by map[string]time.Duration // guarded by mu
+	at map[string]time.Duration // guarded by mu
 }
 
-// add notes which of these are put back to be held.
-func (a *awaited) add(nacks []queue.Nack, now time.Duration) {
+// add notes which of these are put back to be held. asked: what was put back before that is not awaited any more.
+func (a *awaited) add(nacks []queue.Nack, now, asked time.Duration) {
 	for i := range nacks {
 		if nacks[i].Kind != queue.Hold {
 			continue
 		}
 		a.mu.Lock()
-		maps.DeleteFunc(a.by, func(_ string, by time.Duration) bool { return now >= by })
-		if a.by == nil {
-			a.by = map[string]time.Duration{}
+		maps.DeleteFunc(a.at, func(_ string, at time.Duration) bool { return at < asked })
+		if a.at == nil {
+			a.at = map[string]time.Duration{}
 		}
-		a.by[nacks[i].ID] = now + holdComes
+		a.at[nacks[i].ID] = now
 		a.mu.Unlock()
 	}
 }
 
-// has reports whether the hold of an id may be on its way.
-func (a *awaited) has(id string, now time.Duration) bool {
+// has reports whether the hold of an id may be one that this process has not read, as it asked for the holds last at this time, Now().
+func (a *awaited) has(id string, asked time.Duration) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return now < a.by[id]
+	at, awaited := a.at[id]
+	return awaited && asked <= at
 }
 
 // ToRelease says whether held ids of the shard are to be released, all but those of which keep says that they are held still: once after the
-// claim if there may be any, once after each change of the holds, and once after holdComes. Whoever asks does it then, or calls NotReleased.
-// asked is when Redis was last asked for the holds, Now(): the last owner may have put ids back by a hold that this process has not read, and what
-// is released by older ones runs although people hold it.
+// claim if there may be any, once after each change of the holds, and once the holds were asked for after an id was put back whose hold was
+// awaited. Whoever asks does it then, or calls NotReleased. asked is when Redis was last asked for the holds, Now(): the last owner may have put
+// ids back by a hold that this process has not read, and what is released by older ones runs although people hold it.
 func (r *Runner) ToRelease(asked time.Duration) (keep func(id string) bool, now bool) {
 	held := r.queue.rules().Held
-	keep = func(id string) bool { return held.Holds(id) || r.awaited.has(id, r.process.Now()) }
+	r.asked.Store(int64(asked))
+	keep = func(id string) bool { return held.Holds(id) || r.awaited.has(id, asked) }
 	if asked <= r.claimed && r.claim.HasHeld() {
 		return keep, false
 	}
 	again := r.lookAt.Load()
-	due := again != 0 && r.process.Now() >= time.Duration(again) && r.lookAt.CompareAndSwap(again, 0)
+	due := again != 0 && asked > time.Duration(again) && r.lookAt.CompareAndSwap(again, 0)
 	if was := r.looked.Load(); !due && was != nil && was.held == held {
 		return keep, false
 	}
@@ -111,3 +112,17 @@ func (r *Runner) ToRelease(asked time.Duration) (keep func(id string) bool, now 
 
 // NotReleased has ToRelease ask for it again.
 func (r *Runner) NotReleased() { r.looked.Store(nil) }
+
+// freeHeld ends the waiting of lanes whose batch has an id that is held now: they put it back, and wait anew with the others. mu is held.
+func (r *Runner) freeHeld() {
+	held := r.queue.rules().Held
+	if held == nil {
+		return
+	}
+	for _, t := range r.state.turns {
+		if (t.waits || t.waiter != nil) && slices.ContainsFunc(t.ids, held.Holds) {
+			r.state.interrupt()
+			return
+		}
+	}
+}

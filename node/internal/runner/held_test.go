@@ -57,3 +57,36 @@ func TestHeldBack(t *testing.T) {
 		}
 	})
 }
+
+// TestHeldWhileItWaits: an id that is held while its batch waits for a call goes back at once; what waits beside it runs in its turn.
+func TestHeldWhileItWaits(t *testing.T) {
+	t.Parallel()
+	calmly(t, 10, func(t *testing.T, p *process) {
+		busy := make(chan struct{})
+		s := p.add(Queue{Rules: Rules{BatchSize: 1, ShardConcurrency: 3}, Concurrency: 1}, func(_ context.Context, b *lowkiq.Batch) error {
+			if b.Jobs[0].ID == "b" {
+				t.Error("b runs, and is held")
+			}
+			<-busy
+			return nil
+		})
+		p.give(s, "a")
+		soon()
+		p.give(s, "b", "c")
+		soon()
+		r := p.runners[s.Shard]
+		another := *r.queue.rules()
+		another.Held = rules.NewHeld([]rules.Hold{{ID: "b"}})
+		r.queue.Change(another, 1)
+		r.Changed()
+		soon()
+		s.mu.Lock()
+		if held := s.ids["b"].held; !held {
+			t.Error("b waits for a call still, and is held")
+		}
+		s.mu.Unlock()
+		close(busy)
+		soon()
+		s.has(t, 1, "but the held one")
+	})
+}

@@ -129,7 +129,7 @@ func (j *judge) resumed() {
 func over(after time.Duration, job *lowkiq.Job, header lowkiq.Header, now time.Time) bool {
 	at, says := header.Expires()
 	if !says && after > 0 {
-		at, says = job.PerformAt.Add(after), true
+		at, says = job.WaitingSince.Add(after), true
 	}
 	return says && !at.After(now)
 }

@@ -112,6 +112,7 @@ type Claim interface {
 	LastNote(context.Context, ...string) (time.Time, error)
 	SetJournal(journal.Rule)
 	HasHeld() bool
+	GroupRule() string
 	Release(context.Context) (int, error)
 }
 
@@ -164,10 +165,13 @@ type Runner struct {
 	acks    acks
 	claimed time.Duration             // Now(), after the claim
 	looked  atomic.Pointer[lookedFor] // whether held ids of the shard are released; see ToRelease
-	lookAt  atomic.Int64              // when to look again, Now(); 0: after a change
+	lookAt  atomic.Int64              // to look again once the holds were asked for later than this, Now(); 0: after a change
+	asked   atomic.Int64              // when they were, Now(), as ToRelease was told
 	awaited awaited                   // ids that are held before their hold has come
-	mu      sync.Mutex
-	state   state // guarded by mu
+	// regrouped is the rule of groups by which ids that these had put off were made due last.
+	regrouped atomic.Pointer[string]
+	mu        sync.Mutex
+	state     state // guarded by mu
 }
 
 // New makes a runner for a shard that was claimed with this fence. It does nothing until Wake.
@@ -176,6 +180,10 @@ func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner
 	claim.SetJournal(q.rules().Journal)
 	if !claim.HasHeld() {
 		r.looked.Store(&lookedFor{q.rules().Held})
+	}
+	r.Regrouped(claim.GroupRule())
+	if _, other := r.ToRegroup(); other {
+		r.Regrouped("?") // also if the rule changes back before it is done
 	}
 	r.work, r.cancel = context.WithCancelCause(p.Work)
 	r.caller = caller{shard: s, queue: q, process: p, exited: r.exited}
@@ -201,6 +209,9 @@ func (r *Runner) Wake() { r.look(woken) }
 // Changed takes in that the queue has other rules.
 func (r *Runner) Changed() {
 	r.claim.SetJournal(r.queue.rules().Journal)
+	r.mu.Lock()
+	r.freeHeld()
+	r.mu.Unlock()
 	r.Wake() // there may be room for more lanes
 }
 
@@ -328,6 +339,7 @@ func (r *Runner) prepare(t *turn, batch *lowkiq.Batch) (ok bool, answer error) {
 	}
 	r.mu.Lock()
 	ctx, ok := r.state.waiting(r.work)
+	ok = ok && !r.holds(batch) // from here on freeHeld sees that it waits
 	t.waits = ok
 	r.state.leaveToOthers(t)
 	r.mu.Unlock()

@@ -47,7 +47,7 @@ type shard struct {
 type record struct {
 	payloads, parked []int
 	flight           int64     // 0: it waits
-	at               time.Time // when it was due
+	at               time.Time // since when it waits
 	due              time.Time // it waits for that; zero: it is ready
 	held             bool      // it waits to be released
 	retry            int
@@ -157,7 +157,7 @@ func (s *shard) release(held func(id string) bool) (any bool) {
 	defer s.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(s.ids)) {
 		if r := s.ids[id]; r.held && !held(id) {
-			r.held, any, r.at = false, true, time.Now()
+			r.held, any = false, true
 			s.ready = append(s.ready, id)
 		}
 	}
@@ -324,7 +324,7 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 
 func (s *shard) job(id string) lowkiq.Job {
 	r := s.ids[id]
-	job := lowkiq.Job{ID: id, RetryCount: r.retry, PerformAt: r.at}
+	job := lowkiq.Job{ID: id, RetryCount: r.retry, PerformAt: r.at, WaitingSince: r.at}
 	if s.called(id) {
 		job.Callers = len(r.payloads)
 	}
@@ -464,6 +464,8 @@ func (f *fake) SetJournal(journal.Rule) {}
 
 func (f *fake) HasHeld() bool { return f.hasHeld }
 
+func (f *fake) GroupRule() string { return "" }
+
 // Note is note.lua. Nothing waits for a note, and what is late finds the flight ended.
 func (f *fake) LastNote(context.Context, ...string) (time.Time, error) { return time.Time{}, nil }
 
@@ -495,9 +497,8 @@ func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 				continue
 			}
 			r.due = time.Now().Add(n.Delay)
-			r.at = r.due
 			if n.Kind == queue.Retry {
-				r.retry = n.RetryCount
+				r.retry, r.at = n.RetryCount, r.due
 			}
 		}
 		return nil

@@ -52,7 +52,7 @@ func (r *Rules) StopGroups(jobs []lowkiq.Job, answer error) (stops map[string]ti
 		case group != by.Of(id) && limited[group]:
 			all[id] = lowkiq.Postpone{Reason: fmt.Sprintf("another group of its batch, %s, is limited", group)}
 		default:
-			all[id] = lowkiq.Postpone{After: l.For, Reason: l.Error()}
+			all[id] = &groupStopped{lowkiq.Postpone{After: l.For, Reason: l.Error()}}
 			if l.For > 0 {
 				stops[group] = min(max(stops[group], l.For), longestStop)
 			}
@@ -60,6 +60,11 @@ func (r *Rules) StopGroups(jobs []lowkiq.Job, answer error) (stops map[string]ti
 	}
 	return stops, all
 }
+
+// groupStopped is the failure of a job whose handler has stopped its group.
+type groupStopped struct{ lowkiq.Postpone }
+
+func (s *groupStopped) Unwrap() error { return s.Postpone }
 
 // noGroup is why an answer holds no group back.
 func noGroup(by rules.Groups, l lowkiq.Limit) string {

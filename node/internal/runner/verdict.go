@@ -129,7 +129,8 @@ func decideJob(rules *Rules, flight int64, job *lowkiq.Job, err error) verdict {
 	}
 	var postpone lowkiq.Postpone
 	if errors.As(err, &postpone) {
-		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: delay(postpone.After), Error: postpone.Reason}, err: err}
+		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: delay(postpone.After), Error: postpone.Reason,
+			Group: errors.As(err, new(*groupStopped))}, err: err}
 	}
 	var l lowkiq.Limit
 	if errors.As(err, &l) {
