@@ -6,13 +6,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // byGroup counts ids in calls, and when they were handed out, by group.
@@ -76,7 +79,7 @@ func TestLimitOfGroups(t *testing.T) {
 		t.Errorf("20 ids of b: began until %s, 150 of a: before that, want each group at its own pace", last)
 	}
 	took := slices.MaxFunc(a, time.Time.Compare).Sub(slices.MinFunc(a, time.Time.Compare))
-	refused := total(t, all, "lowkiq_limited_total")
+	refused := total(t, all, "lowkiq_jobs_postponed_total", "group")
 	t.Logf("150 ids of 10 ms, 2 at once, took %s: %.0f%% of the limit; %.0f times one was put back", took, 100*150*0.01/2/took.Seconds(), refused)
 	if refused > 20*170 { // all that wait, whenever a call ends, would be some 12,000
 		t.Errorf("%.0f times one was put back, of 170 that had to wait, want a few times each", refused)
@@ -107,7 +110,7 @@ func TestRateOfGroups(t *testing.T) {
 			}
 		}
 	}
-	refused := total(t, all, "lowkiq_limited_total")
+	refused := total(t, all, "lowkiq_jobs_postponed_total", "group")
 	a := calls.times["a:"]
 	took := a[len(a)-1].Sub(a[0])
 	t.Logf("200 ids at %d/s took %s: %.0f%% of the rate; %.0f times one was put back", rate, took, 100*195/rate/took.Seconds(), refused)
@@ -174,4 +177,83 @@ func TestHandlerLimits(t *testing.T) {
 		_, found, err := browse.Of(p.Queue).Job(t.Context(), "a:3")
 		return err == nil && !found
 	})
+}
+
+// TestGroupsThatChange: a rule of groups that is corrected, or taken away, reaches ids that wait by the old one; whoever claims their shard under another
+// rule makes them due, too; those that their handler has postponed wait on.
+func TestGroupsThatChange(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"corrected", "taken away", "corrected while no node runs"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			srv := redistest.Start(t)
+			p := open(t, srv.URL(), 2)
+			var mu sync.Mutex
+			done := map[string]bool{}
+			handle := func(_ context.Context, b *lowkiq.Batch) error {
+				mu.Lock()
+				defer mu.Unlock()
+				failed := lowkiq.Failed{}
+				for _, job := range b.Jobs {
+					if done[job.ID] = true; job.ID == "busy" {
+						failed[job.ID] = lowkiq.Postpone{After: time.Hour}
+					}
+				}
+				return failed
+			}
+			count := func() int { mu.Lock(); defer mu.Unlock(); return len(done) }
+			slow := QueueConfig{Shards: 2, Groups: rules.Groups{By: ":", Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Hour}}}}
+			run := start(t, Config{Redis: srv.URL()}, slow, handle).serving()
+			p.push(lowkiq.Push{ID: "busy"})
+			p.ids("a:", 20)
+			await(t, "all but one wait", func() bool { c := p.counts(); return count() == 2 && c.Scheduled == 20 && c.Ready+c.InFlight == 0 })
+			switch how {
+			case "corrected":
+				p.set(rules.Change{}, "groups", `{"by":":","rate":"1000/s"}`)
+				run.renew()
+			case "taken away":
+				p.set(rules.Change{}, "groups", `"none"`)
+				run.renew()
+			default:
+				run.stop()
+				slow.Groups.Rate = rules.Rate{N: 1000, Per: time.Second}
+				run = start(t, Config{Redis: srv.URL()}, slow, handle).serving()
+			}
+			changed := time.Now()
+			await(t, "all are done", func() bool { return count() == 21 })
+			t.Logf("they ran within %s", time.Since(changed))
+			if c := p.counts(); c.Scheduled != 1 {
+				t.Errorf("got %+v, want that the one which its handler has postponed waits on", c)
+			}
+		})
+	}
+}
+
+// TestGroupIsLetGo: people let a group go on that its handler holds back.
+func TestGroupIsLetGo(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 2)
+	var calls, let atomic.Int64
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 2, Groups: rules.Groups{By: ":"}}, func(context.Context, *lowkiq.Batch) error {
+		if calls.Add(1); let.Load() == 0 {
+			return lowkiq.Limit{For: time.Hour}
+		}
+		return nil
+	}).serving()
+	p.ids("a:", 5)
+	var why status.Why
+	await(t, "the group is held back", func() bool {
+		var err error
+		why, err = run.Cluster().Why(t.Context(), p.Queue, "a:3")
+		return err == nil && strings.Contains(why.Reason, "hold --undo --prefix a:") && p.counts().Scheduled == 5
+	})
+	if stopped, err := p.LetGo(t.Context(), "b:"); stopped || err != nil {
+		t.Errorf("another group: got %t, %v, want that nobody holds it", stopped, err)
+	}
+	let.Store(1)
+	if stopped, err := p.LetGo(t.Context(), "a:"); !stopped || err != nil {
+		t.Errorf("got %t, %v, want that it is let go", stopped, err)
+	}
+	await(t, "all are done", func() bool { return p.counts() == queue.Counts{} })
 }

@@ -351,7 +351,7 @@ func (x *inspector) Why(ctx context.Context, q *queue.Queue, id string) (status.
 		f.InGroup, _ = x.client.Group(ctx, q.Name, group)
 		f.GroupLimit = x.groups(q.Name).Limit
 	}
-	if f.Job.State == browse.StateHeld {
+	if f.Found && f.Job.State != browse.StateMorgue && f.Job.State != browse.StateInFlight {
 		f.Held = heldBy(ctx, x.client, q.Name, id)
 	}
 	return f.Why(id), nil

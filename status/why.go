@@ -59,7 +59,9 @@ func (f *Facts) Why(id string) Why {
 			r.Reason = "it was held, and waits for the owner of its shard to release it"
 		}
 	default:
-		r.Reason = f.waiting()
+		if r.Reason = f.waiting(); f.Held != "" {
+			r.Reason += "; no handler gets it then, as it is held" + f.Held
+		}
 	}
 	return r
 }
@@ -89,9 +91,12 @@ func (f *Facts) Alive() bool { return f.Shard.State == Owned || f.Shard.State ==
 
 func (f *Facts) waiting() string {
 	wait := f.Job.PerformAt.Sub(f.Position.Now)
+	putOff := !f.Job.WaitingSince.IsZero() && f.Job.WaitingSince.Before(f.Job.PerformAt)
 	switch {
-	case wait > 0 && f.Job.State == browse.StateRetry:
+	case wait > 0 && f.Job.State == browse.StateRetry && !putOff:
 		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s%s", f.Job.RetryCount+1, f.lastError(), f.in(wait), f.group(), f.notReady())
+	case wait > 0 && putOff:
+		return fmt.Sprintf("it has waited for %s, was put off, and is due again in %s%s%s", brief(f.Position.Now.Sub(f.Job.WaitingSince)), f.in(wait), f.group(), f.notReady())
 	case wait > 0:
 		return "it is due in " + f.in(wait) + f.group() + f.notReady()
 	case f.Paused:
@@ -199,7 +204,7 @@ func (f *Facts) group() string {
 	limit := f.GroupLimit
 	switch {
 	case f.InGroup.Till.After(f.Position.Now):
-		return fmt.Sprintf("; a handler holds its group %s back for %s", f.Group, f.in(f.InGroup.Till.Sub(f.Position.Now)))
+		return fmt.Sprintf("; a handler holds its group %s back for %s: hold --undo --prefix %[1]s lets it go on", f.Group, f.in(f.InGroup.Till.Sub(f.Position.Now)))
 	case limit.Concurrency > 0 && held >= limit.Concurrency:
 		return fmt.Sprintf("; its group %s is at its limit (%d of %d: %s)", f.Group, held, limit.Concurrency, words)
 	case limit != (rules.Limit{}) && !f.Job.PerformAt.After(f.InGroup.Again.Add(time.Second)): // put back by it, it seems: a moment after it was told when to ask again

@@ -53,6 +53,16 @@ func TestJudge(t *testing.T) {
 		{"quarantine", func(f *Facts) { f.Position.Quarantined, f.Position.Crashes = true, 2 }, "ready", "quarantine (2 crashes)", -2},
 		{"paused", func(f *Facts) { f.Paused = true }, "ready", `queue "orders" is paused`, -2},
 		{"scheduled", func(f *Facts) { f.Job.State, f.Job.PerformAt = browse.StateScheduled, now.Add(time.Minute) }, "scheduled", "due in 1m0s", 60},
+		{"scheduled and held", func(f *Facts) {
+			f.Job.State, f.Job.PerformAt, f.Held = browse.StateScheduled, now.Add(time.Minute), " by ann"
+		}, "scheduled", "due in 1m0s; no handler gets it then, as it is held by ann", 60},
+		{"put off", func(f *Facts) {
+			f.Job.State, f.Job.PerformAt, f.Job.WaitingSince = browse.StateScheduled, now.Add(time.Minute), now.Add(-time.Hour)
+		}, "scheduled", "it has waited for 1h0m0s, was put off, and is due again in 1m0s", 60},
+		{"of a group that is held back", func(f *Facts) {
+			inGroup(f, now)
+			f.InGroup.Till = now.Add(time.Minute)
+		}, "scheduled", "a handler holds its group acme: back for 1m0s: hold --undo --prefix acme: lets it go on", 1},
 		{"of a group at its limit", func(f *Facts) {
 			inGroup(f, now)
 			f.InGroup.Holders = map[string]int{"n2/C.1": 1, "n1/B.1": 1}

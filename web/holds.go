@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
@@ -80,7 +81,7 @@ type HoldChanged struct {
 	ID     string  `json:"id,omitempty"`
 	Prefix string  `json:"prefix,omitempty"`
 	Queue  string  `json:"queue"`
-	Undone bool    `json:"undone"`                   // whether a hold of it was there, and is no more
+	Undone bool    `json:"undone"`                   // whether a hold of it was there, a handler's included, and is no more
 	Held   bool    `json:"held"`                     // whether it is held now: what was undone may be, by a prefix
 	Beside string  `json:"held_by_prefix,omitempty"` // what holds it now, if that is a hold of another prefix
 	Until  float64 `json:"until,omitempty"`          // of what holds it now; unix seconds; 0: until that is undone
@@ -98,18 +99,31 @@ func (a *api) hold(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	if err := decodeBody(body, &want, wantHold); err != nil {
 		return nil, err
 	}
-	return ChangeHold(a.node, a.cfg.Log, r, q.Name, want)
+	return ChangeHold(a.node, a.cfg.Log, r, q, want)
 }
 
 // ChangeHold holds ids of a queue, or undoes that, as the sender of a request wants it. To undo what is not held changes nothing. The
-// answer says what holds these ids then: of what was undone that may be the hold of a prefix.
-func ChangeHold(n Node, log *slog.Logger, r *http.Request, queue string, want HoldChange) (HoldChanged, error) {
-	set, hold, was, err := changeHold(n, log, r, queue, want)
+// answer says what holds these ids then: of what was undone that may be the hold of a prefix. To undo the hold of a group also ends for how long a
+// handler holds it back.
+func ChangeHold(n Node, log *slog.Logger, r *http.Request, q *queue.Queue, want HoldChange) (HoldChanged, error) {
+	set, hold, was, err := changeHold(n, log, r, q.Name, want)
 	if err != nil {
 		return HoldChanged{}, err
 	}
+	stopped := false
+	if want.Undo && want.Prefix != "" {
+		if stopped, err = q.LetGo(r.Context(), want.Prefix); err != nil {
+			return HoldChanged{}, err
+		}
+	}
+	if stopped {
+		log.Info("a group was let go by hand", "queue", q.Name, "group", want.Prefix, auth.Sender(r))
+		line := changes.Line{Action: "unhold", Queue: q.Name, Why: want.Why}
+		line.Old, _ = json.Marshal(map[string]string{"prefix": want.Prefix, "held_by": "handler"}) // plain strings always marshal
+		WriteDown(n, log, r, line)
+	}
 	values, _ := set.Values(hold.At) // what this release cannot read of other rules is not asked
-	answer := HoldChanged{ID: want.ID, Prefix: want.Prefix, Queue: queue, Undone: want.Undo && was != nil, Count: len(values.Holds)}
+	answer := HoldChanged{ID: want.ID, Prefix: want.Prefix, Queue: q.Name, Undone: want.Undo && was != nil || stopped, Count: len(values.Holds)}
 	if by := rules.NewHeld(values.Holds).Covering(hold); by != nil {
 		answer.Held = true
 		if !by.Until.IsZero() {

@@ -15,7 +15,7 @@ type holdCommand struct {
 	Queue  string         `placeholder:"NAME" help:"Only in this queue. Default: in all."`
 	Prefix *string        `placeholder:"PREFIX" help:"All ids that begin so, instead of one."`
 	For    *time.Duration `placeholder:"DURATION" help:"End the hold after so long. Default: when it is undone."`
-	Undo   bool           `help:"Hold it no longer: all that piled up runs, unless another hold has it."`
+	Undo   bool           `help:"Hold it no longer: all that piled up runs, unless another hold has it. With --prefix also for a group that a handler holds back."`
 	Why    string         `placeholder:"TEXT" help:"What others are told of it."`
 	ID     *string        `arg:"" optional:"" name:"key" help:"The job's id. Without it and --prefix: show what is held."`
 }

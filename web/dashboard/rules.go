@@ -236,7 +236,7 @@ func (d *Dashboard) hold(w http.ResponseWriter, r *http.Request) {
 				return view{}, err
 			}
 		}
-		if _, err := web.ChangeHold(d.node, d.cfg.Log, r, q.Name, want); err != nil {
+		if _, err := web.ChangeHold(d.node, d.cfg.Log, r, q, want); err != nil {
 			return view{}, err
 		}
 		back := jobLink(q.Name, want.ID)
