@@ -271,7 +271,7 @@ func (r *removal) mark(ctx context.Context) error {
 	}
 	r.found = Deleted{} // counted again, each shard at the instant of its mark
 	err := r.each(ctx, "mark", r.entry.Removing, force, func(_ *Shard, answer []any) error {
-		if answer[0] == "HELD" {
+		if answer[0] == "HELD" && len(answer) == 2 {
 			return heldBy(answer[1])
 		}
 		n := func(i int) int { v, _ := answer[i].(int64); return int(v) }

@@ -41,6 +41,7 @@ type DB struct {
 	timeout   time.Duration
 	sentinels *sentinels // how to reach them; nil without Sentinel
 	replicas  *replicas
+	lookout   *lookout // nil without a Redis Cluster
 
 	Keys    Keys
 	Scripts *Scripts
@@ -63,11 +64,13 @@ func Open(cfg Config) (*DB, error) {
 		db.sentinels = &sentinels{opts}
 		db.rdb.AddHook(knownMaster{opts.MasterName})
 	}
+	db.lookout = watch(db.rdb, &links{open: map[*link]struct{}{}}, cfg.Timeout)
 	return db, nil
 }
 
 // Close gives the connections back. It may be called twice.
 func (db *DB) Close() error {
+	db.lookout.close()
 	if err := db.rdb.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
 		return fmt.Errorf("close redis %s: %w", db.address, err)
 	}
@@ -99,8 +102,20 @@ type Cmd []any
 
 // Do sends one command. what says what it is for, in the words of an error.
 func (db *DB) Do(ctx context.Context, what string, args ...any) (any, error) {
-	reply, err := db.rdb.Do(ctx, args...).Result()
+	reply, err := answerOf(args, db.rdb.Do(ctx, args...))
 	return reply, db.Explain(what, err)
+}
+
+// answerOf is what Redis has answered to a command, which may be nil where something is missing.
+func answerOf(args []any, cmd *redis.Cmd) (any, error) {
+	reply, err := cmd.Result()
+	if err == nil || errors.Is(err, redis.Nil) {
+		err = checkKind(args, reply)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return reply, nil
 }
 
 // Pipeline sends commands together. A reply is an error where its command failed; the first
@@ -128,8 +143,8 @@ func (db *DB) exec(ctx context.Context, pipe redis.Pipeliner, what string, cmds 
 	}
 	replies := make([]any, len(cmds))
 	for i, answer := range answers {
-		reply, err := answer.Result()
-		if replies[i] = reply; err != nil && !errors.Is(err, redis.Nil) {
+		reply, err := answerOf(cmds[i], answer)
+		if replies[i] = reply; err != nil {
 			replies[i] = err
 			if first == nil {
 				first = err
@@ -146,10 +161,8 @@ func (db *DB) IfUnchanged(ctx context.Context, what, key string, read func(do fu
 	err = db.rdb.Watch(ctx, func(tx *redis.Tx) error {
 		cmds, err := read(func(args ...any) (any, error) {
 			cmd := redis.NewCmd(ctx, args...)
-			if err := tx.Process(ctx, cmd); err != nil && !errors.Is(err, redis.Nil) {
-				return nil, err
-			}
-			return cmd.Val(), nil
+			_ = tx.Process(ctx, cmd) // the command carries its error
+			return answerOf(args, cmd)
 		})
 		if err == nil {
 			replies, err = db.exec(ctx, tx.TxPipeline(), what, cmds)

@@ -12,12 +12,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Explain says which operation and which Redis an error belongs to. That something is
-// missing is no error.
+// Explain says which operation and which Redis an error belongs to. A command that may answer nil has no error then.
 func (db *DB) Explain(what string, err error) error {
 	switch {
-	case err == nil, errors.Is(err, redis.Nil):
+	case err == nil:
 		return nil
+	case errors.Is(err, redis.Nil):
+		err = wrongKind(what, nil)
 	case Says(err, "OOM"):
 		return fmt.Errorf("%s: redis %s is out of memory (raise maxmemory or let jobs drain): %w", what, db.address, err)
 	case isAnswer(err):

@@ -62,5 +62,5 @@ func (db *DB) RunReplicated(ctx context.Context, s *Script, keys []string, args 
 		return reply, false, err
 	}
 	n, _ := waited.Int()
-	return reply, n > 0, db.Explain(s.Name, err)
+	return reply, n > 0, db.explain(s, err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"errors"
 	"slices"
 	"strings"
 
@@ -18,6 +19,7 @@ type Script struct {
 	text, sha string
 	keys      []string // their names, in the order of KEYS
 	ofShard   bool     // all of them are a shard's
+	mayBeNil  bool     // its answer
 }
 
 func newScript(name string) *Script {
@@ -27,9 +29,10 @@ func newScript(name string) *Script {
 	return s
 }
 
-// NewScript is a script of a package that speaks to a Redis which is not lowkiq's own.
+// NewScript is a script of a package that speaks to a Redis which is not lowkiq's own. It may answer nil, which those of
+// lowkiq do not.
 func NewScript(name, text string) *Script {
-	s := &Script{Name: name}
+	s := &Script{Name: name, mayBeNil: true}
 	s.SetText(text)
 	return s
 }
@@ -121,7 +124,15 @@ func (db *DB) Run(ctx context.Context, s *Script, keys []string, args ...any) (a
 	if isNoScript(err) {
 		reply, err = db.rdb.Eval(ctx, s.text, keys, args...).Result()
 	}
-	return reply, db.Explain(s.Name, err)
+	return reply, db.explain(s, err)
+}
+
+// explain is Explain of a script's answer.
+func (db *DB) explain(s *Script, err error) error {
+	if s.mayBeNil && errors.Is(err, redis.Nil) {
+		return nil
+	}
+	return db.Explain(s.Name, err)
 }
 
 // Call is one script call of a pipeline.
@@ -172,7 +183,7 @@ func (db *DB) pipeline(ctx context.Context, calls []*Call) (unknown []*Call) {
 			unknown = append(unknown, call)
 			continue
 		}
-		call.Reply, call.Err = reply, db.Explain(call.Script.Name, err)
+		call.Reply, call.Err = reply, db.explain(call.Script, err)
 	}
 	return unknown
 }

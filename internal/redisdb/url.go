@@ -31,6 +31,7 @@ func options(cfg Config) (*redis.UniversalOptions, error) {
 	} else if cfg.TLS != nil {
 		return nil, errors.New("there are TLS settings for it, but no TLS in it: want rediss://, rediss+sentinel:// or rediss+cluster://")
 	}
+	opts.Dialer = dialer(opts.TLSConfig)
 	authority, path, _ := strings.Cut(rest, "/")
 	path, query, hasQuery := strings.Cut(path, "?")
 	if strings.Contains(path+query, "@") {

@@ -13,16 +13,16 @@ import (
 
 const slots = 16384
 
-// Cluster is a Redis Cluster of masters only. Its methods may be called from any
-// goroutine, one at a time.
+// Cluster is a Redis Cluster. Its methods may be called from any goroutine, one at a time.
 type Cluster struct {
-	Masters []*Server // each can be killed, paused and restarted by itself
+	Masters  []*Server // each can be killed, paused and restarted by itself
+	Replicas []*Server // of the master at the same place; nil without
 
 	t       testing.TB
 	tls     *TLS            // nil: without
 	args    []string        // added to each master's command line
 	env     []string        // of the next master, beside that of the test
-	clients []*redis.Client // one per master, for administration
+	clients []*redis.Client // one per server, for administration: those of masters first
 	ids     []string        // the masters' names in the cluster
 }
 
@@ -33,6 +33,63 @@ func StartCluster(t testing.TB, masters int) *Cluster {
 	c := &Cluster{t: t}
 	c.start(masters)
 	return c
+}
+
+// StartClusterReplicated is StartCluster with a replica for each master, which is promoted two to four seconds after its
+// master has fallen silent.
+func StartClusterReplicated(t testing.TB, masters int) *Cluster {
+	t.Helper()
+	// Of a node timeout that is shorter a busy machine promotes replicas by itself.
+	c := &Cluster{t: t, args: []string{
+		"--cluster-node-timeout", "1500", "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
+	}}
+	c.start(masters)
+	for range masters {
+		c.add()
+	}
+	c.Masters, c.Replicas = c.Masters[:masters:masters], c.Masters[masters:]
+	if err := c.replicate(t.Context()); err != nil {
+		t.Fatalf("give each master a replica: %v", err)
+	}
+	if err := await(nil, func() bool { return c.Ready(t.Context()) }); err != nil {
+		t.Fatalf("cluster of %d masters with replicas is not ready: %v", masters, err)
+	}
+	return c
+}
+
+// replicate makes each of the servers that hold no slots the replica of the master at its place.
+func (c *Cluster) replicate(ctx context.Context) error {
+	for i := range c.Replicas {
+		client := c.clients[len(c.Masters)+i]
+		host, port := hostPort(c.Masters[0])
+		if err := client.ClusterMeet(ctx, host, port).Err(); err != nil {
+			return err
+		}
+		var last error
+		if await(nil, func() bool { // it has to hear of its master first
+			last = client.ClusterReplicate(ctx, c.ids[i]).Err()
+			return last == nil
+		}) != nil {
+			return last
+		}
+		if err := await(nil, func() bool { return replicates(ctx, c.Replicas[i]) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AwaitPromotion waits until the replica of a master is the master of its slots, and the cluster serves them.
+func (c *Cluster) AwaitPromotion(master int) {
+	c.t.Helper()
+	client := c.clients[len(c.Masters)+master]
+	if err := await(nil, func() bool {
+		role, err := client.Info(c.t.Context(), "replication").Result()
+		state, err2 := client.ClusterInfo(c.t.Context()).Result()
+		return err == nil && err2 == nil && hasLines(role, []string{"role:master"}) && hasLines(state, []string{"cluster_state:ok"})
+	}); err != nil {
+		c.t.Fatalf("the replica of %s is not promoted: %v", c.Masters[master].Addr(), err)
+	}
 }
 
 // StartClusterTLS is StartCluster with TLS, also between the masters.
@@ -127,11 +184,11 @@ func share(i, n int) []int {
 	return share
 }
 
-// Ready reports whether every master knows all others and all slots, and serves.
+// Ready reports whether every server knows all others and all slots, and serves.
 func (c *Cluster) Ready(ctx context.Context) bool {
 	want := []string{
 		"cluster_state:ok", fmt.Sprintf("cluster_slots_ok:%d", slots),
-		fmt.Sprintf("cluster_known_nodes:%d", len(c.Masters)), fmt.Sprintf("cluster_size:%d", len(c.Masters)),
+		fmt.Sprintf("cluster_known_nodes:%d", len(c.clients)), fmt.Sprintf("cluster_size:%d", len(c.Masters)),
 	}
 	for _, client := range c.clients {
 		info, err := client.ClusterInfo(ctx).Result()

@@ -18,12 +18,12 @@ import (
 // CutBeforeRequest. A reply is waited for before a cut only on connections that do
 // not subscribe.
 type Proxy struct {
-	t        testing.TB
-	upstream string
-	port     *port
-	work     sync.WaitGroup
+	t    testing.TB
+	port *port
+	work sync.WaitGroup
 
 	mu       sync.Mutex // guards the fields below; never held while reading or writing
+	upstream string
 	listener net.Listener
 	refuse   bool
 	links    map[*link]bool
@@ -63,6 +63,14 @@ func NewProxy(t testing.TB, addr string) *Proxy {
 	t.Cleanup(p.close)
 	p.Refuse(false)
 	return p
+}
+
+// Lead has new connections go to another Redis. Those that are open stay where they are, as when a name gets another
+// address.
+func (p *Proxy) Lead(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upstream = addr
 }
 
 // Addr returns the proxy's host:port.
@@ -153,7 +161,10 @@ func (p *Proxy) accept(listener net.Listener) {
 }
 
 func (p *Proxy) serve(conn net.Conn) {
-	redis, err := net.DialTimeout("tcp", p.upstream, 5*time.Second)
+	p.mu.Lock()
+	upstream := p.upstream
+	p.mu.Unlock()
+	redis, err := net.DialTimeout("tcp", upstream, 5*time.Second)
 	if err != nil {
 		_ = conn.Close()
 		return
