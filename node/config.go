@@ -80,6 +80,8 @@ type Config struct {
 	fewNodes  int           // with no more, each looks at all leases. Default 16; negative = none
 
 	now func() time.Duration // lease.SinceBoot, but for tests
+	// hung ends the process; exitHung, but for tests.
+	hung func(why string)
 
 	Version  string               // shown in the lease and by status
 	Log      *slog.Logger         // default: slog.Default()
@@ -197,12 +199,29 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.OnOverrun == nil {
 		cfg.OnOverrun = exitOverrun
 	}
+	if cfg.hung == nil {
+		cfg.hung = exitHung
+	}
 	return cfg, cfg.Validate()
 }
 
 // exitOverrun is the default of Config.OnOverrun.
 func exitOverrun(stacks []byte) {
 	slog.Error("a handler ignores its cancelled context and its shard may be claimed by another node: exiting", "stacks", string(stacks))
+	os.Exit(75) // EX_TEMPFAIL: start me again
+}
+
+// exitHung ends a process whose part in the cluster has hung. It does not wait for a log that hangs, too.
+func exitHung(why string) {
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		slog.Error(why+": exiting", "stacks", string(runner.Stacks()))
+	}()
+	select {
+	case <-logged:
+	case <-time.After(time.Second):
+	}
 	os.Exit(75) // EX_TEMPFAIL: start me again
 }
 

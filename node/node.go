@@ -314,6 +314,7 @@ func (n *Node) clusterConfig() cluster.Config {
 			n.metrics.Generation.Set(float64(generation))
 		},
 		OutOfReach: n.outages.note,
+		Hung:       n.cfg.hung,
 	}
 }
 
@@ -369,6 +370,8 @@ func (n *Node) Ready() error {
 		return fmt.Errorf("name %s is taken by a newer process", n.cfg.Name)
 	case !in.mayWork():
 		return errors.New("lease lost, taking a new one")
+	case in.ownership.cluster.Hung() != "":
+		return errors.New(in.ownership.cluster.Hung())
 	case n.ready.text() != "":
 		return errors.New(n.ready.text())
 	case !n.settled.Load():

@@ -91,6 +91,9 @@ func startQueues(t testing.TB, cfg Config, queues ...func(*Node) error) *running
 	if cfg.OnOverrun == nil {
 		cfg.OnOverrun = func([]byte) { t.Log("a handler was not cancelled in time; with exit 75 here ended all tests") }
 	}
+	if cfg.hung == nil {
+		cfg.hung = func(why string) { t.Errorf("%s\n%s", why, runner.Stacks()) }
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}

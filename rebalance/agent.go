@@ -85,6 +85,7 @@ type Agent struct {
 	log     *slog.Logger
 	wake    chan struct{}
 	changed chan struct{}
+	turns   atomic.Uint64                   // how many have ended
 	latest  atomic.Pointer[plan.Assignment] // the newest assignment applied, of any record
 	info    atomic.Pointer[RaftInfo]
 	status  atomic.Pointer[Status]
@@ -110,6 +111,8 @@ type Agent struct {
 	canPlan       bool      // it could plan; see couldPlan
 	lastTurn      time.Time // when this leader could last plan, or began to lead; zero while it does not
 	pending       pending   // what this leader has asked of Raft
+	pulse         pulse     // whether Raft answers
+	hung          string    // what hung, "" once the process follows a leader again
 	term          *term     // not nil while this process leads and works
 }
 
@@ -121,6 +124,7 @@ type Status struct {
 	Leading bool     // this process leads
 	Voters  []string // server ids, from the record
 	Unread  string   // what it could not read of what the group wrote, "" while it can
+	Hung    string   // what of Raft has hung, "" once the process follows a leader again
 }
 
 // New checks the configuration and builds an agent.
@@ -159,6 +163,9 @@ func (a *Agent) RaftInfo() RaftInfo {
 // Status returns the process's part in the group.
 func (a *Agent) Status() Status { return *a.status.Load() }
 
+// Turns returns how many turns have ended. While Run runs the number grows several times in a lease ttl.
+func (a *Agent) Turns() uint64 { return a.turns.Load() }
+
 // Changed returns a channel that holds a value after the assignment, the RaftInfo or the
 // status changed. It has one slot for one receiver: read, then look.
 func (a *Agent) Changed() <-chan struct{} { return a.changed }
@@ -195,6 +202,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		again := a.turn(ctx)
+		a.turns.Add(1)
 		a.report()
 		var leaderCh <-chan bool
 		if a.server != nil {
@@ -220,6 +228,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // returns after how long the next turn is due at the latest.
 func (a *Agent) turn(whole context.Context) time.Duration {
 	a.leaveUnread(time.Now())
+	a.checkPulse(time.Now())
 	view, err := a.look(whole)
 	if err != nil {
 		a.fail(whole, "cluster view unknown", err)
@@ -307,8 +316,12 @@ func (a *Agent) report() {
 	if a.unread != nil {
 		status.Unread = a.unread.Error()
 	}
+	if status.Leader != "" {
+		a.hung = ""
+	}
+	status.Hung = a.hung
 	was := a.status.Swap(&status)
-	if old := a.info.Swap(&info); *old != info || was.Record != status.Record {
+	if old := a.info.Swap(&info); *old != info || was.Record != status.Record || was.Hung != status.Hung {
 		notify(a.changed)
 	}
 }

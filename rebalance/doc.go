@@ -14,7 +14,10 @@
 //	watch.go      what of a view is believed, and since when
 //	machine.go    the replicated state: log entries and snapshots
 //	server.go     one Raft server
-//	transport.go  Raft's connections: handshake, limits, which addresses fail
+//	pulse.go      whether that server has hung
+//	store.go      its log, in memory
+//	transport.go  Raft's connections: handshake, which addresses fail
+//	guard.go      which requests of other processes Raft may see
 //
 // Goroutines: [Agent.Run] is one loop that alone starts and drops the process's
 // Raft server, and alone calls into it; the [Listener] accepts Raft connections.

@@ -2,6 +2,7 @@ package rebalance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,15 +25,18 @@ const (
 	snapshotEvery    = 64
 	snapshotInterval = 30 * time.Second
 	trailingLogs     = 16
-	appendEntries    = 16 // in one request, which is far below requestLimit then
+	// shutdownTimeout is how long a server may take to stop. Raft stops at once, unless something has hung.
+	shutdownTimeout = 2 * time.Second
+	appendEntries   = 16 // in one request, which is far below requestLimit then
 )
 
 // server is one Raft server: one id, one log in memory. It is never restarted; a
 // process that drops it starts another one under another id.
 type server struct {
-	id      string
-	raft    *raft.Raft
-	machine *machine
+	id        string
+	raft      *raft.Raft
+	machine   *machine
+	transport raft.Transport
 	// election is the timeout of elections, once the first is over.
 	election time.Duration
 }
@@ -63,15 +67,29 @@ func (a *Agent) start(id string, voters []string) error {
 	return nil
 }
 
-// drop stops the process's Raft server for good.
+// drop stops the process's Raft server for good. One that does not stop is left alone: its address is closed, and its id
+// never comes back.
 func (a *Agent) drop() {
 	if a.server == nil {
 		return
 	}
-	if err := a.server.raft.Shutdown().Error(); err != nil {
-		a.log.Warn("raft shutdown", "server", a.server.id, "err", err)
+	dropped := a.server
+	a.server, a.term, a.pending, a.pulse = nil, nil, pending{}, pulse{}
+	stopped := make(chan error, 1)
+	go func() { stopped <- dropped.raft.Shutdown().Error() }()
+	timer := time.NewTimer(shutdownTimeout)
+	defer timer.Stop()
+	err := fmt.Errorf("it does not stop within %s", shutdownTimeout)
+	select {
+	case err = <-stopped:
+	case <-timer.C:
+		if transport, ok := dropped.transport.(raft.WithClose); ok {
+			err = errors.Join(err, transport.Close())
+		}
 	}
-	a.server, a.term, a.pending = nil, nil, pending{}
+	if err != nil {
+		a.log.Error("raft shutdown", "server", dropped.id, "err", err)
+	}
 }
 
 func newServer(id string, voters []string, election time.Duration, transport raft.Transport, m *machine, log *slog.Logger) (*server, error) {
@@ -84,19 +102,22 @@ func newServer(id string, voters []string, election time.Duration, transport raf
 	conf.SnapshotThreshold, conf.SnapshotInterval, conf.TrailingLogs = snapshotEvery, snapshotInterval, trailingLogs
 	conf.ShutdownOnRemove = false // the agent alone stops its server
 	conf.Logger = raftLogger(log)
-	store, snapshots := raft.NewInmemStore(), raft.NewInmemSnapshotStore()
+	entries, store, snapshots := newLogStore(), raft.NewInmemStore(), raft.NewInmemSnapshotStore()
 	if len(voters) > 0 {
 		conf.HeartbeatTimeout, conf.ElectionTimeout = firstElection, firstElection
 		first := raft.Configuration{Servers: []raft.Server{{ID: conf.LocalID, Address: transport.LocalAddr()}}}
-		if err := raft.BootstrapCluster(conf, store, store, snapshots, transport, first); err != nil {
+		if err := raft.BootstrapCluster(conf, entries, store, snapshots, transport, first); err != nil {
 			return nil, fmt.Errorf("bootstrap raft server %s: %w", id, err)
 		}
 	}
-	r, err := raft.NewRaft(conf, m, store, store, snapshots, transport)
+	r, err := raft.NewRaft(conf, m, entries, store, snapshots, transport)
 	if err != nil {
 		return nil, fmt.Errorf("start raft server %s: %w", id, err)
 	}
-	return &server{id: id, raft: r, machine: m, election: election}, nil
+	if guarded, ok := transport.(*guarded); ok {
+		guarded.serves(r, entries)
+	}
+	return &server{id: id, raft: r, machine: m, transport: transport, election: election}, nil
 }
 
 // usualTimeouts sets the usual timeouts once a bootstrapped server leads.

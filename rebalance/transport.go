@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -24,6 +23,7 @@ import (
 const (
 	dialTimeout    = 2 * time.Second // for a dial, a handshake, one Raft request
 	handshakeLimit = 1 << 10         // bytes
+	maxPool        = 2               // connections to a server that wait to be used
 )
 
 // handshake opens every Raft connection. A connection that is not for exactly the
@@ -47,6 +47,7 @@ type ListenerConfig struct {
 
 	timeout      time.Duration // for tests; 0 = dialTimeout
 	requestLimit int64         // for tests; 0 = requestLimit
+	patience     time.Duration // for tests; 0 = requestPatience
 }
 
 // Listener takes Raft connections for the process's server, whichever it is at the
@@ -74,6 +75,9 @@ func NewListener(cfg ListenerConfig) *Listener {
 	}
 	if cfg.requestLimit == 0 {
 		cfg.requestLimit = requestLimit
+	}
+	if cfg.patience == 0 {
+		cfg.patience = requestPatience
 	}
 	if cfg.Advertise == "" {
 		cfg.Advertise = cfg.Listener.Addr().String()
@@ -103,7 +107,7 @@ func (l *Listener) Transport(server string) (raft.Transport, error) {
 	}
 	l.stream = s
 	return guard(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: s, MaxPool: 2, Timeout: l.cfg.timeout, Logger: raftLogger(l.cfg.Log),
+		Stream: s, MaxPool: maxPool, Timeout: l.cfg.timeout, Logger: raftLogger(l.cfg.Log),
 	})), nil
 }
 
@@ -215,7 +219,7 @@ func (s *stream) pass(conn net.Conn) bool {
 	s.conns[conn] = struct{}{}
 	s.mu.Unlock()
 	select {
-	case s.accepted <- &boundedConn{Conn: acceptedConn{conn, s}, limit: s.listener.cfg.requestLimit}:
+	case s.accepted <- newBoundedConn(acceptedConn{conn, s}, s.listener.cfg.requestLimit, s.listener.cfg.patience):
 		return true
 	case <-s.closed:
 		return false
@@ -367,128 +371,4 @@ func (l *Listener) Called() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns) > 0
-}
-
-// The Raft library trusts its peers: it panics at a configuration it cannot decode, at an
-// unknown type of entry and at a gap in the log, and it keeps whatever it is sent in memory.
-// The guard stands before it. What it refuses is answered with an error; Raft goes on.
-
-// requestLimit bounds a Raft request in bytes, a snapshot included. Both are assignments,
-// a few bytes a shard.
-const requestLimit = 64 << 20
-
-// guarded is a transport whose requests have been looked at.
-type guarded struct {
-	*raft.NetworkTransport
-	requests chan raft.RPC
-	closed   chan struct{}
-	once     sync.Once
-	ended    sync.WaitGroup
-}
-
-func guard(inner *raft.NetworkTransport) *guarded {
-	g := &guarded{NetworkTransport: inner, requests: make(chan raft.RPC), closed: make(chan struct{})}
-	g.ended.Go(g.pass)
-	return g
-}
-
-// Consumer returns the requests that Raft can take.
-func (g *guarded) Consumer() <-chan raft.RPC { return g.requests }
-
-// Close closes the transport.
-func (g *guarded) Close() error {
-	g.once.Do(func() { close(g.closed) })
-	g.ended.Wait()
-	return g.NetworkTransport.Close()
-}
-
-func (g *guarded) pass() {
-	for {
-		select {
-		case <-g.closed:
-			return
-		case rpc := <-g.NetworkTransport.Consumer():
-			if err := acceptable(rpc.Command); err != nil {
-				rpc.Respond(nil, err)
-				continue
-			}
-			select {
-			case g.requests <- rpc:
-			case <-g.closed:
-				return
-			}
-		}
-	}
-}
-
-// acceptable names what of a request would end the process.
-func acceptable(command any) error {
-	switch r := command.(type) {
-	case *raft.AppendEntriesRequest:
-		return acceptableEntries(r)
-	case *raft.InstallSnapshotRequest:
-		if r.SnapshotVersion != raft.SnapshotVersionMax {
-			return fmt.Errorf("raft snapshot of version %d, want %d", r.SnapshotVersion, raft.SnapshotVersionMax)
-		}
-		if r.Size < 0 || r.Size > requestLimit {
-			return fmt.Errorf("raft snapshot of %d bytes, the limit is %d", r.Size, requestLimit)
-		}
-		return decodableConfiguration(r.Configuration)
-	}
-	return nil
-}
-
-func acceptableEntries(r *raft.AppendEntriesRequest) error {
-	for i, entry := range r.Entries {
-		switch {
-		case entry == nil:
-			return fmt.Errorf("raft entry %d of %d is missing", i+1, len(r.Entries))
-		case entry.Index != r.PrevLogEntry+1+uint64(i):
-			return fmt.Errorf("raft entry %d follows entry %d", entry.Index, r.PrevLogEntry+uint64(i))
-		}
-		switch entry.Type {
-		case raft.LogCommand, raft.LogNoop, raft.LogBarrier:
-		case raft.LogConfiguration:
-			if err := decodableConfiguration(entry.Data); err != nil {
-				return fmt.Errorf("raft entry %d: %w", entry.Index, err)
-			}
-		default:
-			return fmt.Errorf("raft entry %d is of unknown type %d", entry.Index, entry.Type)
-		}
-	}
-	return nil
-}
-
-// decodableConfiguration decodes as Raft will.
-func decodableConfiguration(data []byte) (err error) {
-	defer func() {
-		if why := recover(); why != nil {
-			err = fmt.Errorf("raft configuration of %d bytes: %v", len(data), why)
-		}
-	}()
-	raft.DecodeConfiguration(data)
-	return nil
-}
-
-// boundedConn bounds what a connection may send before it is answered: a request is decoded
-// as a whole before the guard sees it.
-type boundedConn struct {
-	net.Conn
-	limit int64
-	read  atomic.Int64
-}
-
-// Read fails once a request is longer than the limit.
-func (c *boundedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if total := c.read.Add(int64(n)); total > c.limit {
-		return 0, fmt.Errorf("raft request of more than %d bytes", c.limit)
-	}
-	return n, err
-}
-
-// Write answers a request: the next one may follow.
-func (c *boundedConn) Write(p []byte) (int, error) {
-	c.read.Store(0)
-	return c.Conn.Write(p)
 }

@@ -24,19 +24,23 @@ const patience = time.Minute
 const testLimit = 1 << 20
 
 // listen starts a listener on a private port.
-func listen(t *testing.T, cluster string) *Listener {
+func listen(t *testing.T, cluster string, change ...func(*ListenerConfig)) *Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return listenOn(t, cluster, ln)
+	return listenOn(t, cluster, ln, change...)
 }
 
 // listenOn starts a listener on a port that is open.
-func listenOn(t *testing.T, cluster string, ln net.Listener) *Listener {
+func listenOn(t *testing.T, cluster string, ln net.Listener, change ...func(*ListenerConfig)) *Listener {
 	t.Helper()
-	l := NewListener(ListenerConfig{Cluster: cluster, Listener: ln, timeout: patience, requestLimit: testLimit})
+	cfg := ListenerConfig{Cluster: cluster, Listener: ln, timeout: patience, requestLimit: testLimit}
+	for _, f := range change {
+		f(&cfg)
+	}
+	l := NewListener(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()

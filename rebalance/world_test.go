@@ -58,6 +58,7 @@ type process struct {
 	unleased   bool                    // it has lost its lease
 	frozen     bool                    // it publishes an old RaftInfo
 	stuck      bool                    // its heartbeats pass and its entries do not
+	hangs      string                  // the Raft server of it that hangs at the next request, until the world ends
 	dies       func(next *record) bool // it is killed right after it wrote such a record
 	lostReply  bool                    // its next successful compare-and-set loses its answer
 	info       RaftInfo
@@ -231,13 +232,25 @@ func (p *process) open(server string) (raft.Transport, error) {
 	address, transport := raft.NewInmemTransport(Address(server, "mem"))
 	p.transports[address] = transport
 	p.world.wire(p)
-	return halfOpen{transport, p}, nil
+	return halfOpen{transport, p, server}, nil
 }
 
 // halfOpen is a transport whose heartbeats may pass while entries do not.
 type halfOpen struct {
 	*raft.InmemTransport
 	process *process
+	server  string
+}
+
+// DecodePeer is called in Raft's own goroutine, for each request.
+func (h halfOpen) DecodePeer(data []byte) raft.ServerAddress {
+	h.process.world.mu.Lock()
+	hangs := h.process.hangs == h.server
+	h.process.world.mu.Unlock()
+	if hangs {
+		<-h.process.world.ended
+	}
+	return h.InmemTransport.DecodePeer(data)
 }
 
 // AppendEntries sends heartbeats and entries.

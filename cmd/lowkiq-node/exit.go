@@ -36,7 +36,8 @@ const exitHelp = `Exit codes:
     4    check found faults
     5    a payload that was waited for was buried or deleted, or has expired
     6    a payload that was waited for has not ended yet
-    75   a handler ignored its cancel until another node could get its shard
+    75   start it again: a handler ignored its cancel until another node could get its shard,
+         or the node's part in the cluster has hung
     130  interrupted`
 
 // exitError is an error that knows its exit code. Without a text nothing is printed.

@@ -74,6 +74,8 @@ type Config struct {
 	WriteDown func(ctx context.Context, line changes.Line) error
 	// OutOfReach logs an error that says that Redis is out of reach, and reports whether it does.
 	OutOfReach func(op string, err error) bool
+	// Hung ends the process: this part of it makes no progress, and cannot be begun anew.
+	Hung func(why string)
 }
 
 // Cluster belongs to the process and outlives its instances. A process without one has nil: what it
@@ -167,12 +169,33 @@ func (c *Cluster) Add(group *run.Group, stopped <-chan struct{}) {
 			return nil
 		}, func(error) { <-after; cancel() })
 	}
-	actor(func(ctx context.Context) error { defer close(c.done); return c.agent.Run(ctx) }, stopped)
+	actor(func(ctx context.Context) error { defer close(c.done); return c.leaveInTime(ctx, c.agent.Run) }, stopped)
 	actor(c.listener.Run, c.done)
 	actor(c.gossip.Run, c.done)
 	actor(c.follow, c.done)
 	actor(c.watchRaft, c.done)
 	actor(c.writeTrail, c.done)
+}
+
+// leaveFor is how long the end of the agent may take. It bounds each of its steps by itself.
+const leaveFor = 6 * time.Second
+
+// leaveInTime runs the agent, and does not wait for one that has hung when it is to end.
+func (c *Cluster) leaveInTime(ctx context.Context, run func(context.Context) error) error {
+	left := make(chan error, 1)
+	go func() { left <- run(ctx) }()
+	select {
+	case err := <-left:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-left:
+		return err
+	case <-time.After(leaveFor):
+		c.cfg.Log.Error("the raft group is not left in time: the node ends without it", "after", leaveFor)
+		return nil
+	}
 }
 
 // follow passes news on: of gossip to the agent, of either to the process.
@@ -306,8 +329,19 @@ func (c *Cluster) Alone() bool {
 	})
 }
 
+// Hung says what of this process's part in the cluster makes no progress, "" if all does.
+func (c *Cluster) Hung() string {
+	if c == nil {
+		return ""
+	}
+	return c.agent.Status().Hung
+}
+
 // Warnings are what people should know of the cluster, in words.
 func (c *Cluster) Warnings() (list []string) {
+	if hung := c.Hung(); hung != "" {
+		list = append(list, fmt.Sprintf("node %s: %s; it has begun anew, and owns what it had until it follows a leader", c.cfg.Node, hung))
+	}
 	if raft := c.agent.Status(); raft.Unread != "" {
 		list = append(list, fmt.Sprintf("node %s cannot read what the cluster's leader writes, and follows no plan: %s; "+
 			"run the release of the other nodes", c.cfg.Node, raft.Unread))

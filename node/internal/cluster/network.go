@@ -62,14 +62,38 @@ func (c *Cluster) watchRaft(ctx context.Context) error {
 	tick := time.NewTicker(c.cfg.TTL / 6)
 	defer tick.Stop()
 	var alone leaderless
+	var still standstill
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
 			c.lookAtRaft(ctx, now, &alone)
+			if still.observe(c.agent.Turns(), int(stillFor(c.cfg.TTL)/(c.cfg.TTL/6))) {
+				c.cfg.Hung(fmt.Sprintf("the cluster part of node %s has made no progress for %s", c.cfg.Node, stillFor(c.cfg.TTL)))
+			}
 		}
 	}
+}
+
+// stillFor is for how long the agent may take no turn: as long as Raft may take to answer it, and longer than all that a
+// turn waits for.
+func stillFor(ttl time.Duration) time.Duration { return max(5*ttl, 15*time.Second) }
+
+// standstill follows whether the agent takes turns. It counts looks, not time: a process that was frozen goes on as before.
+type standstill struct {
+	turns uint64
+	looks int // since the last turn
+}
+
+// observe reports whether the agent has taken no turn for as many looks.
+func (s *standstill) observe(turns uint64, looks int) bool {
+	if turns != s.turns {
+		*s = standstill{turns: turns}
+		return false
+	}
+	s.looks++
+	return s.looks == looks
 }
 
 func (c *Cluster) lookAtRaft(ctx context.Context, now time.Time, alone *leaderless) {

@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/identity"
@@ -130,4 +133,42 @@ func TestHostsApart(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
+}
+
+// TestStandstill: an agent that takes no turn for as many looks has hung, which is told once.
+func TestStandstill(t *testing.T) {
+	t.Parallel()
+	var s standstill
+	told := 0
+	for look := range uint64(100) {
+		turns := min(look/3, 10) // none from the 30th look on
+		if s.observe(turns, 30) {
+			told++
+			if look != 60 {
+				t.Errorf("told at look %d, want 60", look)
+			}
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times, want once", told)
+	}
+}
+
+// TestLeaveInTime: the end of a node does not wait for an agent that has hung.
+func TestLeaveInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &Cluster{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		hung := make(chan struct{})
+		defer close(hung)
+		began := time.Now()
+		if err := c.leaveInTime(ctx, func(context.Context) error { <-hung; return nil }); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != leaveFor {
+			t.Errorf("it took %s, want %s", took, leaveFor)
+		}
+	})
 }
