@@ -98,7 +98,7 @@ func rubyScript(t *testing.T, gem, redis, text string) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(t.Context(), "ruby", "-W", file)
 	cmd.Dir = filepath.Dir(file)
-	cmd.Env = nodebin.Env("LC_ALL=C.UTF-8")
+	cmd.Env = nodebin.Env("LC_ALL=C")
 	return cmd
 }
 

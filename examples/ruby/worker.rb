@@ -35,15 +35,20 @@ module LowkiqWorker
   end
 
   def self.id(job)
-    job['id'] || job['id_base64'].unpack('m')[0]
+    job['id'] || bytes(job['id_base64'])
   end
 
   # Payloads with their scores, lowest score first.
   def self.payloads(job)
     job['payloads'].map do |p|
       data = p['payload']
-      [data.is_a?(Hash) && data.keys == ['$base64'] ? load(data['$base64'].unpack('m')[0]) : data, p['score'].to_f]
+      [data.is_a?(Hash) && data.keys == ['$base64'] ? load(bytes(data['$base64'])) : data, p['score'].to_f]
     end
+  end
+
+  # Marked as text, as the gem's Redis client gives them.
+  def self.bytes(base64)
+    base64.unpack('m')[0].force_encoding(Encoding.default_external)
   end
 
   def self.load(bytes)
@@ -58,8 +63,10 @@ module LowkiqWorker
     defined?(Lowkiq.format_error) ? Lowkiq.format_error.call(error) : error.message
   end
 
-  # Answers lines of stdin until it ends. What the app and the worker print is in the node's log.
+  # Answers lines of stdin until it ends. What the app and the worker print is in the node's log. Text is UTF-8 whatever the
+  # locale says: services and containers often have none, and then Ruby takes it for ASCII.
   def self.run(*files, name)
+    Encoding.default_external = Encoding::UTF_8
     answers = $stdout.dup
     $stdout.reopen($stderr)
     $stdin.set_encoding('UTF-8')

@@ -92,7 +92,7 @@ func TestRubyWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := `"a" [{"b"=>1}, #<struct Point x=1, y=1.5>, "", "Zo\u00EB"]` + "\n" + `"\xFF" [` + deep + "]\n"
+	want := `"a" [{"b"=>1}, #<struct Point x=1, y=1.5>, "", "Zoë"]` + "\n" + `"\xFF" [` + deep + "]\n"
 	if got := strings.ReplaceAll(seen(), `{"b" => 1}`, `{"b"=>1}`); got != want+want {
 		t.Errorf("got %s, want %s twice", got, want)
 	}
@@ -123,24 +123,27 @@ func TestRubyWorker(t *testing.T) {
 	}
 }
 
-// An endpoint in Ruby answers as a child process does.
+// An endpoint in Ruby answers as a child process does, whatever the locale of its server is.
 func TestRubyEndpoint(t *testing.T) {
 	t.Parallel()
-	script := fmt.Sprintf("require %q\n%s\nSTDIN.binmode.each_line { |line| STDERR.puts LowkiqWorker.answer(OrdersWorker, line) }", example(t, "ruby/worker.rb"), ordersApp)
-	cmd := exec.CommandContext(t.Context(), ruby(t), "-e", script)
-	cmd.Dir = t.TempDir()
-	cmd.Stdin = strings.NewReader(`{"jobs":[{"id":"Zoë","payloads":[{"score":1,"payload":{"$base64":"` + base64.StdEncoding.EncodeToString([]byte(dumpedPoint)) + `"}}]}]}` + "\n" +
-		`{"jobs":[{"id":"b","payloads":[{"score":1,"payload":"fail"}]}]}` + "\n")
-	var said strings.Builder
-	cmd.Stderr = &said
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err, said.String())
-	}
-	if got, want := said.String(), "{\"ok\":true}\n{\"ok\":false,\"error\":\"told to fail\ufffd\"}\n"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if seen, err := os.ReadFile(filepath.Join(cmd.Dir, "seen")); err != nil || string(seen) != "\"Zoë\" [#<struct Point x=1, y=1.5>]\n" {
-		t.Errorf("got %s, %v", seen, err)
+	for _, locale := range []string{"C", "C.UTF-8"} {
+		script := fmt.Sprintf("require %q\n%s\nSTDIN.binmode.each_line { |line| STDERR.puts LowkiqWorker.answer(OrdersWorker, line) }", example(t, "ruby/worker.rb"), ordersApp)
+		cmd := exec.CommandContext(t.Context(), ruby(t), "-e", script)
+		cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "LC_ALL="+locale)
+		cmd.Stdin = strings.NewReader(`{"jobs":[{"id":"Zoë","payloads":[{"score":1,"payload":{"$base64":"` + base64.StdEncoding.EncodeToString([]byte(dumpedPoint)) + `"}}]}]}` + "\n" +
+			`{"jobs":[{"id":"b","payloads":[{"score":1,"payload":"fail"}]}]}` + "\n")
+		var said strings.Builder
+		cmd.Stderr = &said
+		if err := cmd.Run(); err != nil {
+			t.Fatal(locale, err, said.String())
+		}
+		if got, want := said.String(), "{\"ok\":true}\n{\"ok\":false,\"error\":\"told to fail\ufffd\"}\n"; got != want {
+			t.Errorf("%s: got %s, want %s", locale, got, want)
+		}
+		seen, err := os.ReadFile(filepath.Join(cmd.Dir, "seen"))
+		if got := strings.ReplaceAll(string(seen), `\u00EB`, "ë"); err != nil || got != "\"Zoë\" [#<struct Point x=1, y=1.5>]\n" { // the locale decides how inspect shows text
+			t.Errorf("%s: got %s, %v", locale, got, err)
+		}
 	}
 }
 
