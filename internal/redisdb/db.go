@@ -146,7 +146,7 @@ func (db *DB) exec(ctx context.Context, pipe redis.Pipeliner, what string, cmds 
 		reply, err := answerOf(cmds[i], answer)
 		if replies[i] = reply; err != nil {
 			replies[i] = err
-			if first == nil {
+			if first == nil || Says(first, "EXECABORT") { // that says only that a command was refused
 				first = err
 			}
 		}
