@@ -21,7 +21,7 @@ const MaxHeaderBytes = 4 << 10
 //
 // Names that mean something to lowkiq: traceparent and tracestate (W3C Trace Context), which HTTP
 // endpoints get as headers of their request; tick and missed, which recurring pushes have; tag, by which people tell
-// payloads apart; expires, see [Header.Expires].
+// payloads apart; expires, see [Header.Expires]; payload, see [Header.Bytes].
 type Header string
 
 // Get returns the value of a name, "" if there is none.
@@ -57,6 +57,15 @@ func (h Header) Expires() (at time.Time, ok bool) {
 	text, there := h.Map()["expires"]
 	at, err := parseExpires(text)
 	return at, there && err == nil
+}
+
+// Bytes reports whether the header payload says bytes. Such a payload comes to handlers in base64, also if its bytes could be
+// read as JSON. What is pushed in base64 has the header where that matters.
+func (h Header) Bytes() bool {
+	if !strings.Contains(string(h), `"payload":`) { // of most: nothing is parsed
+		return false
+	}
+	return h.Map()["payload"] == "bytes"
 }
 
 func parseExpires(text string) (time.Time, error) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -88,7 +89,11 @@ func appendPayloads(dst []byte, payloads []lowkiq.Payload) []byte {
 		dst = append(dst, `{"score":`...)
 		dst = appendFloat(dst, payloads[i].Score)
 		dst = append(dst, `,"payload":`...)
-		dst = AppendPayload(dst, payloads[i].Data)
+		if payloads[i].Header.Bytes() {
+			dst = appendBase64(dst, payloads[i].Data)
+		} else {
+			dst = AppendPayload(dst, payloads[i].Data)
+		}
 		if payloads[i].Header != "" {
 			dst = appendHeader(dst, []byte(payloads[i].Header))
 		}
@@ -125,31 +130,62 @@ func AppendPayload(dst, data []byte) []byte {
 }
 
 // appendState is AppendPayload for a state, which a handler gets back to the byte: JSON with white
-// space travels in base64. So does the text null: in an answer it would delete the state.
+// space travels in base64. So do the text null, which in an answer would delete the state, and the text "", which would be no bytes.
 func appendState(dst, data []byte) []byte {
 	if len(data) == 0 {
 		return append(dst, `""`...)
 	}
-	if spaced, ok := standsForItself(data); !ok || spaced || string(data) == "null" {
+	if spaced, ok := standsForItself(data); !ok || spaced || string(data) == "null" || string(data) == `""` {
 		return appendBase64(dst, data)
 	}
 	return append(dst, data...)
 }
 
-// standsForItself reports whether bytes are a JSON text that is read as these bytes, and whether
-// there is white space in it.
-func standsForItself(data []byte) (spaced, ok bool) {
+// AppendPushed is AppendPayload for the payload of a push.
+func AppendPushed(dst []byte, job *lowkiq.Push) []byte {
+	if job.Header["payload"] == "bytes" {
+		return appendBase64(dst, job.Payload)
+	}
+	return AppendPayload(dst, job.Payload)
+}
+
+// BytesHeader returns the headers with which bytes stay bytes: with payload: bytes if they could be taken for JSON. The map that
+// it is given is not changed.
+func BytesHeader(header map[string]string, data []byte) map[string]string {
+	if len(data) > 0 && !IsJSON(data) {
+		return header
+	}
+	if header = maps.Clone(header); header == nil {
+		header = make(map[string]string, 1)
+	}
+	header["payload"] = "bytes"
+	return header
+}
+
+// IsJSON reports whether bytes are a JSON text.
+func IsJSON(data []byte) bool {
+	_, ok := isJSON(data)
+	return ok
+}
+
+// isJSON reports whether bytes are a JSON text, and whether there is white space in it.
+func isJSON(data []byte) (spaced, ok bool) {
 	l := lexer{src: data}
 	l.space()
-	start := l.pos
-	if l.value(1) != nil || string(data[start:l.pos]) == `""` {
+	if l.value(1) != nil {
 		return false, false
 	}
-	if l.space(); l.pos < len(data) {
+	l.space()
+	return l.spaced, l.pos == len(data)
+}
+
+// standsForItself reports whether bytes are a JSON text that is read as itself, and whether there is white space in it.
+func standsForItself(data []byte) (spaced, ok bool) {
+	if spaced, ok = isJSON(data); !ok {
 		return false, false
 	}
 	_, looksRaw := envelope(data)
-	return l.spaced, !looksRaw
+	return spaced, !looksRaw
 }
 
 func appendBase64(dst, data []byte) []byte {
@@ -292,10 +328,12 @@ func (d *decoder) payload() ([]byte, *fault) {
 		return nil, err
 	}
 	raw := d.src[start:d.pos]
+	d.raw = false
 	if string(raw) == `""` {
 		return nil, nil
 	}
 	if value, ok := envelope(raw); ok {
+		d.raw = true
 		return d.bytes(value)
 	}
 	return d.keep(raw), nil

@@ -41,9 +41,10 @@
 // A payload is bytes, and so are a result and a state. JSON is stored compacted, with
 // its numbers and the order of its keys untouched, and comes out as it went in. No
 // payload and the empty string "" are both zero bytes, which come out as "". Bytes that are no JSON text travel
-// as {"$base64":"…"}, an object with exactly this one key; so do the few JSON texts
-// that would be misread (such an object itself, and the two bytes ""). Of a state that
-// goes to a handler these are also null and all JSON with white space, so that it comes
+// as {"$base64":"…"}, an object with exactly this one key; so does such an object itself.
+// What is pushed so arrives so: bytes that could be read as JSON get the header payload: bytes
+// ([BytesHeader]), and what has it always travels in base64. Of a state that
+// goes to a handler null, "" and all JSON with white space travel so, too: it comes
 // to the byte as it was stored. An id that is not valid UTF-8 travels in the field
 // id_base64 in place of id, and in an answer below failed_base64, bury_base64 or
 // answers_base64 in place of failed, bury or answers.
@@ -51,6 +52,6 @@
 // The package has no goroutines and keeps no state between calls, but for
 // [Scanner], which belongs to one goroutine. It promises that whatever
 // [AppendPayload] writes is one line, and is read back as the same bytes when they
-// are no JSON text, or a compact one, and that a state is read back as the same bytes
+// are no JSON text, or a compact one other than "", and that a state is read back as the same bytes
 // whatever it is. Errors of reading are [*Error].
 package wire

@@ -54,6 +54,7 @@ type decoder struct {
 	arena []byte // payloads of a bulk push are cut from here; nil for a single one
 	path  string // "[2]" within an array
 	field string // where the last fault was
+	raw   bool   // the last payload was in base64
 }
 
 func (d *decoder) located(f *fault) error {
@@ -108,6 +109,7 @@ func (d *decoder) lines() *fault {
 func (d *decoder) push() (lowkiq.Push, *fault) {
 	var p lowkiq.Push
 	var seen uint8
+	raw := false
 	start := d.pos
 	d.field = ""
 	if len(d.jobs) == MaxJobs {
@@ -132,8 +134,12 @@ func (d *decoder) push() (lowkiq.Push, *fault) {
 			return err
 		}
 		d.field = ""
+		raw = raw || bit == bitPayload && d.raw
 		return nil
 	})
+	if raw {
+		p.Header = BytesHeader(p.Header, p.Payload)
+	}
 	if err == nil && seen&(bitID|bitID64) == 0 {
 		d.field = "id"
 		err = &fault{start, "missing"}

@@ -105,7 +105,7 @@ func pushBody(jobs []lowkiq.Push) ([]byte, error) {
 		}
 		body.Write(head[:len(head)-1]) // the payload follows: json.Marshal would rewrite its bytes
 		body.WriteString(`,"payload":`)
-		body.Write(wire.AppendPayload(nil, jobs[i].Payload))
+		body.Write(wire.AppendPushed(nil, &jobs[i]))
 		body.WriteString("}\n")
 	}
 	return body.Bytes(), nil
