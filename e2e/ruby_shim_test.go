@@ -5,7 +5,6 @@ package e2e
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -210,16 +209,19 @@ func (a *answering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for line := range strings.Lines(string(body)) {
 		var job struct {
 			ID      string
-			Payload map[string]string
+			Payload json.RawMessage
 			Score   *float64
 			Due     *float64 `json:"perform_in"`
 		}
 		if err := json.Unmarshal([]byte(line), &job); err != nil {
 			a.pushed = append(a.pushed, err.Error())
 		}
-		data, _ := base64.StdEncoding.DecodeString(job.Payload["$base64"])
+		var dumped map[string][]byte
+		if json.Unmarshal(job.Payload, &dumped) == nil && dumped["$base64"] != nil {
+			job.Payload = dumped["$base64"]
+		}
 		ids = append(ids, job.ID)
-		what += fmt.Sprintf("%s=%s", job.ID, data)
+		what += fmt.Sprintf("%s=%s", job.ID, job.Payload)
 		if job.Score != nil {
 			what += fmt.Sprint(" score ", *job.Score)
 		}
@@ -341,6 +343,7 @@ func TestRubyShimPlainData(t *testing.T) {
 		{"{ id: 'b', payload: Order.new(1) }", "payload of b has, Order"},
 		{`{ id: 'b', payload: "\xff".b }`, "payload of b has, String"},
 		{`{ id: 'b', payload: "Zo\u00eb".encode('UTF-16LE') }`, "payload of b has, String"},
+		{"{ id: 'b', payload: { :$base64 => 'eA==' } }", "payload of b has one key, $base64"},
 		{"{ id: 'b', payload: Float::NAN }", "payload of b has, Float NaN"},
 		{"{ id: 'b', payload: { 1.5 => 2 } }", "payload of b has, Hash"},
 		{"{ id: 'b', payload: { 1 => 2, '1' => 3 } }", "payload of b has, Hash"},

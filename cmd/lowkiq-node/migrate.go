@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
 	"github.com/lowkiq/lowkiq/internal/identity"
 	"github.com/lowkiq/lowkiq/internal/movein"
@@ -29,7 +32,7 @@ type migrateCommand struct {
 	From    string      `required:"" env:"LOWKIQ_FROM" placeholder:"URL" help:"Redis of Ruby's Lowkiq: redis://, rediss:// or redis+sentinel://. LOWKIQ_FROM likewise: give a password there, as ps shows flags to everybody."`
 	Worker  string      `required:"" placeholder:"NAME" help:"Its queue_name: the name of the worker's class, unless it is set."`
 	Shards  int         `required:"" placeholder:"N" help:"Its shards_count."`
-	Payload movein.Form `enum:"json,marshal" default:"json" help:"json: what Ruby dumped becomes JSON, if it is plain data. marshal: bytes stay as they are."`
+	Payload movein.Form `enum:",json,marshal" default:"" placeholder:"json|marshal" help:"json: what Ruby dumped becomes JSON, if it is plain data. marshal: bytes stay as they are, whatever Lowkiq.dump_payload made. It is asked once, and remembered until all is back."`
 
 	DryRun         bool          `help:"Look only: count what there is, and say what cannot be moved, and why."`
 	WorkersStopped bool          `help:"Your word that no worker of Ruby's Lowkiq works on the queue, nor will."`
@@ -51,6 +54,7 @@ type migrated struct {
 	Skew    string         `json:"clock_skew"`      // of the old Redis's clock from the new one's
 	Left    []leftJob      `json:"left"`            // the first of those that stay
 	Orphans []orphan       `json:"orphans"`         // the first that a dry run has found
+	Twice   []web.JobID    `json:"twice,omitempty"` // the first that were in flight and are moved, though a worker lives
 }
 
 // orphan are payloads of an id that no index has.
@@ -116,6 +120,9 @@ func (c *migrateCommand) Run(s *streams, grammar *kong.Context) error {
 	defer old.Close()
 	into := pushCommand{Queue: c.Queue}
 	q, err := into.queue(ctx, client, cfg)
+	if errors.Is(err, lowkiq.ErrUnknownQueue) {
+		return c.unknown(ctx, client)
+	}
 	if err != nil {
 		return err
 	}
@@ -123,9 +130,23 @@ func (c *migrateCommand) Run(s *streams, grammar *kong.Context) error {
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
+	m.To = client.Cluster() + "/" + q.Name
 	run := &migration{migrateCommand: c, streams: s, mover: m, old: old, queue: q}
 	err = run.all(ctx, client)
 	return c.outcome(ctx, err, run)
+}
+
+// unknown says that the new queue is not known, and which are.
+func (c *migrateCommand) unknown(ctx context.Context, client *queue.Client) error {
+	entries, err := client.Registry().Entries(ctx)
+	if err != nil {
+		return refusedQueue(err)
+	}
+	has := "it has no queue"
+	if names := slices.Sorted(maps.Keys(entries)); len(names) > 0 {
+		has = "it has " + strings.Join(names[:min(len(names), 20)], ", ")
+	}
+	return fail(exitUsage, "cluster %q has no queue %s: %s; name the queue and its shards in the file of --config to register it", client.Cluster(), c.Queue, has)
 }
 
 func (c *migrateCommand) mover(ctx context.Context, old *rubyqueue.Queue, q *queue.Queue) (*movein.Mover, error) {
@@ -152,6 +173,8 @@ type migration struct {
 	sum   migrated
 	bar   *bar
 	done  int
+
+	looked bool // found is what there was
 }
 
 // all looks, and moves unless it is a dry run.
@@ -164,6 +187,12 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 	}
 	if err := r.clocks(ctx, client); err != nil {
 		return err
+	}
+	if err := r.mover.Agree(ctx); err != nil {
+		return err
+	}
+	if nodes, err := client.Leases().All(ctx); err == nil && len(nodes) == 0 && !r.Back {
+		say(r.err, "no node of cluster %q is up: what comes waits until one is; is --cluster right?\n", client.Cluster()) //nolint:errcheck // stderr
 	}
 	if !r.DryRun {
 		if err := r.mover.Mark(ctx); err != nil {
@@ -186,9 +215,15 @@ func (r *migration) all(ctx context.Context, client *queue.Client) error {
 	if err != nil {
 		return err
 	}
-	r.sum.Found = found
+	r.sum.Found, r.looked = found, true
 	if r.DryRun {
-		return r.orphans(ctx)
+		err = r.orphans(ctx)
+	}
+	if err == nil {
+		err = r.known(ctx)
+	}
+	if err != nil || r.DryRun {
+		return err
 	}
 	r.sum.Moved = &movein.Counts{}
 	r.done, r.bar = 0, newBar(r.err, int64(found.Jobs+found.Morgue), "moving")
@@ -235,15 +270,43 @@ func (n noticed) MayBegin(ctx context.Context, name string) ([]string, error) {
 func (r *migration) back(ctx context.Context, client *queue.Client) error {
 	r.bar = newBar(r.err, -1, "looking")
 	found, err := r.mover.SurveyBack(ctx, r.queue)
-	r.sum.Found = found
 	r.bar.clear()
-	if err != nil || r.DryRun {
+	if err != nil {
+		return err
+	}
+	r.sum.Found, r.looked = found, true
+	if err := r.known(ctx); err != nil || r.DryRun {
 		return err
 	}
 	r.sum.Moved = &movein.Counts{}
 	r.done, r.bar = 0, newBar(r.err, int64(r.sum.Found.Jobs+r.sum.Found.Morgue), "moving back")
 	defer func() { r.bar.clear() }()
 	return r.patiently(ctx, func() (movein.Counts, error) { return r.mover.Back(ctx, r.queue) })
+}
+
+// known is an error if there is nothing where there never was anything: a name is mistyped then, or an address. A queue that is
+// empty is known by what it leaves: its counters, or what a move has noted.
+func (r *migration) known(ctx context.Context) error {
+	if n := r.sum.Found.Counts; !r.Back && n.Jobs+n.Morgue+n.Left+r.sum.Found.Orphans > 0 {
+		return nil
+	}
+	known, err := r.old.Known(ctx)
+	if err != nil {
+		return err
+	}
+	if n := r.sum.Found.Counts; known && r.Back && !r.mover.Before && n.Jobs+n.Morgue+n.Left == 0 {
+		r.looked = false
+		return fail(exitFailed, "the queue %s has nothing, and nothing of %s was moved to it: are --cluster, --queue and --worker right?", r.queue.Name, r.Worker)
+	}
+	if known {
+		return nil
+	}
+	r.looked = false
+	others, err := r.old.Others(ctx)
+	if err != nil {
+		return err
+	}
+	return fail(exitFailed, "the old Redis has no queue %s and no trace of one: %s; are --worker and the database of --from right?", r.Worker, others)
 }
 
 // clocks compares the clocks of both Redis.
@@ -365,8 +428,13 @@ func (r *migration) follow(ctx context.Context, before rubyqueue.Signs) error {
 
 // outcome prints the summary and decides the exit code.
 func (c *migrateCommand) outcome(ctx context.Context, err error, run *migration) error {
-	if printed := run.print(); printed != nil {
-		return fail(exitFailed, "stdout: %w", printed)
+	if errors.Is(err, movein.ErrWorking) {
+		run.twice()
+	}
+	if run.looked {
+		if printed := run.print(); printed != nil {
+			return fail(exitFailed, "stdout: %w", printed)
+		}
 	}
 	const again = "what is under way is not lost: the same command goes on"
 	switch {
@@ -376,12 +444,22 @@ func (c *migrateCommand) outcome(ctx context.Context, err error, run *migration)
 		return &exitError{code: exitFailed} // each was listed
 	case errors.Is(err, movein.ErrWorking):
 		return &exitError{exitFailed, err}
+	case errors.Is(err, movein.ErrWay):
+		return &exitError{exitUsage, err}
 	case ctx.Err() != nil && !c.Follow:
 		return fail(exitInterrupted, "interrupted; %s", again)
 	case queue.Transient(err):
 		return fail(exitUnreachable, "%w; %s", err, again)
 	}
 	return err
+}
+
+// twice names what a worker that lives may run, too.
+func (r *migration) twice() {
+	for _, id := range r.mover.Flown() {
+		r.sum.Twice = append(r.sum.Twice, web.JobIDOf(id))
+		say(r.err, "may run twice: %q was in flight and is moved\n", id) //nolint:errcheck // stderr
+	}
 }
 
 func (r *migration) print() error {
@@ -400,6 +478,9 @@ func (r *migration) print() error {
 	if r.Back {
 		return r.say("found in the queue and moved back to Ruby's Lowkiq; clocks: the old Redis's is %s from the new one's\n", r.sum.Skew)
 	}
+	if n := r.sum.Found.Counts; n.Jobs+n.Morgue == 0 {
+		r.say("%s is empty; what it has left in the old Redis says that it was there\n", r.Worker) //nolint:errcheck // stdout
+	}
 	if n := r.sum.Found.Strays; n > 0 {
 		r.say("%s in the set of a shard that is not theirs with %d shards: they are moved all the same; is --shards right?\n", count(n, "id"), r.Shards) //nolint:errcheck // stdout
 	}
@@ -409,5 +490,5 @@ func (r *migration) print() error {
 	for kind, n := range r.sum.Found.Changed {
 		r.say("%s: the JSON does not say all of a payload (%s)\n", count(n, "job"), kind) //nolint:errcheck // stdout
 	}
-	return r.say("clocks: the old Redis's is %s from the new one's\n", r.sum.Skew)
+	return r.say("clocks: the old Redis's is %s from the new one's; scores are by those of the producers\n", r.sum.Skew)
 }

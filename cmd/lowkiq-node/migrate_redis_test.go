@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -282,6 +283,55 @@ func TestMigrateToAFullRedis(t *testing.T) {
 	if n := old.left(); n != 0 {
 		t.Errorf("%d are left in the old Redis", n)
 	}
+}
+
+// TestMigrateFindsNothing: what never was is told from what is empty: there the command fails, says what there is instead, and prints no counts. The form of
+// payloads is asked for once.
+func TestMigrateFindsNothing(t *testing.T) {
+	t.Parallel()
+	old, redis := startRubySide(t), redistest.Start(t)
+	client, _ := registered(t, redis.URL(), "", 4)
+	if err := client.Registry().Pause(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.push("order-7", "x"); err != nil {
+		t.Fatal(err)
+	}
+	run := func(code int, says string, args ...string) {
+		t.Helper()
+		cmd := exec.Command("lowkiq-node", append([]string{"migrate", "--from", old.URL(), "--redis", redis.URL(), "--shards", strconv.Itoa(rubyShards), "-q", "orders", "--watch", "10ms"}, args...)...)
+		cmd.Env = nodebin.Env()
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		var exit *exec.ExitError
+		if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(errs.String()+out.String(), says) || code != 0 && out.Len() > 0 {
+			t.Errorf("%q: got %d, %s%s; want %d, %q", args, got, &out, &errs, code, says)
+		}
+	}
+	for _, what := range [][]string{{"--dry-run"}, {"--workers-stopped"}, {"--workers-stopped", "--follow"}, {"--workers-stopped", "--back"}} {
+		run(exitFailed, "no queue Order and no trace of one: there are Orders;", append(what, "--worker", "Order", "--payload", "marshal")...)
+	}
+	run(exitUsage, "say --payload json or --payload marshal", "--worker", "Orders", "--dry-run")
+	run(exitUsage, `has no queue mails: it has orders;`, "--worker", "Orders", "--dry-run", "-q", "mails")
+	run(exitOK, "no node of cluster", "--worker", "Orders", "--workers-stopped", "--payload", "marshal", "--keep", "0s")
+	run(exitOK, "Orders is empty", "--worker", "Orders", "--dry-run")
+	run(exitUsage, "not with json", "--worker", "Orders", "--dry-run", "--payload", "json")
+	run(exitUsage, "and not to ", "--worker", "Orders", "--workers-stopped", "--back", "-q", "mails", "--config", mailsConfig(t))
+	run(exitOK, "moved", "--worker", "Orders", "--workers-stopped", "--back")
+	run(exitFailed, "nothing of Orders was moved to it", "--worker", "Orders", "--workers-stopped", "--back", "--payload", "marshal")
+}
+
+// mailsConfig names another queue.
+func mailsConfig(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte("queues:\n  mails:\n    shards: 4\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // moveKills says how often TestMigrateFollowKilled kills the command: LOWKIQ_MOVE_KILLS, or 8.

@@ -73,21 +73,23 @@ class LowkiqShim
 
   private
 
-  # A job in JSON. Its payload is sent as the bytes that are to be stored.
+  # A job in JSON. What dump_payload made goes as bytes, and comes to the handler as bytes.
   def line(job)
     raise ArgumentError, "lowkiq: a retry_count cannot be pushed: #{job}" if job.key?(:retry_count)
     id = job.fetch(:id).to_s.b.force_encoding('UTF-8')
     raise ArgumentError, "lowkiq: a job without an id: #{job}" if id.empty?
     wire = id.valid_encoding? ? { id: id } : { id_base64: [id].pack('m0') }
-    wire[:payload] = { '$base64' => [dump(job.fetch(:payload, ''), id)].pack('m0') }
+    payload = job.fetch(:payload, '')
+    if @marshal
+      wire[:payload] = { '$base64' => [Lowkiq.dump_payload.call(payload)].pack('m0') }
+    else
+      check(payload, id, 0)
+      bytes = payload.is_a?(Hash) && payload.keys.map(&:to_s) == ['$base64'] # would stand for bytes
+      raise ArgumentError, "lowkiq: the payload of #{id} has one key, $base64, which says that bytes follow" if bytes
+      wire[:payload] = payload
+    end
     [:score, :perform_in].each { |key| wire[key] = Float(job[key]) if job.key?(key) } # if not: the node's time
-    JSON.generate(wire)
-  end
-
-  def dump(payload, id)
-    return Lowkiq.dump_payload.call(payload) if @marshal
-    check(payload, id, 0)
-    JSON.generate([payload], max_nesting: 101)[1..-2]
+    JSON.generate(wire, max_nesting: 101)
   end
 
   # JSON.generate makes text of any object without a word: only plain data may get there.

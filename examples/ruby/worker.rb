@@ -7,8 +7,9 @@
 # ./app.rb is what `lowkiq -r ./app.rb` loaded: it defines OrdersWorker. If it loads the gem, the gem's server_middlewares,
 # on_server_init, load_payload and format_error do what they did. events is for retries_exhausted, which gets what went to the morgue.
 #
-# Payloads that Ruby dumped arrive as bytes and are loaded, with every object in them; whoever can push, write to Redis,
-# or reach an endpoint can have Ruby run what they like so. Payloads in JSON arrive as JSON: keys are strings.
+# Payloads that Ruby dumped arrive as bytes and are loaded, with every object in them, also if a dump_payload made them JSON;
+# whoever can push, write to Redis, or reach an endpoint can have Ruby run what they like so. What others push in JSON arrives as JSON:
+# keys are strings.
 #
 # An endpoint over HTTP answers a node's POST with LowkiqWorker.answer(OrdersWorker, body).
 require 'json'

@@ -7,7 +7,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/marshal"
 	"github.com/lowkiq/lowkiq/internal/rubyqueue"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/transfer"
@@ -36,6 +35,9 @@ func (m *Mover) Back(ctx context.Context, q *queue.Queue) (back Counts, err erro
 		if err == nil {
 			err = fmt.Errorf("%w (%d)", ErrBusy, n)
 		}
+		return back, err
+	}
+	if err := m.Agree(ctx); err != nil {
 		return back, err
 	}
 	run, err := m.Old.Begin(ctx)
@@ -68,7 +70,10 @@ func (m *Mover) Back(ctx context.Context, q *queue.Queue) (back Counts, err erro
 	if err := r.finish(ctx); err != nil {
 		return back, err
 	}
-	return back, m.End(ctx)
+	if err := m.End(ctx); err != nil || m.LeftCount() > 0 {
+		return back, err
+	}
+	return back, m.Old.SetWay(ctx, rubyqueue.Way{})
 }
 
 // SurveyBack reads what would go back, and changes nothing.
@@ -254,7 +259,7 @@ func (r *returning) ruby(ctx context.Context, jobs []transfer.Kept) ([]*rubyqueu
 }
 
 // restore makes a job of the new queue one of Ruby's. Where what was moved is kept, it is what it was: the bytes of payloads, scores,
-// times that had passed, errors. What was pushed since is dumped as Ruby dumps what it reads in the JSON.
+// times that had passed, errors. What was pushed since is what [converter.rubys] makes of it.
 func (m *Mover) restore(k *Entry, kept []*rubyqueue.Entry) (*rubyqueue.Job, error) {
 	if k.Err != nil {
 		return nil, k.Err
@@ -266,9 +271,8 @@ func (m *Mover) restore(k *Entry, kept []*rubyqueue.Entry) (*rubyqueue.Job, erro
 		job := rubyqueue.Settle(e)
 		last = &job
 		for _, p := range job.Payloads {
-			old[string(p.Data)] = append(old[string(p.Data)], p) // moved as bytes
-			if data, _, err := c.payload(p.Data); err == nil && c.form == JSON {
-				old[string(data)] = append(old[string(data)], p)
+			if came, _, err := c.payload(p.Data); err == nil {
+				old[string(came.Data)] = append(old[string(came.Data)], p)
 			}
 		}
 	}
@@ -315,12 +319,9 @@ func (m *Mover) restore(k *Entry, kept []*rubyqueue.Entry) (*rubyqueue.Job, erro
 		if len(were) > 0 {
 			continue
 		}
-		data := p.Data
-		if m.Form == JSON {
-			var err error
-			if data, err = marshal.Dump(p.Data); err != nil {
-				return nil, fmt.Errorf("payload %d cannot be Ruby's: %w", i+1, err)
-			}
+		data, err := c.rubys(&p)
+		if err != nil {
+			return nil, fmt.Errorf("payload %d cannot be Ruby's: %w", i+1, err)
 		}
 		add(rubyqueue.Payload{Score: p.Score, Data: data})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/marshal"
 	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/rubyqueue"
 	"github.com/lowkiq/lowkiq/internal/rubystates"
 	"github.com/lowkiq/lowkiq/internal/tier"
 	"github.com/lowkiq/lowkiq/queue"
@@ -60,6 +61,13 @@ func holds(t testing.TB, from *old, s *rubystates.State) *target {
 	t.Helper()
 	got := &target{}
 	m := mover(t, from.server.URL(), s, got, nil)
+	forget := func() {
+		if err := m.Old.SetWay(t.Context(), rubyqueue.Way{}); err != nil { // another form is no mistake here
+			t.Fatal(err)
+		}
+	}
+	forget()
+	defer forget()
 	if _, err := m.Move(t.Context()); err != nil {
 		t.Fatalf("%s: %v", s.Name, err)
 	}

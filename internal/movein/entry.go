@@ -1,7 +1,9 @@
 package movein
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/rubyqueue"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/transfer"
+	"github.com/lowkiq/lowkiq/wire"
 )
 
 // Entry is what an id's waiting job, or its morgue, comes to in the new queue; with an Err the new queue is told only that it
@@ -44,9 +47,9 @@ func Into(q *queue.Queue) func(ctx context.Context, source string, entries []Ent
 // Form is what becomes of a payload's bytes.
 type Form string
 
-// The forms of payloads.
+// The forms of payloads. Those of a queue have one form.
 const (
-	JSON  Form = "json"    // plain data that Ruby dumped becomes JSON
+	JSON  Form = "json"    // plain data that Ruby's Marshal dumped becomes JSON
 	Bytes Form = "marshal" // bytes stay what they are, whatever Ruby's dump_payload made of them
 )
 
@@ -99,29 +102,65 @@ func (c converter) convert(e *rubyqueue.Entry) (to Entry, lost marshal.Loss, err
 	}
 	size := 0
 	for i, p := range job.Payloads {
-		data, loss, err := c.payload(p.Data)
+		one, loss, err := c.payload(p.Data)
 		switch {
 		case err != nil:
 			return to, 0, fmt.Errorf("payload %d is not plain data: %w", i+1, err)
-		case len(data) > c.limits.Payload:
-			return to, 0, fmt.Errorf("payload %d has %d bytes, more than %d", i+1, len(data), c.limits.Payload)
+		case len(one.Data) > c.limits.Payload:
+			return to, 0, fmt.Errorf("payload %d has %d bytes, more than %d", i+1, len(one.Data), c.limits.Payload)
 		case math.IsInf(p.Score, 0):
 			return to, 0, fmt.Errorf("payload %d has the score %v, want a number", i+1, p.Score)
 		}
-		if size += len(data); size > c.limits.IDPayload {
+		if size += len(one.Data); size > c.limits.IDPayload {
 			return to, 0, fmt.Errorf("has more than %d bytes of payloads", c.limits.IDPayload)
 		}
 		lost |= loss
-		to.Payloads = append(to.Payloads, Payload{Score: p.Score, Data: data})
+		one.Score = p.Score
+		to.Payloads = append(to.Payloads, one)
 	}
-	return to, lost, nil
+	if len(to.Payloads) == 0 {
+		return to, lost, nil
+	}
+	rules := queue.PushRules{PayloadBytes: c.limits.Payload, Payloads: c.limits.Payloads, IDPayload: c.limits.IDPayload}
+	return to, lost, transfer.Check(&to, &rules) // what a look finds to come, comes
 }
 
-func (c converter) payload(data []byte) ([]byte, marshal.Loss, error) {
+// payload is what becomes of what Ruby's dump_payload made.
+func (c converter) payload(data []byte) (p Payload, loss marshal.Loss, err error) {
 	if c.form == Bytes {
-		return data, 0, nil
+		p.Data = data
+		p.Header, err = lowkiq.NewHeader(wire.BytesHeader(nil, data))
+		return p, 0, err
 	}
-	return marshal.JSON(data)
+	p.Data, loss, err = marshal.JSON(data)
+	switch {
+	case err != nil:
+		return p, 0, err
+	case string(p.Data) == `""`: // as pushes store the empty text
+		p.Data = nil
+	case bytes.HasPrefix(p.Data, []byte(`{"$base64":`)) && !bytes.Equal(wire.AppendPayload(nil, p.Data), p.Data):
+		return p, 0, errors.New(`a hash with the one key "$base64", which says that bytes follow`)
+	}
+	return p, loss, nil
+}
+
+// rubys makes a payload of the new queue what Ruby's load_payload takes for the same. What was pushed as bytes is what a dump_payload made; JSON can be
+// made Ruby's only where Ruby's Marshal is what it loads.
+func (c converter) rubys(p *Payload) ([]byte, error) {
+	dumped := bytes.HasPrefix(p.Data, []byte{4, 8})
+	text := p.Data
+	if len(text) == 0 {
+		text = []byte(`""`)
+	}
+	switch asBytes := p.Header.Bytes() || !wire.IsJSON(text); {
+	case asBytes && (c.form == Bytes || dumped):
+		return p.Data, nil
+	case asBytes:
+		return nil, errors.New("it is no JSON, and Ruby's Marshal has not dumped it")
+	case c.form == Bytes:
+		return nil, errors.New("it was pushed as JSON, and not as what Lowkiq.dump_payload makes")
+	}
+	return marshal.Dump(text)
 }
 
 // micros is a time of Ruby's, seconds since 1970, in microseconds. The error says that it is none.

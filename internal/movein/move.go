@@ -21,6 +21,9 @@ import (
 // maxLeft is how many ids may stay: their names are kept in memory, so that none is tried twice.
 const maxLeft = 100_000
 
+// mostFlown is how many ids that were in flight are named.
+const mostFlown = 1000
+
 // ahead is how many batches are taken before they are imported.
 const ahead = 4
 
@@ -36,18 +39,22 @@ type Mover struct {
 	Seal func(ctx context.Context, source string) error
 	// Over forgets a source that is sealed and has nothing more; it may be told twice. nil: it stays known.
 	Over   func(ctx context.Context, source string) error
-	Form   Form
+	Form   Form   // "": that of an earlier move; see Agree
+	To     string // names the new queue
 	Limits Limits
 	DueNow bool          // what Ruby never runs is moved, and due now
 	Keep   time.Duration // for how long the old Redis keeps what was moved, so that it can go back as it was; 0: not at all
 	Stay   bool          // Move leaves the run open, for the next one: End ends it
 
+	Before bool // Agree has found that something was moved before
+
 	Progress func(n int)  // is told of ids that were looked at or moved; may be nil
 	Leave    func(l Left) // is told of what stays; may be nil
 
-	counted int64  // the highest number that was counted as moved: it may be imported again if it could not be forgotten
-	source  string // of the run, "" without one
-	sent    bool   // something was sent under it
+	counted int64    // the highest number that was counted as moved: it may be imported again if it could not be forgotten
+	source  string   // of the run, "" without one
+	flown   []string // ids that were in flight and are moved, the first ones
+	sent    bool     // something was sent under it
 
 	mu      sync.Mutex
 	flights rubyqueue.Flights // at the first look, and not taken since
@@ -89,6 +96,9 @@ func (m *Mover) stays(id string, morgue bool) bool {
 	return m.left[leftName(id, morgue)]
 }
 
+// Flown are the ids that were in flight and are moved, the first 1,000: a worker that lives after all runs them, too.
+func (m *Mover) Flown() []string { return m.flown }
+
 // LeftCount is how many jobs and entries of the morgue stay.
 func (m *Mover) LeftCount() int {
 	m.mu.Lock()
@@ -117,6 +127,28 @@ func (m *Mover) Move(ctx context.Context) (moved Counts, err error) {
 	return moved, m.End(ctx)
 }
 
+// ErrWay says that a queue was moved in another way before, or that nothing says in which it is to be.
+var ErrWay = errors.New("what was moved of a queue, and what comes back, has one form and one new queue")
+
+// Agree sets the form to that of an earlier move, if there was one. What the earlier one did holds until all is back.
+func (m *Mover) Agree(ctx context.Context) error {
+	was, err := m.Old.Way(ctx)
+	switch {
+	case err != nil:
+		return err
+	case was == (rubyqueue.Way{}) && m.Form == "":
+		return fmt.Errorf("%w: say --payload json or --payload marshal: nothing was moved before", ErrWay)
+	case was == (rubyqueue.Way{}):
+		return nil
+	case m.Form != "" && string(m.Form) != was.Form:
+		return fmt.Errorf("%w: it was moved with --payload %s, and not with %s; another form is for when all is back (--back)", ErrWay, was.Form, m.Form)
+	case m.To != was.To:
+		return fmt.Errorf("%w: it was moved to %s, and not to %s", ErrWay, was.To, m.To)
+	}
+	m.Form, m.Before = Form(was.Form), true
+	return nil
+}
+
 // ErrGoingBack says that a way back was begun and is not at its end.
 var ErrGoingBack = errors.New("a migration back to Ruby's Lowkiq is not at its end: run it again")
 
@@ -124,6 +156,9 @@ var ErrGoingBack = errors.New("a migration back to Ruby's Lowkiq is not at its e
 func (m *Mover) begin(ctx context.Context, moved *Counts) error {
 	if m.source != "" {
 		return nil
+	}
+	if err := m.Agree(ctx); err != nil {
+		return err
 	}
 	if err := m.Mark(ctx); err != nil {
 		return err
@@ -138,6 +173,9 @@ func (m *Mover) begin(ctx context.Context, moved *Counts) error {
 	}
 	if len(staged) > 0 {
 		return ErrGoingBack
+	}
+	if err := m.Old.SetWay(ctx, rubyqueue.Way{Form: string(m.Form), To: m.To}); err != nil {
+		return err
 	}
 	return m.inherit(ctx, run, moved)
 }
@@ -300,6 +338,9 @@ func (m *Mover) bring(ctx context.Context, source string, entries []*rubyqueue.E
 				if n := coming[i].Number; n > m.counted {
 					m.counted = n
 					moved.count(from[i], len(coming[i].Payloads), nil)
+					if from[i].Flight != nil && len(m.flown) < mostFlown {
+						m.flown = append(m.flown, from[i].ID)
+					}
 				}
 			case first == nil:
 				first = r.Err

@@ -146,7 +146,7 @@ func mover(t testing.TB, url string, s *rubystates.State, n *target, lefts *[]Le
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { q.Close() })
-	return &Mover{Old: q, Shards: s.Shards, Form: Bytes, Limits: DefaultLimits, Import: n.bring, Leave: func(l Left) {
+	return &Mover{Old: q, Shards: s.Shards, Form: Bytes, To: "q", Limits: DefaultLimits, Import: n.bring, Leave: func(l Left) {
 		if lefts != nil {
 			*lefts = append(*lefts, l)
 		}

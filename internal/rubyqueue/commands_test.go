@@ -11,7 +11,7 @@ import (
 // since is the release of Redis that brought each command which is sent to an old Redis, in the form in which it is sent. None is later than
 // 3.2.
 var since = map[string]string{
-	"GET": "1.0", "SET": "1.0", "DEL": "1.0", "EXISTS": "1.0", "INCR": "1.0", "RENAME": "1.0", "EXPIRE": "1.0", "PERSIST": "2.2",
+	"INFO": "1.0", "GET": "1.0", "SET": "1.0", "DEL": "1.0", "EXISTS": "1.0", "INCR": "1.0", "RENAME": "1.0", "EXPIRE": "1.0", "PERSIST": "2.2",
 	"HGET": "2.0", "HSET": "2.0", "HDEL": "2.0", "HMGET": "2.0", "HMSET": "2.0", "HGETALL": "2.0", "HLEN": "2.0", "HEXISTS": "2.0", "HSCAN": "2.8", "SCAN": "2.8", "TYPE": "1.0",
 	"ZADD": "1.2", "ZREM": "1.2", "ZSCORE": "1.2", "ZCARD": "1.2", "ZRANGE": "1.2", "ZRANGEBYSCORE": "1.0.5", "ZREMRANGEBYRANK": "2.0",
 }
@@ -20,7 +20,7 @@ var since = map[string]string{
 // refuses to write after them in a script, and so does 4 after the last two.
 var chance = map[string]bool{"HSCAN": true, "TIME": true, "SCAN": true, "ZSCAN": true, "SSCAN": true, "RANDOMKEY": true, "SPOP": true, "SRANDMEMBER": true, "LASTSAVE": true, "TTL": true, "PTTL": true}
 
-// Redis 3.2 knows every command, and lets each script write. Extended forms are not used: HSET has one field, ZADD and SET no options but NX.
+// Redis 3.2 knows every command, and lets each script write. Extended forms are not used: HSET has one field, ZADD and SET no options but NX and EX.
 func TestCommandsOfRedis32(t *testing.T) {
 	t.Parallel()
 	commands := map[string]*regexp.Regexp{

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,6 +48,9 @@ type Config struct {
 	Shards  int           // shards_count
 }
 
+// keyPrefix is before the names of queues in all keys.
+const keyPrefix = "lowkiq:A:v1:"
+
 // Open reads the URL. It does not connect.
 func Open(cfg Config) (*Queue, error) {
 	db, err := redisdb.Open(redisdb.Config{URL: cfg.URL, Timeout: cfg.Timeout, PoolSize: 4})
@@ -56,7 +60,7 @@ func Open(cfg Config) (*Queue, error) {
 	if db.Sharded {
 		return nil, errors.Join(errors.New("want redis:// or redis+sentinel://: Ruby's Lowkiq does not run on a Redis Cluster"), db.Close())
 	}
-	return &Queue{db: db, prefix: "lowkiq:A:v1:" + cfg.Name, shards: cfg.Shards}, nil
+	return &Queue{db: db, prefix: keyPrefix + cfg.Name, shards: cfg.Shards}, nil
 }
 
 // Close gives the connections back.
@@ -159,6 +163,85 @@ func (q *Queue) Begin(ctx context.Context) (run Run, err error) {
 	run.Source, run.Fresh = redisdb.Text(replies[4]), replies[0] != nil
 	return run, run.sealing(redisdb.Text(replies[5]))
 }
+
+// Way is how a queue was moved: the form of its payloads, and where they went. The zero value is of a queue that was not.
+type Way struct{ Form, To string }
+
+// wayKept is for how long a Way is known: longer than anything is kept.
+const wayKept = 365 * 24 * time.Hour
+
+// Way is how the queue was moved before.
+func (q *Queue) Way(ctx context.Context) (w Way, err error) {
+	reply, err := q.db.Do(ctx, "see how the queue was moved", "GET", q.key("migrate:way"))
+	w.Form, w.To, _ = strings.Cut(redisdb.Text(reply), " ")
+	return w, err
+}
+
+// SetWay notes how the queue is moved; the zero value, that all of it is back.
+func (q *Queue) SetWay(ctx context.Context, w Way) error {
+	cmd := redisdb.Cmd{"SET", q.key("migrate:way"), w.Form + " " + w.To, "EX", int64(wayKept / time.Second)}
+	if w == (Way{}) {
+		cmd = redisdb.Cmd{"DEL", q.key("migrate:way")}
+	}
+	_, err := q.db.Do(ctx, "note how the queue is moved", cmd...)
+	return err
+}
+
+// traces are keys of a queue that was there: counters stay when all is done, and the way of a move when all is gone.
+var traces = []string{"processed", "failed", "all_ids_lex", "morgue:all_ids_lex", "processing_length_by_shard", "migrate:way", "migrate:kept", "migrate:run", "migrate:backs"}
+
+// Known reports whether the old Redis has a trace of the queue.
+func (q *Queue) Known(ctx context.Context) (bool, error) {
+	cmd := redisdb.Cmd{"EXISTS"}
+	for _, name := range traces {
+		cmd = append(cmd, q.key(name))
+	}
+	n, err := q.db.Do(ctx, "look for the queue", cmd...)
+	if err != nil || redisdb.Int(n) > 0 {
+		return err == nil, err
+	}
+	flights, err := q.Flights(ctx)
+	return len(flights) > 0, err
+}
+
+// mostNames is how many queues [Queue.Others] names.
+const mostNames = 20
+
+// Others says what the old Redis has in place of the queue, in a few words. It goes through the names of all keys of the database.
+func (q *Queue) Others(ctx context.Context) (string, error) {
+	names := map[string]bool{}
+	for cursor := "0"; ; {
+		reply, err := q.db.Do(ctx, "look for queues", "SCAN", cursor, "MATCH", keyPrefix+"*", "COUNT", keysPerScan)
+		if err != nil {
+			return "", err
+		}
+		keys, next := redisdb.Scanned(reply)
+		for _, key := range keys {
+			for _, trace := range traces {
+				if name, ok := strings.CutSuffix(strings.TrimPrefix(key, keyPrefix), ":"+trace); ok && !strings.HasSuffix(name, ":morgue") {
+					names[name] = true
+				}
+			}
+		}
+		if cursor = next; cursor == "0" {
+			break
+		}
+	}
+	sorted := slices.Sorted(maps.Keys(names))
+	switch {
+	case len(sorted) > mostNames:
+		return fmt.Sprintf("there are %d queues, as %s", len(sorted), strings.Join(sorted[:mostNames], ", ")), nil
+	case len(sorted) > 0:
+		return "there are " + strings.Join(sorted, ", "), nil
+	}
+	databases, err := q.db.Do(ctx, "look for other databases", "INFO", "keyspace")
+	if all := databaseRule.FindAllString(redisdb.Text(databases), -1); err == nil && len(all) > 0 {
+		return "this database has no queue of Ruby's Lowkiq; databases with keys are " + strings.Join(all, ", "), nil
+	}
+	return "this Redis has no queue of Ruby's Lowkiq", nil // or INFO is forbidden
+}
+
+var databaseRule = regexp.MustCompile(`\bdb[0-9]+\b`)
 
 // Name is what the run is called.
 func (q *Queue) Name() string { return q.run }

@@ -161,7 +161,11 @@ func TestRubyWorkerWithTheGem(t *testing.T) {
 	if got, want := seen(), "init\nbefore OrdersWorker [\"a\"]\n\"a\" [#<struct Point x=1, y=1.5>]\nafter\n"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	b.Jobs[0].Payloads[0].Data = []byte(`"fail"`)
+	b.Jobs[0].Payloads[0] = lowkiq.Payload{Data: []byte("5"), Header: `{"payload":"bytes"}`}
+	if err := e.Handle(t.Context(), b); err == nil || err.Error() != "formatted TypeError" { // Marshal's, of a version of "5"
+		t.Errorf("got %v, want that load_payload gets bytes that could be JSON", err)
+	}
+	b.Jobs[0].Payloads[0] = lowkiq.Payload{Data: []byte(`"fail"`)}
 	if err := e.Handle(t.Context(), b); err == nil || err.Error() != "formatted RuntimeError" {
 		t.Errorf("got %v, want the formatted error", err)
 	}

@@ -130,7 +130,7 @@ func kept(ctx context.Context, s *queue.Shard, id, record string, morgue bool) (
 		k.Err = ErrCalled
 	}
 	for _, p := range job.Payloads {
-		k.Payloads = append(k.Payloads, Payload{p.Score, p.Data})
+		k.Payloads = append(k.Payloads, Payload{p.Score, p.Data, p.Header})
 	}
 	if record[0] == 's' {
 		err = k.spilled(ctx, s)
@@ -160,7 +160,7 @@ func (k *Kept) spilled(ctx context.Context, s *queue.Shard) error {
 			case called:
 				k.Err = ErrCalled
 			}
-			k.Payloads = append(k.Payloads, Payload{packed.KeyScore(spilled.Key), p.Data})
+			k.Payloads = append(k.Payloads, Payload{packed.KeyScore(spilled.Key), p.Data, p.Header})
 		}
 		from = "(" + members[len(members)-1]
 	}

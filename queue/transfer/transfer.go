@@ -26,7 +26,7 @@ type Entry struct {
 	Payloads []Payload // of equal ones the smallest score counts; equal scores in this order
 	// RetryCount is -1 for a job that has not failed.
 	RetryCount int
-	Due        int64  // us since 1970; 0 or past: due now
+	Due        int64  // us since 1970; 0 or past, however long: due now
 	Error      string // the last one
 	// Morgue: it is in the morgue, since Buried (us since 1970).
 	Morgue bool
@@ -37,8 +37,9 @@ type Entry struct {
 
 // Payload is data with a score.
 type Payload struct {
-	Score float64
-	Data  []byte
+	Score  float64
+	Data   []byte
+	Header lowkiq.Header
 }
 
 // Result is the answer to an entry.
@@ -145,6 +146,23 @@ func (e *Entry) time() int64 {
 	return e.Due
 }
 
+// Check says why an entry is refused whatever the queue has: what Import says of it before it asks Redis.
+func Check(entry *Entry, rules *queue.PushRules) error {
+	if err := envelope.CheckID(entry.ID); err != nil {
+		return err
+	}
+	stored, size, err := prepare(entry, rules)
+	switch {
+	case err != nil:
+		return err
+	case len(stored) > rules.Payloads:
+		return fmt.Errorf("job %q: %w: %d is the limit, the entry has %d", entry.ID, queue.ErrTooManyPayloads, rules.Payloads, len(stored))
+	case size > rules.IDPayload:
+		return fmt.Errorf("job %q: %w: %d is the limit, the entry has %d", entry.ID, queue.ErrTooManyBytes, rules.IDPayload, size)
+	}
+	return nil
+}
+
 // prepare makes an entry's payloads those that are stored, lowest score first, equal ones once; or says why it is refused.
 func prepare(entry *Entry, rules *queue.PushRules) (stored []Payload, size int, err error) {
 	switch {
@@ -156,8 +174,8 @@ func prepare(entry *Entry, rules *queue.PushRules) (stored []Payload, size int, 
 		return nil, 0, fmt.Errorf("job %q: %w: %d, want -1 to %d", entry.ID, ErrRetryCount, entry.RetryCount, math.MaxInt32)
 	}
 	at := time.Time{}
-	if when := entry.time(); when > 0 {
-		at = time.UnixMicro(when)
+	if when := entry.time(); when > 0 { // one that a push would refuse as a delay is a time of the past here
+		at = time.UnixMicro(max(when, lowkiq.MinPerformAt*1e6))
 	}
 	stored = make([]Payload, 0, len(entry.Payloads))
 	var places map[string]int // of data, if there is more than one
@@ -171,7 +189,7 @@ func prepare(entry *Entry, rules *queue.PushRules) (stored []Payload, size int, 
 				return nil, 0, fmt.Errorf("job %q: encode: %w", entry.ID, err)
 			}
 		}
-		data = envelope.Wrap("", "", data)
+		data = envelope.Wrap(p.Header, "", data)
 		push := lowkiq.Push{ID: entry.ID, Payload: data, Score: &p.Score, PerformAt: at}
 		if err := envelope.Check(&push, rules.PayloadBytes, rules.IDPayload); err != nil {
 			return nil, 0, err
@@ -183,7 +201,7 @@ func prepare(entry *Entry, rules *queue.PushRules) (stored []Payload, size int, 
 		if places != nil {
 			places[string(data)] = len(stored)
 		}
-		stored, size = append(stored, Payload{p.Score, data}), size+len(data)
+		stored, size = append(stored, Payload{Score: p.Score, Data: data}), size+len(data)
 	}
 	slices.SortStableFunc(stored, func(x, y Payload) int { return cmp.Compare(x.Score, y.Score) })
 	return stored, size, nil
