@@ -19,7 +19,7 @@ import (
 // A node in a program that has other things to do: it logs where the program logs, its readiness is
 // a part of the program's, and a SIGTERM to the program drains it.
 func Example_embedded() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP, os.Interrupt)
 	defer stop()
 	n, err := node.New(node.Config{
 		Redis:           os.Getenv("REDIS_URL"),

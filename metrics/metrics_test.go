@@ -46,6 +46,7 @@ lowkiq_jobs_pushed_total COUNTER queue
 lowkiq_jobs_redelivered_total COUNTER queue
 lowkiq_journal_dropped_lines GAUGE queue
 lowkiq_lease_remaining_seconds GAUGE
+lowkiq_log_dropped_lines_total COUNTER
 lowkiq_morgue_payloads GAUGE queue
 lowkiq_morgue_trimmed_total COUNTER queue
 lowkiq_process_wait_seconds HISTOGRAM queue
@@ -77,7 +78,7 @@ func TestContract(t *testing.T) {
 	Pushed(registry)("orders", nil)
 	registry.MustRegister(Build("1.2.3"), &Working{
 		Slots: func() Use { return Use{Total: 8, Busy: 3} }, Children: func() map[string]Use { return map[string]Use{"orders": {Total: 2, Busy: 1}} },
-		Calls: func() int { return 1 },
+		Calls: func() int { return 1 }, Unlogged: func() int64 { return 5 },
 	})
 	registry.MustRegister(&Shards{Timeout: time.Second, Read: func(context.Context) (map[string]Figures, error) {
 		return map[string]Figures{"orders": {Jobs: map[string]int{"ready": 2}}}, nil
@@ -274,6 +275,7 @@ func TestWorking(t *testing.T) {
 		Slots:    func() Use { return Use{Total: 8, Busy: 3} },
 		Children: func() map[string]Use { return map[string]Use{"orders": {Total: 2, Busy: 1}} },
 		Calls:    func() int { return 4 },
+		Unlogged: func() int64 { return 5 },
 	}
 	want := `
 # HELP lowkiq_calls_waiting Payloads pushed through this node whose callers wait for their ends.
@@ -285,6 +287,9 @@ lowkiq_children{queue="orders"} 2
 # HELP lowkiq_children_busy Processes of the queue's exec handler that have a batch.
 # TYPE lowkiq_children_busy gauge
 lowkiq_children_busy{queue="orders"} 1
+# HELP lowkiq_log_dropped_lines_total Lines of this node's log that were dropped, because they came faster than they were written, or could not be written.
+# TYPE lowkiq_log_dropped_lines_total counter
+lowkiq_log_dropped_lines_total 5
 # HELP lowkiq_slots Handler calls that this node may run at once.
 # TYPE lowkiq_slots gauge
 lowkiq_slots 8

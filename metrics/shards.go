@@ -97,6 +97,7 @@ type Working struct {
 	Slots    func() Use            // for handler calls
 	Children func() map[string]Use // processes that exec handlers run, by queue
 	Calls    func() int            // pushes that wait for the ends of their payloads
+	Unlogged func() int64          // lines of the log that were dropped
 }
 
 // Use is how much of something there is, and how much of it is in use.
@@ -108,11 +109,12 @@ var (
 	childrenDesc     = prometheus.NewDesc("lowkiq_children", "Processes of the queue's exec handler that run.", []string{"queue"}, nil)
 	childrenBusyDesc = prometheus.NewDesc("lowkiq_children_busy", "Processes of the queue's exec handler that have a batch.", []string{"queue"}, nil)
 	callsDesc        = prometheus.NewDesc("lowkiq_calls_waiting", "Payloads pushed through this node whose callers wait for their ends.", nil, nil)
+	unloggedDesc     = prometheus.NewDesc("lowkiq_log_dropped_lines_total", "Lines of this node's log that were dropped, because they came faster than they were written, or could not be written.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (w *Working) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{slotsDesc, slotsBusyDesc, childrenDesc, childrenBusyDesc, callsDesc} {
+	for _, desc := range []*prometheus.Desc{slotsDesc, slotsBusyDesc, childrenDesc, childrenBusyDesc, callsDesc, unloggedDesc} {
 		ch <- desc
 	}
 }
@@ -126,6 +128,7 @@ func (w *Working) Collect(ch chan<- prometheus.Metric) {
 	gauge(slotsDesc, slots.Total)
 	gauge(slotsBusyDesc, slots.Busy)
 	gauge(callsDesc, w.Calls())
+	ch <- prometheus.MustNewConstMetric(unloggedDesc, prometheus.CounterValue, float64(w.Unlogged()))
 	for queue, children := range w.Children() {
 		gauge(childrenDesc, children.Total, queue)
 		gauge(childrenBusyDesc, children.Busy, queue)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/hosts"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
@@ -45,7 +46,7 @@ type Config struct {
 	// PollInterval is how often a busy shard, or one without a confirmed subscription,
 	// is looked at. Default 1 s; idle shards are polled less and less, down to every 60 s.
 	PollInterval time.Duration
-	// ShutdownTimeout is the patience with handlers at shutdown. Default 25 s.
+	// ShutdownTimeout is the patience with handlers at shutdown. Default [DefaultShutdownTimeout].
 	ShutdownTimeout time.Duration
 	// RedisTLS overrides the TLS settings of a rediss:// URL. Default: the system's
 	// authorities, no client certificate.
@@ -76,16 +77,20 @@ type Config struct {
 	// one itself. Of nodes that have different entries of a name those of the one that began last hold.
 	Recurring map[string]recurring.Spec
 
+	overtime  time.Duration // how long Run may take beyond ShutdownTimeout. Default 4 s
 	trimEvery time.Duration // how often morgues are kept within their bounds. Default 15 s
 	fewNodes  int           // with no more, each looks at all leases. Default 16; negative = none
 
 	now func() time.Duration // lease.SinceBoot, but for tests
-	// hung ends the process; exitHung, but for tests.
+	// hung ends the process; exitToRestart, but for tests.
 	hung func(why string)
 
 	Version  string               // shown in the lease and by status
-	Log      *slog.Logger         // default: slog.Default()
 	Registry *prometheus.Registry // default: a new one, with the collectors of Go and the process
+
+	// Log is where the node logs; default: slog.Default(). Nothing waits for it: lines go through a bounded buffer, and
+	// what does not fit while the handler blocks is dropped and counted.
+	Log *slog.Logger
 
 	// FormatError makes the text kept with a failed job. Default: err.Error(); that of a panic has
 	// its stack.
@@ -93,8 +98,9 @@ type Config struct {
 	// OnStart is called before the first claim; an error ends Run.
 	OnStart func() error
 	// OnOverrun is called when a handler ignores its cancelled context for so long that
-	// another node may get, or has, its shard. Default: log all stacks, exit with status 75. It
-	// must not return with the handler still running.
+	// another node may get, or has, its shard, and when Run has not returned 4 s after ShutdownTimeout,
+	// whatever hangs. Default: log all stacks, exit with status 75. It must not return with the
+	// handler still running.
 	OnOverrun func(stacks []byte)
 }
 
@@ -184,11 +190,12 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.TTL = cmp.Or(cfg.TTL, 6*time.Second)
 	cfg.trimEvery = cmp.Or(cfg.trimEvery, 15*time.Second)
 	cfg.PollInterval = cmp.Or(cfg.PollInterval, time.Second)
-	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, 25*time.Second)
+	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, DefaultShutdownTimeout)
 	if cfg.now == nil {
 		cfg.now = lease.SinceBoot
 	}
-	cfg.Log = cmp.Or(cfg.Log, slog.Default())
+	cfg.Log = logbuf.Logger(cmp.Or(cfg.Log, slog.Default()))
+	cfg.overtime = cmp.Or(cfg.overtime, lease.ShutdownGrace+2*time.Second)
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 		cfg.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -197,33 +204,29 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.FormatError = error.Error
 	}
 	if cfg.OnOverrun == nil {
-		cfg.OnOverrun = exitOverrun
+		cfg.OnOverrun = func(stacks []byte) { exitToRestart(cfg.Log, "a handler or the stop hangs", stacks) }
 	}
 	if cfg.hung == nil {
-		cfg.hung = exitHung
+		cfg.hung = func(why string) { exitToRestart(cfg.Log, why, runner.Stacks()) }
 	}
 	return cfg, cfg.Validate()
 }
 
-// exitOverrun is the default of Config.OnOverrun.
-func exitOverrun(stacks []byte) {
-	slog.Error("a handler ignores its cancelled context and its shard may be claimed by another node: exiting", "stacks", string(stacks))
-	os.Exit(75) // EX_TEMPFAIL: start me again
+// exitToRestart ends the process with a status that asks for a restart. It is the default of [Config].OnOverrun.
+func exitToRestart(log *slog.Logger, why string, stacks []byte) {
+	const tempFail = 75                                     // EX_TEMPFAIL
+	time.AfterFunc(lastWords, func() { os.Exit(tempFail) }) // the log may hang
+	log.Error(why+": exiting with status 75", "stacks", string(stacks))
+	logbuf.Flush(log, lastWords)
+	os.Exit(tempFail)
 }
 
-// exitHung ends a process whose part in the cluster has hung. It does not wait for a log that hangs, too.
-func exitHung(why string) {
-	logged := make(chan struct{})
-	go func() {
-		defer close(logged)
-		slog.Error(why+": exiting", "stacks", string(runner.Stacks()))
-	}()
-	select {
-	case <-logged:
-	case <-time.After(time.Second):
-	}
-	os.Exit(75) // EX_TEMPFAIL: start me again
-}
+// lastWords is how long a process that ends itself may take to write its log: another node may soon have what a
+// handler still works on.
+const lastWords = 100 * time.Millisecond
+
+// DefaultShutdownTimeout is the default of [Config].ShutdownTimeout.
+const DefaultShutdownTimeout = 25 * time.Second
 
 // Validate says what is wrong with the configuration.
 func (cfg Config) Validate() error {

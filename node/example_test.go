@@ -23,7 +23,7 @@ func handle(_ context.Context, batch *lowkiq.Batch) error {
 // A program that handles jobs, and drains when it is told to end. It takes part in no cluster and
 // serves no API: a second such program stands by.
 func Example() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	n, err := node.New(node.Config{Redis: "redis://127.0.0.1:6379/0"})
 	if err != nil {

@@ -54,7 +54,7 @@ func (x *inspector) Status(ctx context.Context) (status.Status, error) {
 			info = identity.Lease{} // there is none, or it tells nothing
 		}
 		known.Nodes = append(known.Nodes, nodeStatus(other, info, left[i], joined))
-		known.Warnings = slices.Concat(known.Warnings, refusalsOf(info), unreadyOf(info))
+		known.Warnings = slices.Concat(known.Warnings, refusalsOf(info), unreadyOf(info), unloggedOf(info))
 	}
 	entries, damaged, err := x.client.Registry().Read(ctx)
 	if err != nil {
@@ -69,6 +69,15 @@ func (x *inspector) Status(ctx context.Context) (status.Status, error) {
 		known.Warnings = append(known.Warnings, damaged[name].Error())
 	}
 	return known, nil
+}
+
+// unloggedOf is what an instance's lease tells of its log, for people.
+func unloggedOf(info identity.Lease) (warnings []string) {
+	if info.Unlogged > 0 {
+		warnings = append(warnings, fmt.Sprintf("node %s has dropped %d lines of its log: what takes them (a pipe, a disk, a slog.Handler) is too slow, hangs or is gone",
+			info.Node, info.Unlogged))
+	}
+	return warnings
 }
 
 // describe adds what Raft says, and what is wrong with the cluster.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
@@ -84,7 +85,7 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 		node: n.cfg.Name, boot: n.boot, ttl: n.cfg.TTL, begun: sinceBoot(), cluster: n.cluster.Load(), keeper: in.keeper,
 		queues: &n.queues, metrics: n.metrics, drained: &n.drained,
 	}
-	in.calls = lease.NewCalls(in.keeper, in.ownership.running, func(why error) { in.cancelWork(why) }, func() { n.cfg.OnOverrun(runner.Stacks()) })
+	in.calls = lease.NewCalls(in.keeper, in.ownership.running, func(why error) { in.cancelWork(why) }, in.overrun)
 	news := n.client.NewWakes(in.io, in.name)
 	in.claims = claims.New(in.claimant(news), n.absent)
 	in.ownership.claims = in.claims
@@ -142,6 +143,12 @@ func (in *instance) worker() *runner.Process {
 // mayWork is asked right before every handler call (I1).
 func (in *instance) mayWork() bool { return in.keeper.Holds() && in.work.Err() == nil }
 
+// overrun ends the process.
+func (in *instance) overrun() {
+	in.log.Error("a handler ignores its cancelled context, and another node may get its shard")
+	in.node.cfg.OnOverrun(runner.Stacks())
+}
+
 // info is what the lease says.
 func (in *instance) info() []byte {
 	n := in.node
@@ -151,6 +158,9 @@ func (in *instance) info() []byte {
 		Queues: in.ownership.counts(), Draining: in.ownership.leaves(), TTL: n.cfg.TTL.Milliseconds(), Process: n.process,
 		Refused: in.ops.stuck.list(), Unready: n.ready.told(), Features: queue.Features(),
 		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)), Paused: in.still(),
+	}
+	if dropped, lately := logbuf.Dropped(n.cfg.Log); lately {
+		info.Unlogged = dropped
 	}
 	in.ownership.cluster.Describe(&info)
 	value, err := json.Marshal(info)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
@@ -46,6 +48,7 @@ type Node struct {
 
 	started  atomic.Bool                     // by Run, or closed
 	stopped  chan struct{}                   // closed when the last instance has ended
+	over     chan struct{}                   // closed when Run returns
 	current  atomic.Pointer[instance]        // nil between two instances
 	cluster  atomic.Pointer[cluster.Cluster] // nil without one; set by Run before its actors
 	dialRaft rebalance.DialFunc              // for tests without TLS: a network with walls; or nil
@@ -91,12 +94,12 @@ func New(cfg Config) (*Node, error) {
 			handled: map[string]*handled{}, client: client, leases: leases,
 			inForce: inForce{book: rules.In(leases.DB()), values: map[string]rules.Values{}, said: map[[2]string]error{}},
 		},
-		stopped: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
+		stopped: make(chan struct{}), over: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
 	}
 	n.ready = readiness{handled: n.queues.handled, ttl: cfg.TTL}
 	n.rename(cfg.Name)
 	n.naming = naming{index: client.Leases(), boot: n.boot, process: n.process, log: n.log}
-	cfg.Registry.MustRegister(metrics.Build(cfg.release()), &metrics.Working{Slots: n.slotsInUse, Children: n.queues.children, Calls: n.client.Waiting}, &metrics.Shards{
+	cfg.Registry.MustRegister(metrics.Build(cfg.release()), &metrics.Working{Slots: n.slotsInUse, Children: n.queues.children, Calls: n.client.Waiting, Unlogged: n.unlogged}, &metrics.Shards{
 		Read: n.figures, Timeout: cfg.TTL, // a scrape must not hang longer than a lease
 		Failed: func(err error) {
 			if !n.outages.note("read figures for a scrape", err) {
@@ -185,6 +188,8 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	if n.started.Swap(true) {
 		return errors.New("node: Run was called twice, or after Close")
 	}
+	defer close(n.over)
+	defer logbuf.Flush(n.cfg.Log, time.Second)
 	defer func() { err = errors.Join(err, n.leases.Close(), n.client.Close()) }()
 	defer func() { n.naming.free(ctx) }()
 	if err := n.prepare(ctx); err != nil {
@@ -243,7 +248,10 @@ func (n *Node) runGroup(ctx context.Context) error {
 	group.Add(func() error {
 		defer close(n.stopped)
 		return n.instances(stop)
-	}, func(error) { cancel(lowkiq.ErrShutdown) })
+	}, func(error) {
+		go n.endInTime()
+		cancel(lowkiq.ErrShutdown)
+	})
 	for name, on := range n.queues.handled {
 		if on.service != nil {
 			n.addActor(&group, fmt.Sprintf("handler of queue %q: ", name), on.service.Run)
@@ -270,6 +278,25 @@ func (n *Node) runGroup(ctx context.Context) error {
 	left, leave := context.WithCancel(ctx)
 	group.Add(func() error { <-left.Done(); return nil }, func(error) { leave() })
 	return group.Run()
+}
+
+// endInTime ends the process if Run does not return in time, whatever hangs.
+func (n *Node) endInTime() {
+	limit := n.cfg.ShutdownTimeout + n.cfg.overtime
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-n.over:
+	case <-timer.C:
+		n.log.Error("the shutdown has not ended in time", "limit", limit)
+		n.cfg.OnOverrun(runner.Stacks())
+	}
+}
+
+// unlogged is how many lines of the log were dropped.
+func (n *Node) unlogged() int64 {
+	lines, _ := logbuf.Dropped(n.cfg.Log)
+	return lines
 }
 
 // addActor runs what instances need until the last one has ended. Its error ends the node, its

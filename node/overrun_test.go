@@ -96,3 +96,23 @@ func TestOverrunOfLease(t *testing.T) {
 		t.Errorf("%d processed, want 1: it was done, and acked under the old name", got)
 	}
 }
+
+// TestShutdownThatHangs: what a node's Run waits for does not end. OnOverrun is called, whatever hangs.
+func TestShutdownThatHangs(t *testing.T) {
+	t.Parallel()
+	overrun, release := make(chan string, 1), make(chan struct{})
+	run := startQueues(t, Config{Name: "n1", Redis: redistest.Start(t).URL(), ShutdownTimeout: time.Millisecond, overtime: 10 * time.Millisecond, OnOverrun: func(stacks []byte) {
+		select {
+		case overrun <- string(stacks):
+		default:
+		}
+	}}, func(n *Node) error {
+		return n.Attach(func() (string, error) { return "http://127.0.0.1", nil }, func(context.Context) error { <-release; return nil })
+	}).serving()
+	defer run.stop()
+	defer close(release)
+	run.cancel()
+	if stacks := receive(t, "the overrun", overrun); !strings.Contains(stacks, "TestShutdownThatHangs") {
+		t.Error("the stacks do not show what hangs")
+	}
+}

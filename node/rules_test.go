@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
@@ -145,6 +146,7 @@ func TestPriorityWithoutItsScheduler(t *testing.T) {
 	}
 	p.set(rules.Change{}, "priority", "3", "batch_size", "2")
 	in("2 seq 0")
+	logbuf.Flush(run.cfg.Log, patience)
 	if !log.has("level=ERROR", "left out", "priority: it is 3 and counts as 0, as the scheduler is seq") {
 		t.Errorf("nothing is said of it:\n%s", log.String())
 	}
@@ -260,6 +262,7 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 			for range 3 {
 				run.renew()
 			}
+			logbuf.Flush(run.cfg.Log, patience)
 			if n := strings.Count(log.String(), "at run time"); name != "an unknown key" && n != 1 || !log.has("level=ERROR", "at run time") {
 				t.Errorf("it is logged %d times, want once:\n%s", n, log.String())
 			}

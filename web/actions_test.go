@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -246,11 +247,13 @@ func TestCancelToHoldHoldsFirst(t *testing.T) {
 
 func TestPauseShows(t *testing.T) {
 	var log bytes.Buffer
-	w := newWorld(t, shared(t), func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) }).fill()
+	into := logbuf.Logger(slog.New(slog.NewTextHandler(&log, nil)))
+	w := newWorld(t, shared(t), func(cfg *Config) { cfg.Log = into }).fill()
 	for _, step := range []struct{ action, want string }{{"pause", `"paused":true`}, {"pause", `"paused":true`}, {"resume", `"paused":false`}} {
 		expect(t, w.do("POST", ordersPath+step.action, ""), 200, step.want)
 		expect(t, w.do("GET", "/api/v1/queues/orders", ""), 200, step.want)
 	}
+	logbuf.Flush(into, time.Minute)
 	if !strings.Contains(log.String(), "queue=orders paused=true role=anyone address=192.0.2.1:1234") {
 		t.Errorf("got log %q, want the pause in it", log.String())
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 
 	"github.com/lowkiq/lowkiq/internal/hosts"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -85,9 +87,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.BodyLimit == 0 {
 		cfg.BodyLimit = min(32<<20, cfg.RequestMemory/copiesOfBody)
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = logbuf.Logger(cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)))
 	if cfg.Advertise == "" && hosts.Everywhere(cfg.Address) {
 		var err error
 		if cfg.Advertise, err = hosts.Outward(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/certs"
 	"github.com/lowkiq/lowkiq/internal/connlimit"
 	"github.com/lowkiq/lowkiq/internal/hosts"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 )
 
 // TLS names PEM files; they are read again when they change. The zero value: no TLS.
@@ -108,6 +109,7 @@ func (s *attached) url() string {
 // serve answers until ctx ends. Streams of events end with the pages' Run: the server does not wait
 // for them.
 func (s *attached) serve(ctx context.Context) error {
+	defer logbuf.Flush(s.cfg.Log, time.Second)
 	group, ctx := errgroup.WithContext(ctx)
 	if s.pages != nil {
 		group.Go(func() error { return s.pages.Run(ctx) })

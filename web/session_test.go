@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 )
 
 // login posts the form and returns the answer and the session's cookie.
@@ -172,13 +175,16 @@ func TestNoLoginWithoutTokens(t *testing.T) {
 func TestRefusedLoginIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	w := guarded(t, func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	into := logbuf.Logger(slog.New(slog.NewTextHandler(&log, nil)))
+	w := guarded(t, func(cfg *Config) { cfg.Log = into })
 	w.login("wrong-token-0123456789", "/")
+	logbuf.Flush(into, time.Minute)
 	if got := log.String(); !strings.Contains(got, `msg="login refused" address=192.0.2.1:1234`) || strings.Contains(got, "wrong-token") {
 		t.Errorf("got %q, want the address and no token", got)
 	}
 	log.Reset()
 	w.login(adminToken, "/")
+	logbuf.Flush(into, time.Minute)
 	if got := log.String(); got != "" {
 		t.Errorf("a good one: got %q, want nothing", got)
 	}

@@ -23,7 +23,7 @@ func main() {
 	flag.Parse()
 	if *output != "table" && *output != "json" || flag.NArg() > 0 {
 		flag.Usage()
-		os.Exit(2)
+		os.Exit(64) // EX_USAGE
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

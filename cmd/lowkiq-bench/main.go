@@ -1,7 +1,7 @@
 // Command lowkiq-bench measures speed on a private redis-server, and the floor beside it: package
 // bench measures, this command reads flags and prints.
 //
-// Exit codes: 0 ok, 1 failed while running, 2 usage, 3 Redis is unreachable, 130 interrupted.
+// Exit codes: 0 ok, 1 failed while running, 3 Redis is unreachable, 64 usage, 130 interrupted.
 package main
 
 import (
@@ -26,8 +26,8 @@ import (
 
 const (
 	exitFailed      = 1
-	exitUsage       = 2
 	exitUnreachable = 3
+	exitUsage       = 64
 	exitInterrupted = 130
 )
 
@@ -53,7 +53,7 @@ Examples:
     lowkiq-bench --redis redis://10.0.0.1:6379/0 --flush -o json
     lowkiq-bench --masters 3 --shards 50
 
-Exit codes: 0 ok, 1 failed while running, 2 usage, 3 Redis is unreachable, 130 interrupted.`
+Exit codes: 0 ok, 1 failed while running, 3 Redis is unreachable, 64 usage, 130 interrupted.`
 
 func main() {
 	var f flags

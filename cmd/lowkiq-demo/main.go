@@ -4,7 +4,7 @@
 //
 // Each node is a process of its own: this program again, as "lowkiq-demo worker".
 //
-// Exit codes: 0 the verdict is good, 1 it is bad or there is none, 2 usage, 130 interrupted.
+// Exit codes: 0 the verdict is good, 1 it is bad or there is none, 64 usage, 130 interrupted.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 const (
 	exitOK          = 0
 	exitFailed      = 1
-	exitUsage       = 2
+	exitUsage       = 64
 	exitInterrupted = 130
 )
 
@@ -40,7 +40,7 @@ A history of all handler calls is judged at the end: every event handled,
 per-id order kept, no id handled twice at once. It takes about half a minute,
 at most one, and leaves nothing behind.
 
-Exit codes: 0 the verdict is good, 1 it is bad or there is none, 2 usage,
+Exit codes: 0 the verdict is good, 1 it is bad or there is none, 64 usage,
 130 interrupted.
 `
 

@@ -11,7 +11,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/manual"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
 )
 
 // cli is the grammar of the command line.
@@ -108,7 +107,6 @@ func execute(args []string, s *streams) int {
 		report(s.err, err)
 		return exitFailed
 	}
-	redisdb.Silence() // what matters comes back as an error
 	switch {
 	case len(args) == 0:
 		args = []string{"--help"}

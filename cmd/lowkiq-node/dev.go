@@ -39,7 +39,7 @@ func (c *devCommand) Run(s *streams) error {
 		return fail(exitFailed, "%w", err)
 	}
 	defer redis.Close()
-	ctx, stop := underSignals(s.err)
+	ctx, stop := underSignals(s.err, stopLimit(node.Config{}))
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
 	up := make(chan *node.Node)

@@ -15,15 +15,17 @@ import (
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// The exit codes that scripts rely on. 75 (lease overrun) is package node's.
+// The exit codes that scripts rely on. 2 is none of them: with it Go ends a program that panics, or
+// gets a SIGABRT.
 const (
 	exitOK          = 0
 	exitFailed      = 1
-	exitUsage       = 2
 	exitUnreachable = 3
 	exitFaults      = 4
 	exitBuried      = 5
 	exitPending     = 6
+	exitUsage       = 64 // EX_USAGE
+	exitStuck       = 75 // EX_TEMPFAIL; that of an overrun, in package node, too
 	exitInterrupted = 130
 )
 
@@ -31,13 +33,14 @@ const exitHelp = `Exit codes:
 
     0    ok
     1    partly refused, or failed while running
-    2    usage or configuration, or no such queue, node, job or kind of error
+    2    the program has crashed
     3    Redis or the node is unreachable, or cannot serve yet
     4    check found faults
     5    a payload that was waited for was buried or deleted, or has expired
     6    a payload that was waited for has not ended yet
-    75   start it again: a handler ignored its cancel until another node could get its shard,
-         or the node's part in the cluster has hung
+    64   usage or configuration, or no such queue, node, job or kind of error
+    75   the node ended itself, start it again: a handler ignored its cancel, the stop hung,
+         or the node's part in the cluster did
     130  interrupted`
 
 // exitError is an error that knows its exit code. Without a text nothing is printed.

@@ -24,6 +24,9 @@ import (
 // TestMain is also the main of the lowkiq-node that scripts run.
 func TestMain(m *testing.M) {
 	handler.Guard()
+	if os.Getenv(underHangs) != "" {
+		hang()
+	}
 	testscript.Main(leakless{m}, map[string]func(){"lowkiq-node": main})
 }
 

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -106,7 +105,7 @@ func (c *migrateCommand) Run(s *streams, grammar *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := untilInterrupted(syscall.SIGTERM)
+	ctx, stop := untilInterrupted(stopSignals()...)
 	defer stop()
 	client, err := openRedis(cfg)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -53,7 +52,7 @@ func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	ctx, stop := untilInterrupted(syscall.SIGTERM)
+	ctx, stop := untilInterrupted(stopSignals()...)
 	defer stop()
 	if c.Node != "" {
 		var target nodeTarget

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/internal/redisdb"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
@@ -48,16 +50,45 @@ func (c *runCommand) Run(s *streams, parsed *kong.Context) error {
 		return err
 	}
 	log := s.logger(c.LogLevel)
+	defer logbuf.Flush(log, lastWords)
+	slog.SetDefault(log) // what libraries say goes the same way
 	c.warnOfPasswords(cfg, log)
 	how, err := setupOf(cfg, log)
 	if err != nil {
 		return err
 	}
-	ctx, stop := underSignals(s.err)
+	ctx, stop := underSignals(s.err, stopLimit(how.node))
 	defer stop()
 	err = serve(ctx, how, func(n node.Config) (*node.Node, error) { return buildNode(cfg, n) },
 		func(n *node.Node) { fmt.Fprintln(s.out, startLine(how.node, cfg, n)+"\n"+joinLine(c.Config, n)) })
-	return listening(err, how.web.Address, "node.http (or --http, LOWKIQ_NODE_HTTP)", "node.bind (or --bind, LOWKIQ_NODE_BIND)")
+	return s.lastly(listening(err, how.web.Address, "node.http (or --http, LOWKIQ_NODE_HTTP)", "node.bind (or --bind, LOWKIQ_NODE_BIND)"))
+}
+
+// stopLimit is when a node that is told to stop ends, whatever hangs: half a second after it would itself.
+func stopLimit(cfg node.Config) time.Duration {
+	return cmp.Or(cfg.ShutdownTimeout, node.DefaultShutdownTimeout) + 4500*time.Millisecond
+}
+
+// lastWords is how long the end of a node waits for who reads what it prints.
+const lastWords = time.Second
+
+// within calls f and waits for its return until a time is over.
+func within(limit time.Duration, f func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(limit):
+	}
+}
+
+// lastly prints why a node has ended, if it can be printed, and returns an error with its exit code.
+func (s *streams) lastly(err error) error {
+	if err == nil {
+		return nil
+	}
+	within(lastWords, func() { report(s.err, advised(err)) })
+	return &exitError{code: codeOf(err)}
 }
 
 // startLine is what a person wants to see first.
@@ -103,7 +134,7 @@ func serve(ctx context.Context, how setup, build func(node.Config) (*node.Node, 
 		announced := announce(running, n, started)
 		err = n.Run(ctx)
 		ended()
-		<-announced
+		within(lastWords, func() { <-announced }) // it may hang in a line to stdout
 		if p.collided(err) && p.next < firstPort+portTries*portStep {
 			continue
 		}

@@ -2,6 +2,11 @@
 
 package main
 
-import "os"
+import (
+	"os"
+	"syscall"
+)
+
+var drainSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 func stackSignals() []os.Signal { return nil }

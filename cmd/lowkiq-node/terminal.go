@@ -16,6 +16,8 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 )
 
 // streams are where a command reads and writes.
@@ -29,13 +31,13 @@ func standardStreams() *streams { return &streams{in: os.Stdin, out: os.Stdout, 
 
 func terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// logger writes text for people at a terminal, else JSON.
+// logger writes text for people at a terminal, else JSON. Who logs does not wait for stderr.
 func (s *streams) logger(level slog.Level) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	if terminal(s.err) {
-		return slog.New(slog.NewTextHandler(s.err, opts))
+		return logbuf.Logger(slog.New(slog.NewTextHandler(s.err, opts)))
 	}
-	return slog.New(slog.NewJSONHandler(s.err, opts))
+	return logbuf.Logger(slog.New(slog.NewJSONHandler(s.err, opts)))
 }
 
 // readable writes durations as text does, "6s", where JSON would count nanoseconds.

@@ -25,10 +25,10 @@ func directives(unit string) map[string][]string {
 	return found
 }
 
-// required are the directives that a drain, a return after 75 and the hardening rest on.
+// required are the directives that a drain, a return after 75 or a crash and the hardening rest on.
 func required() map[string]string {
 	return map[string]string{
-		"Service.KillMode": "mixed", "Service.KillSignal": "SIGTERM", "Service.Restart": "always", "Service.RestartForceExitStatus": "75",
+		"Service.KillMode": "mixed", "Service.KillSignal": "SIGTERM", "Service.Restart": "always", "Service.RestartForceExitStatus": "75", "Service.RestartPreventExitStatus": "64",
 		"Service.NoNewPrivileges": "yes", "Service.ProtectSystem": "strict", "Service.ProtectHome": "yes", "Service.CapabilityBoundingSet": "",
 		"Service.PrivateDevices": "yes", "Service.RestrictNamespaces": "yes", "Service.OOMPolicy": "continue", "Service.DynamicUser": "yes", "Unit.StartLimitIntervalSec": "0",
 	}

@@ -44,6 +44,8 @@ type Lease struct {
 	// Unready are the queues whose handler cannot work, and why. The process is not given shards of
 	// them while another node could take them.
 	Unready map[string]string `json:"unready,omitempty"`
+	// Unlogged is how many lines of its log the process has dropped, if some of late.
+	Unlogged int64 `json:"unlogged,omitempty"`
 	// Features are what the process reads beyond the forms of 0.1; see queue.Features.
 	Features []string `json:"features,omitempty"`
 	// Paused are the handled queues of which the process begins nothing any more, as they are paused.

@@ -90,8 +90,9 @@ func (db *DB) With(cluster string) *DB {
 	return &other
 }
 
-// Silence keeps go-redis from writing to stderr.
-func Silence() { redis.SetLogger(silent{}) }
+// go-redis would write to stderr, and wait for who reads it: what matters comes back as an error. A
+// program may set another logger of go-redis in its main.
+func init() { redis.SetLogger(silent{}) }
 
 type silent struct{}
 

@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 )
 
 // ExecConfig says which child processes handle batches. A child reads one batch of
@@ -19,7 +22,7 @@ type ExecConfig struct {
 	Processes int          // children at once; default DefaultProcesses
 	Dir       string       // working directory; default the node's
 	Env       []string     // "KEY=value", added to the node's environment without its LOWKIQ_* variables
-	Log       *slog.Logger // default: slog.Default()
+	Log       *slog.Logger // default: slog.Default(). As for node.Config.Log, nothing waits for it
 }
 
 // DefaultProcesses is one child per CPU (GOMAXPROCS): programs in most languages use one at a time.
@@ -52,9 +55,7 @@ func (c ExecConfig) withDefaults() (ExecConfig, string, error) {
 	if c.Processes == 0 {
 		c.Processes = DefaultProcesses()
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
+	c.Log = logbuf.Logger(cmp.Or(c.Log, slog.Default()))
 	path, err := find(c.Argv[0], c.Dir)
 	return c, path, err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -69,6 +70,7 @@ func (e *Exec) Run(ctx context.Context) error {
 		slots.Go(func() { e.slot(ctx) })
 	}
 	slots.Wait()
+	logbuf.Flush(e.cfg.Log, time.Second)
 	return nil
 }
 

@@ -2,6 +2,7 @@ package handler
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -45,7 +47,7 @@ type HTTPConfig struct {
 	Token   string        // sent as "Authorization: Bearer …" unless empty
 	Header  http.Header   // sent with every request
 	Client  *http.Client  // nil = one that keeps connections and follows no redirect
-	Log     *slog.Logger  // default: slog.Default()
+	Log     *slog.Logger  // default: slog.Default(). As for node.Config.Log, nothing waits for it
 }
 
 // Validate names the field that is wrong.
@@ -90,9 +92,7 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 	if cfg.Client == nil {
 		cfg.Client, direct = newClient(), newDirect(u, &cfg)
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
+	cfg.Log = logbuf.Logger(cmp.Or(cfg.Log, slog.Default()))
 	h := &HTTP{cfg: cfg, url: shown(u), direct: direct, down: outage{news: make(chan struct{}, 1)}}
 	h.dial = h.dialer(u)
 	return h, nil

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 )
 
 // endpoint serves f and returns a handler that posts to it.
@@ -477,6 +478,7 @@ func TestHTTPUnreachable(t *testing.T) {
 		if err := h.Handle(t.Context(), batch()); !errors.As(err, &got) || got.After != time.Second || !strings.HasPrefix(got.Reason, shown) {
 			t.Errorf("%s: got %v, want to be postponed by 1s, the address and the reason once", url, err)
 		}
+		logbuf.Flush(h.cfg.Log, time.Minute)
 		if log := text.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, h.url) || strings.Contains(log, "secret") {
 			t.Errorf("got %s, want a warning that names %s without secrets", log, h.url)
 		}

@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// serve serves until SIGTERM or SIGINT.
+// serve serves until SIGTERM, SIGINT or SIGHUP.
 func serve(listen string, work time.Duration, file string) error {
 	handler := &endpoint{work: work}
 	if file != "" {
@@ -46,7 +46,7 @@ func serve(listen string, work time.Duration, file string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	ended := make(chan error, 1)
