@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -49,13 +50,15 @@ type child struct {
 	outEnd   *end
 	answers  *bufio.Reader
 	line     []byte
-	answered bool      // it has given a good answer
-	stopped  bool      // it was killed, because the context of its batch ended
-	back     chan bool // the borrower gives it back: true = still good
+	answered bool        // it has given a good answer
+	stopped  bool        // it was killed, because the context of its batch ended
+	ended    atomic.Bool // Run's end killed it
+	back     chan bool   // the borrower gives it back: true = still good
 
 	kill   func()        // asks the guard to kill all; exited is closed soon after
 	exited chan struct{} // closed when all processes are reaped and stderr is read
-	status string        // how it ended; set before exited is closed
+	status string        // how it ended; set before exited is closed, as is lapsed
+	lapsed bool          // its guard killed it, as the node's lease was not renewed in time
 	tail   tail          // the end of its stderr
 }
 
@@ -84,12 +87,23 @@ func (c *child) exchange(ctx context.Context, b *lowkiq.Batch, write func([]byte
 	switch {
 	case broken != nil && cancelled:
 		return fmt.Errorf("%s: killed: %w", c.name, context.Cause(ctx))
+	case broken != nil && c.lapsed:
+		return c.ours(lowkiq.ErrLeaseLost)
+	case broken != nil && c.ended.Load():
+		return c.ours(lowkiq.ErrShutdown)
 	case errors.Is(broken, errGone):
 		return fmt.Errorf("%s: %w: %s%s", c.name, errGone, c.status, c.tail.quote())
 	case broken != nil:
 		return fmt.Errorf("%s: %w%s", c.name, broken, c.tail.quote())
 	}
 	return verdict
+}
+
+// ours is the answer to a batch whose child was killed for no fault of its own, before the batch's
+// context says why: no retry is spent.
+func (c *child) ours(why error) error {
+	err := fmt.Errorf("%s: killed: %w", c.name, why)
+	return fmt.Errorf("%w: %w", err, lowkiq.Postpone{Reason: err.Error()})
 }
 
 // roundTrip returns what broke the exchange, or else the child's verdict.
@@ -280,8 +294,9 @@ func (c *child) watch(guard *exec.Cmd, pid int, status *bufio.Reader, stderr *os
 	text, _ := status.ReadString('\n')
 	_, _ = io.Copy(io.Discard, status) // until the guard is gone
 	err := guard.Wait()
-	if exit, ok := bytes.CutPrefix([]byte(text), []byte("exit ")); ok {
-		c.status = string(bytes.TrimSpace(exit))
+	word, end, _ := strings.Cut(strings.TrimSpace(text), " ")
+	if word == "exit" || word == "lapsed" {
+		c.status, c.lapsed = end, word == "lapsed"
 	} else {
 		c.status = fmt.Sprintf("its guard process died (%v)", err)
 		endGroup(pid)

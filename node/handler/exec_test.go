@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/logbuf"
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
@@ -243,6 +244,7 @@ func TestExecCancelsDoNotAddUp(t *testing.T) {
 			t.Errorf("got %v, want the cause of the cancel", err)
 		}
 	}
+	logbuf.Flush(e.cfg.Log, time.Minute)
 	if longest := time.Duration(log.longest.Load()); longest == 0 || longest > 100*time.Millisecond {
 		t.Errorf("a child was started again %s after one that was told to stop, want at most 100ms", longest)
 	}
@@ -488,4 +490,53 @@ func TestExecReadyAfterCancels(t *testing.T) {
 	if err := e.Ready(); err != nil {
 		t.Errorf("got %v, want it to be ready", err)
 	}
+}
+
+// A child that its guard kills at the lease's end, before the node has noticed it, did not fail its
+// batch: no retry is spent, and the command is not called unfit.
+func TestKilledByItsGuard(t *testing.T) {
+	t.Parallel()
+	busy := filepath.Join(t.TempDir(), "busy")
+	e := running(t, ExecConfig{Argv: loop(`touch ` + busy + `; sleep 60`)})
+	for range badStarts + 1 {
+		err := handleBusy(t, e, busy, func() { e.Grant(time.Millisecond) })
+		var postponed lowkiq.Postpone
+		if !errors.Is(err, lowkiq.ErrLeaseLost) || !errors.As(err, &postponed) || postponed.Reason != "sh: killed: lease lost" {
+			t.Errorf("got %v, want it to be postponed as the lease is lost", err)
+		}
+	}
+	if err := e.Ready(); err != nil {
+		t.Errorf("got %v, want it to be ready", err)
+	}
+}
+
+// So it is with a batch whose child is killed by the end of Run.
+func TestKilledByTheEndOfRun(t *testing.T) {
+	t.Parallel()
+	busy := filepath.Join(t.TempDir(), "busy")
+	e, err := NewExec(ExecConfig{Argv: loop(`touch ` + busy + `; sleep 60`), Processes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- e.Run(ctx) }()
+	err = handleBusy(t, e, busy, cancel)
+	var postponed lowkiq.Postpone
+	if !errors.Is(err, lowkiq.ErrShutdown) || !errors.As(err, &postponed) {
+		t.Errorf("got %v, want it to be postponed as the node shuts down", err)
+	}
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+}
+
+// handleBusy returns the answer to a batch. It calls do once the child works on it, which makes the file busy.
+func handleBusy(t *testing.T, e *Exec, busy string, do func()) error {
+	t.Helper()
+	answer := make(chan error, 1)
+	go func() { answer <- e.Handle(t.Context(), batch()) }()
+	eventually(t, "the child to work", func() bool { return os.Remove(busy) == nil })
+	do()
+	return <-answer
 }

@@ -81,7 +81,7 @@ func (e *Exec) slot(ctx context.Context) {
 		c, err := e.start()
 		if err == nil {
 			e.serve(ctx, c)
-			if c.answered || c.stopped {
+			if c.answered || c.stopped || c.lapsed {
 				inARow = 0
 			}
 		}
@@ -134,6 +134,7 @@ func (e *Exec) returned(ctx context.Context, c *child) (good bool) {
 	case good = <-c.back:
 		return good
 	case <-ctx.Done():
+		c.ended.Store(true)
 		c.kill()
 		<-c.back
 		return false
@@ -294,7 +295,7 @@ func (h *health) failed(why string) {
 }
 
 // judge notes how a child came to nothing. One that was killed because its batch was to stop, as
-// after a lost lease, says nothing of the command.
+// after a lost lease, or by its guard at the lease's end, says nothing of the command.
 func (e *Exec) judge(c *child, startErr error, lived time.Duration) {
 	switch {
 	case startErr != nil:
@@ -303,7 +304,7 @@ func (e *Exec) judge(c *child, startErr error, lived time.Duration) {
 			why = inner // without the end of its stderr, which is in the log: what Ready says is shown to every visitor
 		}
 		e.health.failed(fmt.Sprintf("does not start: %v", why))
-	case !c.answered && !c.stopped && lived < e.settled:
+	case !c.answered && !c.stopped && !c.lapsed && lived < e.settled:
 		e.health.failed("ends before it answers: " + c.status)
 	}
 }

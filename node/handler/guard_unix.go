@@ -26,7 +26,7 @@ import (
 const (
 	guardEnv = "LOWKIQ_GUARD"
 	lifeFD   = 3 // ends when the node dies or wants the child killed; carries grants of 8 bytes
-	statusFD = 4 // "started PID", then "exit TEXT"; or "error TEXT"
+	statusFD = 4 // "started PID", then "exit TEXT", or "lapsed TEXT" if the guard killed the child as no grant came; or "error TEXT"
 )
 
 // guardCalled is a fact about the process: main has called Guard. Without it NewExec
@@ -61,15 +61,20 @@ func guard(path string, argv []string) int {
 	_ = unix.Close(0)
 	_ = unix.Close(1)
 	report("started %d", pid)
+	var lapsed atomic.Bool
 	go func() {
-		awaitEnd(lifeFD)
+		lapsed.Store(awaitEnd(lifeFD)) // before the kill: the end that it brings is told as this
 		killGroup(pid)
 		killDescendants()
 	}()
 	status := reap(pid)
 	killGroup(pid)
 	sweep()
-	report("exit %s", describe(status))
+	word := "exit"
+	if lapsed.Load() {
+		word = "lapsed"
+	}
+	report("%s %s", word, describe(status))
 	return 0
 }
 
@@ -91,15 +96,15 @@ func childEnv() []string {
 }
 
 // awaitEnd blocks until the pipe has no writer, or until the time that the node has
-// granted last is over. A node that is frozen closes nothing, but grants nothing.
-func awaitEnd(fd int) {
+// granted last is over, which it reports. A node that is frozen closes nothing, but grants nothing.
+func awaitEnd(fd int) (lapsed bool) {
 	var until time.Time // zero = nothing was granted yet: for ever
 	for {
 		timeout := -1
 		if !until.IsZero() {
 			left := time.Until(until)
 			if left <= 0 {
-				return
+				return true
 			}
 			timeout = int(left/time.Millisecond) + 1
 		}
@@ -111,7 +116,7 @@ func awaitEnd(fd int) {
 		switch n, err := unix.Read(fd, left[:]); {
 		case errors.Is(err, unix.EINTR):
 		case n != len(left):
-			return
+			return false
 		default:
 			until = time.Now().Add(time.Duration(binary.LittleEndian.Uint64(left[:])))
 		}

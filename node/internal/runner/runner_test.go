@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"sync/atomic"
@@ -60,6 +61,18 @@ func watched(t *testing.T, took time.Duration) (reports int64, cause error) {
 	time.Sleep(time.Hour)
 	synctest.Wait()
 	return log.n.Load(), cause
+}
+
+// TestFailureAfterTheLease: a handler fails as the lease has ended, before its context is cancelled. That is no failure of its jobs.
+func TestFailureAfterTheLease(t *testing.T) {
+	t.Parallel()
+	over, killed := false, errors.New("killed")
+	c := &caller{process: &Process{MayWork: func() bool { return !over }}, queue: &Queue{
+		Handler: lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { over = true; return killed }),
+	}}
+	if answer, cause := c.call(t.Context(), &lowkiq.Batch{}, &turn{}); answer != killed || cause != lowkiq.ErrLeaseLost {
+		t.Errorf("got %v, cause %v; want that it was killed, cause %v", answer, cause, lowkiq.ErrLeaseLost)
+	}
 }
 
 // TestOverdueAfterAChange: the report of a call says which timeout it had, whatever those before it had.

@@ -42,6 +42,9 @@ func (c *caller) call(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer
 	defer c.running.Add(-1)
 	answer = c.guarded(ctx, batch, t)
 	cause = context.Cause(ctx)
+	if cause == nil && answer != nil && !c.process.MayWork() {
+		cause = lowkiq.ErrLeaseLost // the cancel is on its way: what fails now may have failed for that
+	}
 	if failed, _ := named(answer); failed == nil {
 		switch {
 		case errors.Is(cause, lowkiq.ErrTimeout):
