@@ -15,11 +15,6 @@ import (
 	"github.com/lowkiq/lowkiq/internal/tier"
 )
 
-func TestMain(m *testing.M) {
-	redisdb.Silence()
-	m.Run()
-}
-
 func openURL(t *testing.T, url string) *redisdb.DB {
 	t.Helper()
 	db, err := redisdb.Open(redisdb.Config{URL: url, Cluster: "c", Timeout: 5 * time.Second})
