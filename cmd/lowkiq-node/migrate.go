@@ -31,7 +31,7 @@ type migrateCommand struct {
 	From    string      `required:"" env:"LOWKIQ_FROM" placeholder:"URL" help:"Redis of Ruby's Lowkiq: redis://, rediss:// or redis+sentinel://. LOWKIQ_FROM likewise: give a password there, as ps shows flags to everybody."`
 	Worker  string      `required:"" placeholder:"NAME" help:"Its queue_name: the name of the worker's class, unless it is set."`
 	Shards  int         `required:"" placeholder:"N" help:"Its shards_count."`
-	Payload movein.Form `enum:",json,marshal" default:"" placeholder:"json|marshal" help:"json: what Ruby dumped becomes JSON, if it is plain data. marshal: bytes stay as they are, whatever Lowkiq.dump_payload made. It is asked once, and remembered until all is back."`
+	Payload movein.Form `short:"p" enum:",json,marshal" default:"" placeholder:"json|marshal" help:"json: what Ruby dumped becomes JSON, if it is plain data. marshal: bytes stay as they are, whatever Lowkiq.dump_payload made. It is asked once, and remembered until all is back."`
 
 	DryRun         bool          `help:"Look only: count what there is, and say what cannot be moved, and why."`
 	WorkersStopped bool          `help:"Your word that no worker of Ruby's Lowkiq works on the queue, nor will."`

@@ -498,4 +498,7 @@ func TestMigrateTellsOfALateRestore(t *testing.T) {
 	if err := <-ended; !errors.Is(err, movein.ErrWorking) {
 		t.Errorf("got %v, want %v", err, movein.ErrWorking)
 	}
+	if got := m.Flown(); !slices.Equal(got, []string{"order-7"}) {
+		t.Errorf("%q may run twice, want order-7", got)
+	}
 }
