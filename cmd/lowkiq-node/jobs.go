@@ -157,7 +157,7 @@ type rangeFlags struct {
 
 // kindFlag picks jobs by the kind of their last error.
 type kindFlag struct {
-	Kind string `placeholder:"KIND" help:"Only jobs whose last error is of this kind, as lowkiq-node errors names it. What changes jobs ends with 2 if none has it."`
+	Kind string `placeholder:"KIND" help:"Only jobs whose last error is of this kind, as lowkiq-node errors names it. What changes jobs ends with 64 if none has it."`
 }
 
 // searchFlags pick jobs by what they say.
