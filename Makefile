@@ -24,11 +24,13 @@ check: lint-format ## check an edit: gofmt, go vet, and the tests that need no c
 	@$(GO) vet ./...
 	@$(GO) test -vet=off -short ./...
 
-# Packages that wait for leases come first, so that others compile and run meanwhile. The timeout is per package.
+# Clusters whose leases last seconds are tested after the others: two cores have enough of them. The timeout is per package.
 TEST     := $(GO) test -vet=off -timeout 20m
-CLUSTERS := ./e2e ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo
+CLUSTERS := ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo ./e2e
+OTHERS   := $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
 test: redis ## run the tests of the product on one real Redis; needs redis-server >= 6.2, installs it as root with apt-get
-	@$(TEST) -p 4 $(CLUSTERS) ./queue ./...
+	@$(TEST) $(OTHERS)
+	@$(TEST) $(CLUSTERS)
 
 # The packages whose code starts goroutines or holds locks.
 RACED := ./queue/... ./rebalance ./membership ./metrics ./node/... ./web/... ./cmd/lowkiq-node/internal/feed \
@@ -40,7 +42,7 @@ race: redis cgo ## run the tests of packages with goroutines and locks under the
 test-all: export LOWKIQ_TEST_ALL = 1
 test-all: redis chromium ruby cgo ## run the tests that need minutes, a browser, Ruby, containers, or another kind of Redis; installs them as root
 	@$(RACE) -vet=off -p 1 -timeout 40m $(CLUSTERS)
-	@$(TEST) $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
+	@$(TEST) $(OTHERS)
 	@set -e; for module in $(NESTED); do \
 		echo "test $$module"; \
 		(cd $$module && $(TEST) -count=1 ./...); \
