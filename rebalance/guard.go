@@ -40,7 +40,7 @@ type guarded struct {
 	ended     sync.WaitGroup
 	server    atomic.Pointer[known] // nil until there is one: it has applied nothing
 	turn      sync.Mutex            // one request at a time
-	snapshots sync.Mutex            // one snapshot at a time is held in memory
+	snapshots chan struct{}         // has a value while a snapshot is in memory: one at a time
 }
 
 // known is what the guard knows of its server.
@@ -50,7 +50,7 @@ type known struct {
 }
 
 func guard(inner *raft.NetworkTransport) *guarded {
-	g := &guarded{NetworkTransport: inner, requests: make(chan raft.RPC), closed: make(chan struct{})}
+	g := &guarded{NetworkTransport: inner, requests: make(chan raft.RPC), closed: make(chan struct{}), snapshots: make(chan struct{}, 1)}
 	g.ended.Go(g.pass)
 	return g
 }
@@ -101,12 +101,16 @@ func (g *guarded) passSnapshot(rpc raft.RPC) {
 		rpc.Respond(nil, err) // what follows is no request: the connection ends
 		return
 	}
-	if !g.snapshots.TryLock() {
+	select {
+	case g.snapshots <- struct{}{}:
+	case <-g.closed:
+		return
+	case <-time.After(dialTimeout):
 		_, _ = io.Copy(io.Discard, rpc.Reader) // the next request is behind it
 		rpc.Respond(nil, errors.New("raft snapshot: another one is being read"))
 		return
 	}
-	defer g.snapshots.Unlock()
+	defer func() { <-g.snapshots }()
 	data, err := io.ReadAll(rpc.Reader)
 	if err != nil {
 		rpc.Respond(nil, fmt.Errorf("read raft snapshot: %w", err))
