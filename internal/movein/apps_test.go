@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/nodebin"
 	"github.com/lowkiq/lowkiq/internal/redistest"
 	"github.com/lowkiq/lowkiq/internal/rubyqueue"
 	"github.com/lowkiq/lowkiq/internal/rubystates"
@@ -57,7 +58,9 @@ module W; def self.perform(batch) puts shown(batch.fetch('a')) end; end
 	if a.dump != "" {
 		text += "Lowkiq.dump_payload = ->(x) { " + a.dump + " }\nLowkiq.load_payload = ->(x) { " + a.load + " }\n"
 	}
-	return exec.CommandContext(t.Context(), path, "-e", text+more)
+	cmd := exec.CommandContext(t.Context(), path, "-e", text+more)
+	cmd.Env = nodebin.Env("LC_ALL=C.UTF-8") // Ruby takes the text of -e for that of the locale
+	return cmd
 }
 
 // Apps whose perform_in is 60, which is now for Ruby, move: perform gets what it got before, and what comes back is what it was.
