@@ -30,7 +30,7 @@ CLUSTERS := ./node ./cmd/lowkiq-node ./cmd/lowkiq-demo ./e2e
 OTHERS   := $$($(GO) list ./... | grep -v -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
 test: redis ## run the tests of the product on one real Redis; needs redis-server >= 6.2, installs it as root with apt-get
 	@$(TEST) $(OTHERS)
-	@$(TEST) $(CLUSTERS)
+	@$(TEST) -p 1 -parallel 6 $(CLUSTERS)
 
 # The packages whose code starts goroutines or holds locks.
 RACED := ./queue/... ./rebalance ./membership ./metrics ./node/... ./web/... ./cmd/lowkiq-node/internal/feed \

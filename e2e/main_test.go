@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 }
 
 // together is how many tests run side by side: they mostly wait for leases and processes, but with more of them two cores are late for leases.
-const together = 5
+const together = 3
 
 // waitTogether makes it so, unless -parallel asks for more.
 func waitTogether() {

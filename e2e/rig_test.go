@@ -155,7 +155,7 @@ func (r *rig) died(p *process, killed time.Duration) {
 // await waits for a condition. It fails the test early if a worker ended unasked.
 func (r *rig) await(what string, within time.Duration, condition func() bool) {
 	r.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.After(within)
 	for !condition() {

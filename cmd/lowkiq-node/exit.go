@@ -39,8 +39,7 @@ const exitHelp = `Exit codes:
     5    a payload that was waited for was buried or deleted, or has expired
     6    a payload that was waited for has not ended yet
     64   usage or configuration, or no such queue, node, job or kind of error
-    75   the node ended itself, start it again: a handler ignored its cancel, the stop hung,
-         or the node's part in the cluster did
+    75   the node ended itself: a handler, its stop or its cluster part hung
     130  interrupted`
 
 // exitError is an error that knows its exit code. Without a text nothing is printed.

@@ -109,7 +109,7 @@ func eventually(condition func() bool) bool {
 		if time.Now().After(deadline) {
 			return false
 		}
-		<-time.After(10 * time.Millisecond)
+		<-time.After(50 * time.Millisecond) // each look is a process
 	}
 	return true
 }

@@ -127,8 +127,8 @@ func (m *Mover) Move(ctx context.Context) (moved Counts, err error) {
 	return moved, m.End(ctx)
 }
 
-// ErrWay says that a queue was moved in another way before, or that nothing says in which it is to be.
-var ErrWay = errors.New("what was moved of a queue, and what comes back, has one form and one new queue")
+// ErrWay is the error of a move with another form or new queue than the move before, or of a first move without a form.
+var ErrWay = errors.New("a worker's jobs move in one form into one queue")
 
 // Agree sets the form to that of an earlier move, if there was one. What the earlier one did holds until all is back.
 func (m *Mover) Agree(ctx context.Context) error {
@@ -137,13 +137,13 @@ func (m *Mover) Agree(ctx context.Context) error {
 	case err != nil:
 		return err
 	case was == (rubyqueue.Way{}) && m.Form == "":
-		return fmt.Errorf("%w: say --payload json or --payload marshal: nothing was moved before", ErrWay)
+		return fmt.Errorf("nothing was moved before: say --payload json or --payload marshal: %w", ErrWay)
 	case was == (rubyqueue.Way{}):
 		return nil
 	case m.Form != "" && string(m.Form) != was.Form:
-		return fmt.Errorf("%w: it was moved with --payload %s, and not with %s; another form is for when all is back (--back)", ErrWay, was.Form, m.Form)
+		return fmt.Errorf("it was moved with --payload %s, and not with %s: move it back first (--back): %w", was.Form, m.Form, ErrWay)
 	case m.To != was.To:
-		return fmt.Errorf("%w: it was moved to %s, and not to %s", ErrWay, was.To, m.To)
+		return fmt.Errorf("it was moved to %s, and not to %s: move it back first (--back): %w", was.To, m.To, ErrWay)
 	}
 	m.Form, m.Before = Form(was.Form), true
 	return nil
