@@ -217,7 +217,7 @@ func TestGroupsThatChange(t *testing.T) {
 			default:
 				run.stop()
 				slow.Groups.Rate = rules.Rate{N: 1000, Per: time.Second}
-				run = start(t, Config{Redis: srv.URL()}, slow, handle).serving()
+				start(t, Config{Redis: srv.URL()}, slow, handle).serving()
 			}
 			changed := time.Now()
 			await(t, "all are done", func() bool { return count() == 21 })

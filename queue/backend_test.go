@@ -54,10 +54,6 @@ var long = []string{
 	"PushAgain_KeepsOrder", "Rule_ScoresKeepTheirBits", "Stale_Many", "SearchInPieces", "SearchOfCrowds", "Rate_LargeBatchesAndSmallOnes", "Import_ACrowd",
 }
 
-// ofClients are cases whose many calls show what clients do, not what the embedded Redis does, which is slow under the race
-// detector.
-var ofClients = []string{"Call_ByMiddlewares", "Call_Many", "SearchInPieces", "SearchWhileJobsMove"}
-
 // beyond are cases that ask more of Redis than the embedded one does: full ids, as it sorts all payloads with each one that is added, and
 // hundreds of ids a second, one at a time, on a busy machine.
 var beyond = []string{"Import_ACrowd", "Rate_LargeBatchesAndSmallOnes"}

@@ -61,7 +61,7 @@ func (a *attacked) snapshot(index uint64) error {
 
 // entries sends entries that follow an index, and says up to which index all is committed.
 func (a *attacked) entries(after, term uint64, n int, commit uint64) error {
-	request := &raft.AppendEntriesRequest{RPCHeader: header(), Term: 2, Leader: header().Addr, PrevLogEntry: after, PrevLogTerm: 2, LeaderCommitIndex: commit}
+	request := &raft.AppendEntriesRequest{RPCHeader: header(), Term: 2, PrevLogEntry: after, PrevLogTerm: 2, LeaderCommitIndex: commit}
 	for i := range n {
 		request.Entries = append(request.Entries, &raft.Log{Index: after + 1 + uint64(i), Term: term, Type: raft.LogNoop})
 	}
