@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,7 +23,7 @@ import (
 
 type pushCommand struct {
 	source      `embed:""`
-	Node        string `placeholder:"URL" help:"Push through the API of this node. Default: into Redis, which needs no node."`
+	Node        string `placeholder:"URL" help:"Push through the API of this node. Default: LOWKIQ_URL where nothing says where Redis is; else into Redis, which needs no node."`
 	credentials `embed:""`
 
 	Queue  string `required:"" short:"q" placeholder:"NAME" help:"Queue to push into."`
@@ -49,6 +50,7 @@ type pushCommand struct {
 
 // Run pushes to Redis directly, which needs no node (I7), or through the node that is named.
 func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
+	c.Node = cmp.Or(c.Node, c.defaultNode(os.Getenv))
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -92,6 +94,15 @@ func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
 	return c.push(ctx, s, q, q.Shards)
 }
 
+// defaultNode returns the node that LOWKIQ_URL names, as for the other commands. A flag, a file or a variable that
+// says where Redis is comes first.
+func (c *pushCommand) defaultNode(getenv func(string) string) string {
+	if c.Redis != "" || c.Config != "" || getenv("LOWKIQ_REDIS") != "" {
+		return ""
+	}
+	return getenv("LOWKIQ_URL")
+}
+
 // patiently takes a step before the first line, again and again while Redis or the node is away,
 // until the patience is over.
 func (c *pushCommand) patiently(ctx context.Context, s *streams, away func(error) bool, step func() error) error {
@@ -130,7 +141,7 @@ func (c *pushCommand) check() error {
 	case c.ID != "" && (len(c.Files) > 0 || c.Skip != 0):
 		return fail(exitUsage, "--id pushes one job: neither files nor --skip go with it")
 	case c.Node != "" && (c.Redis != "" || c.Cluster != "" || c.Shards != nil):
-		return fail(exitUsage, "--node says where to push, through its API: --redis, --cluster and --shards do not go with it")
+		return fail(exitUsage, "--node, or LOWKIQ_URL, says where to push, through its API: --redis, --cluster and --shards do not go with it")
 	case c.Skip < 0:
 		return fail(exitUsage, "--skip is %d, want 0 or more", c.Skip)
 	case c.Patience <= 0:
