@@ -110,6 +110,8 @@ func execute(args []string, s *streams) int {
 	switch {
 	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == "--version":
+		args[0] = "version"
 	case args[0] == manual.Asked && len(args) > 1:
 		fmt.Fprint(s.out, manual.Complete(manual.Read(parser.Model, exitHelp), args[1], args[2:]...))
 		return exitOK

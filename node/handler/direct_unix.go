@@ -108,12 +108,19 @@ func (l *link) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// unanswered reports whether no byte of a response to the last request has come.
+func (l *link) unanswered() bool { return l.left == maxHeader+l.most }
+
 // abort ends what the link's goroutine waits for.
 func (l *link) abort() { _ = l.conn.SetDeadline(time.Unix(1, 0)) }
 
-// take returns an idle link whose other end is there, or a new one.
-func (d *direct) take(ctx context.Context) (*link, error) {
-	for l := d.last(); l != nil; l = d.last() {
+// take returns an idle link whose other end is there, or a new one. With fresh it returns a new one.
+func (d *direct) take(ctx context.Context, fresh bool) (*link, error) {
+	for !fresh {
+		l := d.last()
+		if l == nil {
+			break
+		}
 		if readable, ended, err := l.end.news(); !readable && !ended && err == nil {
 			return l, nil
 		}
@@ -198,8 +205,8 @@ func (d *direct) post(ctx context.Context, b *lowkiq.Batch) (res *http.Response,
 	if err := ctx.Err(); err != nil {
 		return nil, nil, false, err
 	}
-	for {
-		l, err := d.take(ctx)
+	for again := false; ; again = true {
+		l, err := d.take(ctx, again)
 		if err != nil {
 			return nil, nil, connected, err
 		}
@@ -208,22 +215,24 @@ func (d *direct) post(ctx context.Context, b *lowkiq.Batch) (res *http.Response,
 			return nil, nil, connected, errLarge
 		}
 		connected = true
+		l.most = int64(answerLimit(b))
+		l.left = maxHeader + l.most
 		unhook := context.AfterFunc(ctx, l.abort)
-		n, err := l.conn.Write(l.out)
+		_, err = l.conn.Write(l.out)
 		reusable := false
 		if err == nil {
-			res, body, reusable, err = l.response(int64(answerLimit(b)))
+			res, body, reusable, err = l.response()
 		}
 		if unhook() && reusable && err == nil {
 			d.put(l)
 		} else {
 			l.conn.Close()
 		}
-		if err == nil || n > 0 || !l.used || ctx.Err() != nil {
+		if err == nil || !l.used || !l.unanswered() || ctx.Err() != nil {
 			return res, body, connected, err
 		}
-		// The endpoint closed an idle connection between the look at it and the request, of which it
-		// has nothing.
+		// The endpoint closed an idle connection before it saw the request: no failure of the batch. A new
+		// connection has no such excuse.
 	}
 }
 
@@ -253,10 +262,9 @@ func (d *direct) write(l *link, b *lowkiq.Batch) {
 // posted is the request as the reader of responses wants it.
 var posted = &http.Request{Method: http.MethodPost}
 
-// response reads the response, whose body may have most bytes. reusable: the connection can have
+// response reads the response, whose body may have l.most bytes. reusable: the connection can have
 // another request.
-func (l *link) response(most int64) (res *http.Response, body []byte, reusable bool, err error) {
-	l.most, l.left = most, maxHeader+most
+func (l *link) response() (res *http.Response, body []byte, reusable bool, err error) {
 	for res == nil || res.StatusCode < 200 && res.StatusCode != http.StatusSwitchingProtocols {
 		if _, err := l.in.Peek(1); err != nil {
 			return nil, nil, false, err
@@ -266,11 +274,11 @@ func (l *link) response(most int64) (res *http.Response, body []byte, reusable b
 		}
 	}
 	if res.Body != http.NoBody {
-		if body, err = readAnswer(res, most); err != nil {
+		if body, err = readAnswer(res, l.most); err != nil {
 			return res, nil, false, fmt.Errorf("read response: %w", err)
 		}
 	}
-	reusable = !res.Close && res.StatusCode >= 200 && int64(len(body)) <= most && l.in.Buffered() == 0
+	reusable = !res.Close && res.StatusCode >= 200 && int64(len(body)) <= l.most && l.in.Buffered() == 0
 	return res, body, reusable, nil
 }
 

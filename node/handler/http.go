@@ -221,6 +221,7 @@ func (h *HTTP) request(ctx context.Context, s lowkiq.Shard, body []byte) (*http.
 	if err != nil {
 		return nil, err
 	}
+	req.Header["Idempotency-Key"] = nil // not sent: it lets the transport repeat what a closed idle connection has lost
 	for name, values := range h.cfg.Header {
 		req.Header[http.CanonicalHeaderKey(name)] = values
 	}
