@@ -38,7 +38,8 @@ type Push struct {
 	Payload []byte // may be empty; equal payloads of one id waiting together are one
 	// Score orders the payloads of an id, lowest first; equal scores keep push order. nil means the
 	// time of the push by Redis's clock in unix seconds, made strictly increasing per shard, so
-	// that payloads are handled in push order.
+	// that payloads are handled in push order. Above 2^53 a float64 rounds integers, and neighbours
+	// tie: time.Now().UnixMicro() is kept, UnixNano() is not.
 	Score *float64
 	// PerformAt is the earliest time at which the job may run, MinPerformAt to MaxPerformAt. The
 	// zero time.Time means now. It counts for an id that is not waiting yet; an id that waits keeps

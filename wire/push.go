@@ -194,7 +194,7 @@ func (d *decoder) member(bit uint8, p *lowkiq.Push) (err *fault) {
 		return err
 	case bitScore:
 		var score float64
-		if score, err = d.float(); err == nil {
+		if score, err = d.score(); err == nil {
 			p.Score = &score
 		}
 		return err
@@ -295,6 +295,22 @@ func (d *decoder) float() (float64, *fault) {
 		return 0, &fault{reason: "is too large for a 64-bit floating point number"}
 	}
 	return f, nil
+}
+
+// maxExact is 2^53. Up to it a 64-bit floating point number keeps every integer.
+const maxExact = 1 << 53
+
+// score reads a number. It refuses an integer that would be rounded: neighbours would tie.
+func (d *decoder) score() (float64, *fault) {
+	start := d.pos
+	f, err := d.float()
+	if err != nil || math.Abs(f) < maxExact || bytes.ContainsAny(d.src[start:d.pos], ".eE") {
+		return f, err
+	}
+	if exact, err := strconv.ParseInt(string(d.src[start:d.pos]), 10, 64); err == nil && float64(exact) == f && int64(f) == exact && f < math.MaxInt64 {
+		return f, nil
+	}
+	return 0, &fault{reason: fmt.Sprintf("is an integer beyond %d (2^53), which would be rounded: count in larger units, as in microseconds instead of nanoseconds", maxExact)}
 }
 
 // unixTime reads a time in unix seconds, rounded to the microsecond.
