@@ -96,7 +96,7 @@ func TestSingle(t *testing.T) {
 func TestCluster(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL(), second: true}, suite())
+	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL(), second: true}, eachScript())
 }
 
 // TestEmbedded is the suite on the Redis inside the process.

@@ -71,20 +71,16 @@ func sums(t *testing.T, dir string) string {
 // paths are no part with -trimpath; what is left to differ is stamped, linked and packed.
 func TestReleaseIsReproducible(t *testing.T) {
 	tier.All(t)
-	archives := tier.Of(nil, []string{"linux-amd64.tar.gz"}, []string{"linux-amd64.tar.gz", "darwin-arm64.tar.gz", "windows-amd64.zip"})
-	platforms := tier.Of("", "linux/amd64", "linux/amd64,darwin/arm64,windows/amd64")
 	build, here, there := tool(t), checkout(t), checkout(t)
-	command(t, here, nil, build, "-platforms", platforms)
+	command(t, here, nil, build, "-platforms", "linux/amd64")
 	command(t, there, nil, build, "-platforms", "linux/amd64")
 	first, _, _ := strings.Cut(sums(t, here), "\n")
 	if got := strings.TrimSpace(sums(t, there)); got != first {
 		t.Errorf("got %s in one directory and %s in another", first, got)
 	}
 	command(t, filepath.Join(here, "dist"), nil, "sha256sum", "--check", "SHA256SUMS")
-	for _, name := range archives {
-		if !strings.Contains(sums(t, here), "  lowkiq-node-v0.0.1-"+name) {
-			t.Errorf("%s is not in %s", name, sums(t, here))
-		}
+	if name := "  lowkiq-node-v0.0.1-linux-amd64.tar.gz"; !strings.Contains(sums(t, here), name) {
+		t.Errorf("%s is not in %s", name, sums(t, here))
 	}
 	command(t, here, nil, "tar", "-xzf", "dist/lowkiq-node-v0.0.1-linux-amd64.tar.gz", "-C", t.TempDir())
 	changed := filepath.Join(here, "README.md")
