@@ -54,10 +54,6 @@ var long = []string{
 	"PushAgain_KeepsOrder", "Rule_ScoresKeepTheirBits", "Stale_Many", "SearchInPieces", "SearchOfCrowds", "Rate_LargeBatchesAndSmallOnes", "Import_ACrowd",
 }
 
-// beyond are cases that ask more of Redis than the embedded one does: full ids, as it sorts all payloads with each one that is added, and
-// hundreds of ids a second, one at a time, on a busy machine.
-var beyond = []string{"Import_ACrowd", "Rate_LargeBatchesAndSmallOnes"}
-
 // except returns the cases whose names are not listed.
 func except(cases []testCase, names []string) []testCase {
 	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool { return slices.Contains(names, c.name) })
@@ -103,7 +99,7 @@ func TestCluster(t *testing.T) {
 func TestEmbedded(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	for _, c := range except(suite(), beyond) {
+	for _, c := range except(suite(), long) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(t, &backend{url: redistest.StartMini(t).URL(), mini: true, second: true}) // its own: each key costs all commands

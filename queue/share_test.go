@@ -24,7 +24,7 @@ import (
 func TestShared(t *testing.T) {
 	t.Parallel()
 	cases := slices.Concat(protocolTests, ruleTests, quarantineTests, lateTests, staleTests, deletedTests, pushAgainTests, repeatTests)
-	runCases(t, &backend{url: redistest.Start(t).URL(), shared: true}, tier.Of(protocolTests, protocolTests, cases))
+	runCases(t, &backend{url: redistest.Start(t).URL(), shared: true}, tier.Of(protocolTests, protocolTests, except(cases, long)))
 }
 
 // many is a queue of many shards, claimed by one instance.
