@@ -70,6 +70,7 @@ func gathered(t *testing.T) []*dto.MetricFamily {
 		Slots:    func() metrics.Use { return metrics.Use{Total: 1} },
 		Children: func() map[string]metrics.Use { return map[string]metrics.Use{"orders": {Total: 1}} },
 		Calls:    func() int { return 0 },
+		Unlogged: func() int64 { return 0 },
 	})
 	registry.MustRegister(&metrics.Shards{Timeout: time.Second, Read: everyState})
 	families, err := registry.Gather()
